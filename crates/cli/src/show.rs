@@ -136,7 +136,7 @@ impl Look {
 /// Queries adapters concurrently, so that one that does not answer does not delay the others.
 fn ask(names: &[String], process: Option<i32>) -> Vec<(String, io::Result<Answer>)> {
     thread::scope(|scope| {
-        let asking = names.iter().map(|name| (name, scope.spawn(move || status::ask(name, process))));
+        let asking = names.iter().map(|name| (name, scope.spawn(move || status::request(name, process))));
         let asking: Vec<_> = asking.collect();
         let answered = asking.into_iter().map(|(name, thread)| {
             (name.clone(), thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))

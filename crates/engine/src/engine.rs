@@ -1,4 +1,5 @@
-//! An adapter: the device, its lanes and its connection management. The facade over all other modules.
+//! [`Engine`], an open adapter: the facade over the device, the lanes and connection management, which other crates
+//! use.
 
 use crate::capture::Capture;
 use crate::cm::context::CmContext;
@@ -42,28 +43,34 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The number of the only port.
+/// The number of the adapter's only RDMA port.
 const PORT: u32 = 1;
 
-/// An adapter.
+/// An open adapter. Dropping it closes the adapter.
 ///
-/// The order of the fields matters: connection management goes first, so that no connection is made while the lanes stop.
+/// The order of the fields matters, because they are dropped in this order: connection management first, so that no
+/// connection is made while the lanes stop.
 #[derive(Debug)]
 pub struct Engine {
     cm: Arc<CmContext>,
-    /// The ports of manually connected queue pairs.
+    /// The TCP ports of manually connected queue pairs.
     ports: ManualPorts,
-    /// Its asynchronous events, once the program asked for them.
+    /// The queue of asynchronous events; `None` until [`async_events`](Self::async_events) is called.
     events: Mutex<Option<Arc<AsyncEventQueue>>>,
     event_queues: Arc<EventQueues>,
+    /// The queue pair numbers in use.
     numbers: Arc<Numbers>,
+    /// The number of the next completion queue.
     next_cq: AtomicU32,
+    /// The number of the next shared receive queue.
     next_srq: AtomicU32,
+    /// Number of queue pairs created, without connectionless ones.
     next_qp: AtomicU32,
     core: Core,
 }
 
-/// What ends when the adapter is closed. Closing loses nothing: connections that are being closed have the time in the settings.
+/// The parts that are shut down last. Closing loses no data: lanes end once all connections are closed, or the time in
+/// the setting `close` has passed.
 #[derive(Debug)]
 struct Core {
     config: Arc<Config>,
@@ -74,14 +81,14 @@ struct Core {
 impl Drop for Core {
     fn drop(&mut self) {
         self.steering.stop(self.config.close);
-        self.device.shut_down(); // everything that was posted is complete or flushed
+        self.device.shut_down(); // by now, every posted request has completed or was flushed
     }
 }
 
-/// Counters of the lanes.
+/// Counters of the lanes, without the low-latency lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Number of times that lanes' threads woke.
+    /// Number of times that the threads of the lanes woke.
     pub lane_wakes: u64,
     /// Number of running lanes.
     pub lanes: usize,
@@ -96,15 +103,15 @@ impl Engine {
         let device = Device::new(config.device(), host, TagCipher::new(random()?));
         let config = Arc::new(config);
         let event_queues = Arc::new(EventQueues::new(&device));
-        let shown = Arc::clone(&event_queues);
+        let status_queues = Arc::clone(&event_queues);
         let steering =
             Arc::new(Steering::new(&config, &device, move |steering, lane| {
-                match StatusServer::new(steering, &shown) {
+                match StatusServer::new(steering, &status_queues) {
                     Ok(server) => lane.handle().submit(Command::AddSource(Arc::new(server))),
                     Err(error) => tracing::info!(%error, "`ironwarp show` will not find this adapter"),
                 }
             })?);
-        device.routing().set_map(Routing::new(steering.lanes()).map()); // of the lanes that there are
+        device.routing().set_map(Routing::new(steering.lanes()).map()); // the device did not know the number of lanes
         Ok(Arc::new(Self {
             cm: CmContext::new(&config, &steering, capture, cluster_key),
             ports: ManualPorts::default(),
@@ -134,12 +141,12 @@ impl Engine {
         Statistics { lane_wakes: lanes.iter().map(|lane| lane.handle().wakes()).sum(), lanes: lanes.len() }
     }
 
-    /// Returns the lanes, and which of them serves what.
+    /// Returns the steering, which has the lanes and decides which of them serves what.
     pub fn steering(&self) -> &Arc<Steering> {
         &self.core.steering
     }
 
-    /// Returns the event queues, and the map from events to them.
+    /// Returns the event queues, and the map that assigns events to them.
     pub fn event_queues(&self) -> &Arc<EventQueues> {
         &self.event_queues
     }
@@ -155,7 +162,8 @@ impl Engine {
         Ok(handler)
     }
 
-    /// Creates a completion handler for one completion queue. It does not count towards the maximum number of handlers.
+    /// Creates a completion handler for a single completion queue. It does not count towards the maximum number of
+    /// handlers.
     pub fn create_private_handler(&self) -> io::Result<Arc<CompletionHandler>> {
         let wake = EventFdWake::new()?;
         let handler = self.device().create_private_handler(Box::new(wake.clone()));
@@ -168,8 +176,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Delays the event of a completion queue until it has `count` completions, or `period` has passed since the first (requirement I10).
-    /// A count of one or less turns moderation off; a period of zero waits for the count as long as it takes.
+    /// Delays the event of a completion queue until it has `count` completions, or `period` has passed since the first
+    /// (requirement I10). A count of one or less turns moderation off; a period of zero waits for the count as long as
+    /// it takes.
     pub fn moderate_cq(&self, cq: &CompletionQueue, count: usize, period: Duration) -> io::Result<()> {
         let moderation = match count {
             0 | 1 => None,
@@ -182,7 +191,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the queue of asynchronous events: what happens to objects of the adapter outside of any work request.
+    /// Returns the queue of asynchronous events, which report what happens to objects of the adapter outside of any
+    /// work request. The first call creates the queue; events before that are lost.
     pub fn async_events(&self) -> io::Result<Arc<AsyncEventQueue>> {
         let mut events = lock(&self.events);
         if let Some(events) = &*events {
@@ -190,14 +200,14 @@ impl Engine {
         }
         let queue = AsyncEventQueue::open(self.device().events())?;
         *events = Some(Arc::clone(&queue));
-        // A sandbox may deny access to the kernel's interfaces. All other events come.
+        // A sandbox may deny access to netlink. All events but those of the port are reported even then.
         if let Err(error) = self.raise_port_events() {
             tracing::warn!(%error, "changes of the port will not be reported");
         }
         Ok(queue)
     }
 
-    /// Reports changes to the port and its GIDs from now on, until the adapter is closed.
+    /// Reports changes to the port and its GIDs to `watcher` from now on, until the adapter is closed.
     pub fn watch_port(&self, watcher: Arc<dyn PortWatcher>) -> io::Result<()> {
         let monitor = Arc::new(Monitor::new(watcher)?);
         self.steering().default_lane()?.handle().submit(Command::AddSource(monitor));
@@ -209,7 +219,7 @@ impl Engine {
         self.watch_port(Arc::new(PortEvents(Arc::clone(self.device()))))
     }
 
-    /// Calls a function on a lane's thread at this time, or soon after. It must not block.
+    /// Has a lane's thread call a function at this time, or soon after. The function must not block.
     pub fn call_at(&self, at: Instant, call: impl FnOnce() + Send + 'static) -> io::Result<()> {
         self.cm.call_at(at, call)
     }
@@ -221,18 +231,21 @@ impl Engine {
         self.new_cq(capacity, None)
     }
 
-    /// Creates a completion queue whose queue pairs are served by this lane and stay there (requirement N5).
+    /// Creates a completion queue with a completion vector: its queue pairs are served by this lane and stay there
+    /// (requirement N5).
     pub fn create_cq_on(&self, capacity: usize, lane: usize) -> io::Result<Arc<CompletionQueue>> {
         self.steering().use_vector(lane).map_err(io::Error::other)?;
         self.new_cq(capacity, Some(lane))
     }
 
-    /// Creates a completion queue for an interface that always has a completion vector. Vector 0 means lane 0 once another completion queue
-    /// of the adapter has named a lane. A program that never does has its connections on all lanes.
+    /// Creates a completion queue with completion vector 0, for interfaces that require a vector, where programs that
+    /// do not care pass 0. The vector takes effect once [`create_cq_on`](Self::create_cq_on) was called for any lane:
+    /// until then, the connections are spread over all lanes.
     pub fn create_cq_with_default_vector(&self, capacity: usize) -> io::Result<Arc<CompletionQueue>> {
         self.new_cq(capacity, Some(0))
     }
 
+    /// Creates a completion queue with the next number.
     fn new_cq(&self, capacity: usize, vector: Option<usize>) -> io::Result<Arc<CompletionQueue>> {
         let number = self.next_cq.fetch_add(1, Ordering::Relaxed);
         CompletionQueue::new(number, capacity, self.steering(), vector)
@@ -262,6 +275,7 @@ impl Engine {
         srq
     }
 
+    /// Returns the number of the next shared receive queue.
     fn next_srq(&self) -> u32 {
         self.next_srq.fetch_add(1, Ordering::Relaxed)
     }
@@ -273,7 +287,8 @@ impl Engine {
         self.create_qp_with(attributes, QueuePairOptions::default())
     }
 
-    /// Creates a queue pair with options. If it is connected manually, or reachable, its number includes a port.
+    /// Creates a queue pair with options. If it is connected manually, or reachable, its number contains a reserved TCP
+    /// port.
     pub fn create_qp_with(
         &self,
         attributes: QueuePairAttributes,
@@ -286,17 +301,17 @@ impl Engine {
             })?,
             false => self.numbers.assign_plain()?,
         };
-        let place = self.next_qp.fetch_add(1, Ordering::Relaxed);
-        Ok(QueuePair::new(number, place, self.device(), attributes, options.events))
+        let index = self.next_qp.fetch_add(1, Ordering::Relaxed);
+        Ok(QueuePair::new(number, index, self.device(), attributes, options.events))
     }
 
-    /// Binds sockets for a connectionless queue pair at these addresses of the host, or at every GID that it has now if none are given.
-    /// The setting `ports` limits the port.
+    /// Binds sockets for a connectionless queue pair, all at one UDP port, at these addresses of the host. Without
+    /// addresses, binds them at every GID that the host has now. The setting `ports` limits the port.
     pub fn bind_datagram_port(&self, addresses: Option<&[IpAddr]>) -> io::Result<UdpPort> {
         datagram::bind(addresses, self.config().ports)
     }
 
-    /// Creates a connectionless queue pair at these sockets. Its number contains their port.
+    /// Creates a connectionless queue pair with these sockets. Its number contains their port.
     pub fn create_datagram_qp(
         &self,
         attributes: &DatagramQueuePairAttributes,
@@ -307,12 +322,13 @@ impl Engine {
 
     // --- Connections ---
 
-    /// Returns the terms for this adapter's connections, with these depths or its own.
+    /// Returns the terms that this adapter offers for a connection, with this IRD and ORD, or those of the settings if
+    /// `None`.
     pub fn terms(&self, ird: Option<u16>, ord: Option<u16>) -> Terms {
         self.cm.terms(ird, ord)
     }
 
-    /// Begins to connect a queue pair. An event of the queue pair reports the result.
+    /// Begins to connect a queue pair to a listener. An event of the queue pair reports the result.
     pub fn connect(
         &self,
         pair: &Arc<QueuePair>,
@@ -335,9 +351,12 @@ impl Engine {
         Ok(self.cm.begin(dial)?)
     }
 
-    /// Moves an initialised queue pair to [`State::ReadyToReceive`](ironwarp_rnic::qp::State::ReadyToReceive), and begins to connect it to
-    /// one that is told the same about this one. An event of the queue pair reports the result; it may be ready to send before. Its
-    /// retries determine how long requests then wait for the peer, and how the peer is answered if receives are not posted.
+    /// Begins to connect a queue pair manually to the remote queue pair, whose program must do the same with this one.
+    /// Moves the queue pair from the state Init to [`State::ReadyToReceive`](ironwarp_rnic::qp::State::ReadyToReceive).
+    ///
+    /// An event of the queue pair reports the result; the program may move the queue pair to ready-to-send before. Its
+    /// retry settings determine how long posted requests then wait for the peer, and how the peer is answered while no
+    /// receives are posted.
     pub fn bring_up(
         &self,
         pair: &Arc<QueuePair>,
@@ -353,8 +372,9 @@ impl Engine {
         Listener::new(&self.cm, at)
     }
 
-    /// Listens at an address, and sends incoming connections to `sink`. Up to `backlog` of them wait for a decision, or fewer if the process
-    /// may not have many descriptors; beyond that, the oldest of the peer with the most is rejected for each new one.
+    /// Listens at an address, and sends incoming connections to `sink`. Up to `backlog` of them can wait to be accepted
+    /// or rejected, fewer if the process has a low limit of descriptors. Beyond that, each new one has the oldest
+    /// rejected that belongs to the peer with the most.
     pub fn listen_with(
         &self,
         at: SocketAddr,
@@ -364,7 +384,7 @@ impl Engine {
         Listening::new(&self.cm, at, sink, backlog)
     }
 
-    /// Listens at an address that was bound before, and sends incoming connections to `sink`, as [`listen_with`](Self::listen_with).
+    /// Listens at an address that was bound before. Otherwise like [`listen_with`](Self::listen_with).
     pub fn listen_bound(
         &self,
         bound: Bound,

@@ -1,11 +1,14 @@
-//! The status of an adapter, for processes of this machine that ask for it (`ironwarp show`). A lane answers. The data path counts nothing for
-//! it: queues know their lengths, and the kernel what sockets moved and how long threads ran.
+//! The status of an adapter, which other processes of this machine can request (`ironwarp show`).
 //!
-//! Each adapter that has connections, or listens, hands out a text under the name `ironwarp/PROCESS/NUMBER` in the abstract namespace: a line for
-//! each object, with fields separated by tabs.
+//! Each adapter whose lanes run listens at a Unix socket `ironwarp/PROCESS/NUMBER` in the abstract namespace, and a
+//! lane answers. The answer is a text with one line for each object of the adapter: its kind, and fields `name=value`,
+//! separated by tabs.
 //!
-//! The process that asks may be root, and the one that answers anyone's. So what is read is bounded, and contains no characters that control a
-//! terminal.
+//! The data path counts nothing for it: queues know their lengths, and the kernel knows what sockets transferred and
+//! how long threads ran.
+//!
+//! The requesting process may be root, and the answer may come from a process of any user. So the length of an answer
+//! is limited, and characters that control a terminal are replaced.
 
 use crate::reactor::handle::LaneHandle;
 use crate::reactor::member::Member;
@@ -30,12 +33,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-const PREFIX: &str = "ironwarp/";
+/// Prefix of the names of status sockets.
+const NAME_PREFIX: &str = "ironwarp/";
 
-/// Maximum length of a line that is read, in characters, and maximum number of lines of an answer.
-const LONGEST_LINE: usize = 1024;
-const MOST_ROWS: usize = 1 << 16;
-/// Interval between two checks for callers: endless callers wake the lane this often.
+/// Maximum length of a line in an answer, in characters. The rest is ignored.
+const MAX_LINE_LEN: usize = 1024;
+/// Maximum number of lines in an answer. The rest is ignored.
+const MAX_ROWS: usize = 1 << 16;
+/// How long the lane ignores the socket after it has answered requests. Bounds the time that a flood of requests takes.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// An object of an adapter: its kind, and fields `name=value`, separated by tabs.
@@ -47,13 +52,13 @@ pub struct Row {
 /// The status of an adapter of a process of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adapter {
-    /// Process ID.
+    /// ID of the process that has the adapter.
     pub process: i32,
-    /// Its objects.
+    /// The adapter's objects.
     pub rows: Vec<Row>,
 }
 
-/// An answer of an adapter that was not read yet.
+/// The answer of an adapter, before it is read.
 #[derive(Debug)]
 pub struct Answer(status_socket::Answer);
 
@@ -62,30 +67,33 @@ impl Row {
         Self { line: kind.to_owned() }
     }
 
+    /// Adds a field. Tabs and line breaks in the value become spaces.
     fn with(mut self, name: &str, value: impl Display) -> Self {
         self.line += &format!("\t{name}={}", value.to_string().replace(['\t', '\n'], " "));
         self
     }
 
-    /// Returns its kind: `adapter`, `lane`, `route`, `event queue`, `cq` or `qp`.
+    /// Returns the kind of the object: `adapter`, `lane`, `route`, `event queue`, `cq` or `qp`.
     pub fn kind(&self) -> &str {
         self.line.split('\t').next().unwrap_or_default()
     }
 
-    /// Returns a field; empty if there is none of that name.
+    /// Returns the value of a field; empty if there is none of that name.
     pub fn text(&self, name: &str) -> &str {
         let mut fields = self.line.split('\t').skip(1).filter_map(|field| field.split_once('='));
         fields.find(|(known, _)| *known == name).map_or("", |(_, value)| value)
     }
 
-    /// Returns a field as a number; zero if it is not one.
+    /// Returns the value of a field as a number; zero if it is none.
     pub fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or_default()
     }
 
+    /// Reads a line of an answer, which may be hostile: shortens it, and replaces all unprintable characters except
+    /// tabs.
     fn parse(line: &str) -> Self {
-        let tabs_too = |c| if c == '\t' { c } else { harmless(c) };
-        Self { line: line.chars().take(LONGEST_LINE).map(tabs_too).collect() }
+        let keep_tab = |c| if c == '\t' { c } else { replace_unprintable(c) };
+        Self { line: line.chars().take(MAX_LINE_LEN).map(keep_tab).collect() }
     }
 }
 
@@ -95,13 +103,14 @@ impl Display for Row {
     }
 }
 
-/// Returns the text without characters that control a terminal.
+/// Returns the text with all characters that control a terminal, or are invisible, replaced by U+FFFD.
 pub fn printable(text: &str) -> String {
-    text.chars().map(harmless).collect()
+    text.chars().map(replace_unprintable).collect()
 }
 
-/// Replaces control characters, and those that change the direction of a line or cannot be seen, by U+FFFD.
-fn harmless(c: char) -> char {
+/// Returns U+FFFD for a control character, an invisible character or one that changes the direction of text, and others
+/// as they are.
+fn replace_unprintable(c: char) -> char {
     let hidden = matches!(
         c,
         '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
@@ -109,61 +118,66 @@ fn harmless(c: char) -> char {
     if c.is_control() || hidden { char::REPLACEMENT_CHARACTER } else { c }
 }
 
-/// Returns the names of all adapters on this machine that can be asked, in the order of their processes.
+/// Returns the names of the status sockets of all adapters on this machine, in the order of their process IDs.
 pub fn adapters() -> io::Result<Vec<String>> {
     let sockets = fs::read_to_string("/proc/net/unix")?;
-    // The last column is the name; an abstract one begins with @. Connections have the name, too.
+    // The eighth column is the name; abstract names begin with @. Connections have the name of their listener, hence
+    // `dedup`.
     let names = sockets.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
-    let mut names: Vec<_> = names.filter(|name| key(name).is_some()).map(str::to_owned).collect();
-    names.sort_by_key(|name| key(name));
+    let mut names: Vec<_> = names.filter(|name| parse_name(name).is_some()).map(str::to_owned).collect();
+    names.sort_by_key(|name| parse_name(name));
     names.dedup();
     Ok(names)
 }
 
-/// The process and the number in a name.
-fn key(name: &str) -> Option<(u32, u32)> {
-    let (process, number) = name.strip_prefix(PREFIX)?.split_once('/')?;
+/// Returns the process ID and the adapter's number in the name of a status socket; `None` if it is not one.
+fn parse_name(name: &str) -> Option<(u32, u32)> {
+    let (process, number) = name.strip_prefix(NAME_PREFIX)?.split_once('/')?;
     Some((process.parse().ok()?, number.parse().ok()?))
 }
 
-/// Asks an adapter for its status; if `process` is given, only if it belongs to that process. Takes up to four seconds.
+/// Requests the status of the adapter whose status socket has this name. Fails if `process` is given and the adapter
+/// belongs to another process. Takes up to four seconds.
 ///
-/// Only adapters of the same user are asked; root asks all. An answer from another user is an error, and so is one that is not a sealed file, or
-/// is longer than 16 MiB.
-pub fn ask(name: &str, process: Option<i32>) -> io::Result<Answer> {
+/// Fails, too, if the adapter belongs to another user, unless this process is root's, and if the answer is not a sealed
+/// file or is longer than 16 MiB.
+pub fn request(name: &str, process: Option<i32>) -> io::Result<Answer> {
     status_socket::request(name, process).map(Answer)
 }
 
 impl Answer {
-    /// Returns its length in bytes.
+    /// Returns the length of the answer in bytes.
     pub fn size(&self) -> usize {
         self.0.len
     }
 
-    /// Reads the status.
+    /// Reads the answer.
     pub fn read(self) -> io::Result<Adapter> {
         let process = self.0.process;
         let text = self.0.text()?;
-        Ok(Adapter { process, rows: text.lines().take(MOST_ROWS).map(Row::parse).collect() })
+        Ok(Adapter { process, rows: text.lines().take(MAX_ROWS).map(Row::parse).collect() })
     }
 }
 
-/// Answers requests for the status of an adapter.
+/// Answers requests for the status of an adapter, on a lane.
 #[derive(Debug)]
 pub(crate) struct StatusServer {
     socket: StatusSocket,
+    /// Weak, because the lanes that steering owns hold this server.
     steering: Weak<Steering>,
     event_queues: Arc<EventQueues>,
 }
 
 impl StatusServer {
+    /// Creates a server with a socket of its own.
     pub(crate) fn new(steering: &Arc<Steering>, event_queues: &Arc<EventQueues>) -> io::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let socket = StatusSocket::new(&format!("{PREFIX}{}/{number}", std::process::id()))?;
+        static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let socket = StatusSocket::new(&format!("{NAME_PREFIX}{}/{number}", std::process::id()))?;
         Ok(Self { socket, steering: Arc::downgrade(steering), event_queues: Arc::clone(event_queues) })
     }
 
+    /// Returns the answer to a request; empty if the adapter is being closed.
     fn text(&self) -> String {
         let mut text = String::new();
         for row in self.steering.upgrade().map_or_else(Vec::new, |steering| self.rows(&steering)) {
@@ -172,6 +186,7 @@ impl StatusServer {
         text
     }
 
+    /// Returns a row for each object of the adapter.
     fn rows(&self, steering: &Steering) -> Vec<Row> {
         let device = steering.device();
         let config = steering.config();
@@ -197,13 +212,13 @@ impl StatusServer {
             let row = lane_row(lane.handle()).with("name", name).with("connections", connections);
             rows.push(row.with("steered", steered).with("table", table.entries().len()));
         }
-        rows.extend(routes(&device.routing().map()));
+        rows.extend(route_rows(&device.routing().map()));
         let [global, asynchronous] = device.events().stats();
         rows.push(event_queue_row(GLOBAL_QUEUE, global, "adapter, port"));
         rows.push(event_queue_row(ASYNC_QUEUE, asynchronous, "objects"));
         rows.extend(device.handlers().iter().map(|handler| {
             let number = handler.id().0;
-            let class = self.event_queues.class(number).map_or_else(String::new, |it| it.to_string());
+            let class = self.event_queues.class(number).map_or_else(String::new, |class| class.to_string());
             event_queue_row(number, handler.stats(), &format!("completions, {class}"))
         }));
         rows.extend(cqs.values().map(|cq| cq_row(cq)));
@@ -221,38 +236,45 @@ impl AsFd for StatusServer {
 impl EventSource for StatusServer {
     fn on_readable(&self) -> io::Result<Rearm> {
         if let Err(error) = self.socket.answer(|| self.text()) {
-            // Out of descriptors or of memory, which may be over by the next request.
+            // The process lacks descriptors or memory. The next request may succeed.
             tracing::debug!(%error, "failed to answer `ironwarp show`");
         }
         Ok(Rearm::After(PAUSE))
     }
 }
 
-/// With the time that its thread ran, and that it waited for a processor: proc(5), schedstat.
+/// Returns the row of a lane.
 fn lane_row(lane: &LaneHandle) -> Row {
     let processors = lane.thread().and_then(|thread| thread.processors().ok()).unwrap_or_default();
-    let thread = lane.thread().map_or(0, Thread::id);
-    let times = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap_or_default();
-    let mut times = times.split_whitespace();
-    let mut next = || times.next().unwrap_or("0").to_owned();
-    let row = Row::new("lane").with("thread", thread).with("processors", ranges(&processors));
-    row.with("ran_ns", next()).with("waited_ns", next()).with("wakes", lane.wakes())
+    let id = lane.thread().map_or(0, Thread::id);
+    let ran = lane.thread().map_or(Duration::ZERO, Thread::processor_time);
+    let row = Row::new("lane").with("thread", id).with("processors", format_ranges(&processors));
+    row.with("ran_ns", ran.as_nanos()).with("waited_ns", run_queue_wait(id)).with("wakes", lane.wakes())
 }
 
-/// Routes of the event map (requirement I8): a row for each kind of event and each destination, with the lanes that they come from.
-fn routes(map: &EventMap) -> Vec<Row> {
+/// Returns how long a thread has waited for a processor, in nanoseconds as text; zero if the kernel does not tell.
+fn run_queue_wait(thread: i32) -> String {
+    // The fields are the time on a processor, the time waiting for one, and the number of time slices: proc(5).
+    let schedstat = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap_or_default();
+    schedstat.split_whitespace().nth(1).unwrap_or("0").to_owned()
+}
+
+/// Returns the rows of the event map (requirement I8): one for each kind of event and each destination, with the lanes
+/// whose events of that kind go there.
+fn route_rows(map: &EventMap) -> Vec<Row> {
     let (shape, by_code) = match map.shape() {
         Shape::ByFunction => ("function", false),
         Shape::ByCode => ("code", true),
         Shape::ByQueue => ("queue", false),
     };
+    // Kind of event, destination, and lanes.
     let mut rows: Vec<(String, Route, Vec<usize>)> = Vec::new();
     for code in Code::ALL {
-        let events = if by_code { format!("{code:?}") } else { function(code).to_owned() };
+        let events = if by_code { format!("{code:?}") } else { function_name(code).to_owned() };
         for lane in 0..map.lanes() {
             let route = map.route(code, lane);
             match rows.iter_mut().find(|(known, to, _)| known == &events && *to == route) {
-                Some((_, _, lanes)) if lanes.contains(&lane) => {}
+                Some((_, _, lanes)) if lanes.contains(&lane) => {} // another code of the same function
                 Some((_, _, lanes)) => lanes.push(lane),
                 None => rows.push((events.clone(), route, vec![lane])),
             }
@@ -263,14 +285,15 @@ fn routes(map: &EventMap) -> Vec<Row> {
             Vector::Line => "line".to_owned(),
             Vector::Message(number) => number.to_string(),
         };
-        let lanes = if lanes.len() == map.lanes() { "all".to_owned() } else { ranges(&lanes) };
+        let lanes = if lanes.len() == map.lanes() { "all".to_owned() } else { format_ranges(&lanes) };
         let row = Row::new("route").with("shape", shape).with("events", events).with("lanes", lanes);
         row.with("queue", queue).with("vector", vector)
     };
     rows.into_iter().map(row).collect()
 }
 
-fn function(code: Code) -> &'static str {
+/// Returns the name of a code's function, as `ironwarp show` prints it.
+fn function_name(code: Code) -> &'static str {
     match code.function() {
         Function::Global => "adapter",
         Function::Management => "port",
@@ -279,8 +302,8 @@ fn function(code: Code) -> &'static str {
     }
 }
 
-/// Numbers in ascending order, as `0-3,6`.
-fn ranges(numbers: &[usize]) -> String {
+/// Formats numbers in ascending order as ranges, such as `0-3,6`.
+fn format_ranges(numbers: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {
         match runs.last_mut() {
@@ -295,6 +318,7 @@ fn ranges(numbers: &[usize]) -> String {
     runs.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
+/// Returns the row of an event queue. `of` says which events it receives.
 fn event_queue_row(number: u16, stats: EventQueueStats, of: &str) -> Row {
     let state = match stats.state {
         QueueState::Undefined => "undefined",
@@ -309,6 +333,7 @@ fn event_queue_row(number: u16, stats: EventQueueStats, of: &str) -> Row {
     row.with("written", stats.written).with("unread", stats.unread).with("wakes", stats.wakes)
 }
 
+/// Returns the row of a completion queue.
 fn cq_row(cq: &Cq) -> Row {
     let handler = match cq.handler() {
         Some(HandlerId::PRIVATE) => "its own".to_owned(),
@@ -320,6 +345,7 @@ fn cq_row(cq: &Cq) -> Row {
     row.with("overrun", cq.has_overrun())
 }
 
+/// Returns the row of a queue pair, whose socket is `member` of a poll set on this lane.
 fn qp_row(qp: &Qp, member: Arc<dyn Member>, lane: usize) -> Row {
     let (sends, receives) = qp.queued();
     let attributes = qp.attributes();
@@ -358,13 +384,13 @@ mod tests {
         assert_eq!(read.text("number"), "\u{fffd}[2J7");
         assert_eq!(read.text("peer"), "\u{fffd}1m\u{fffd}x\u{fffd}");
         assert_eq!(printable("a\tb\r\n"), "a\u{fffd}b\u{fffd}\u{fffd}");
-        assert_eq!(Row::parse(&"x".repeat(1 << 20)).kind().len(), LONGEST_LINE);
+        assert_eq!(Row::parse(&"x".repeat(1 << 20)).kind().len(), MAX_LINE_LEN);
     }
 
     #[test]
     fn a_map_is_told_by_events_and_lanes() {
-        let told = |shape| -> Vec<String> {
-            let rows = routes(&EventMap::new(shape, 3, 3));
+        let shown = |shape| -> Vec<String> {
+            let rows = route_rows(&EventMap::new(shape, 3, 3));
             let fields = ["events", "lanes", "queue", "vector"];
             rows.iter().map(|row| fields.map(|field| row.text(field)).join(" ")).collect()
         };
@@ -376,25 +402,25 @@ mod tests {
             "port all 0 0",
             "adapter all 0 0",
         ];
-        assert_eq!(told(Shape::ByFunction), by_function);
-        assert_eq!(told(Shape::ByQueue), by_function);
-        let by_code = told(Shape::ByCode);
+        assert_eq!(shown(Shape::ByFunction), by_function);
+        assert_eq!(shown(Shape::ByQueue), by_function);
+        let by_code = shown(Shape::ByCode);
         assert_eq!(by_code.len(), Code::ALL.len() + 2);
         assert!(by_code.contains(&"QpFatal all 1 0".to_owned()), "{by_code:?}");
     }
 
     #[test]
     fn numbers_in_a_row_are_told_by_the_first_and_the_last() {
-        assert_eq!(ranges(&[]), "");
-        assert_eq!(ranges(&[3]), "3");
-        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(format_ranges(&[]), "");
+        assert_eq!(format_ranges(&[3]), "3");
+        assert_eq!(format_ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
     }
 
     #[test]
     fn names_are_of_a_process_and_a_number() {
-        assert_eq!(key("ironwarp/12/3"), Some((12, 3)));
+        assert_eq!(parse_name("ironwarp/12/3"), Some((12, 3)));
         for other in ["ironwarp/12", "ironwarp/a/3", "other/12/3", "ironwarp/12/3/4"] {
-            assert_eq!(key(other), None, "{other}");
+            assert_eq!(parse_name(other), None, "{other}");
         }
     }
 }

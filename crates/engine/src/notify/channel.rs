@@ -1,4 +1,4 @@
-//! Event channels: how a program learns of events, by a descriptor or a call.
+//! Event channels, from which a program takes events, and event sinks, which receive them by a call.
 
 use crate::sys::poller::EventFd;
 use crate::sys::thread::wait_readable;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub struct EventFdWake(Arc<EventFd>);
 
 impl EventFdWake {
-    /// Creates a wake without pending events.
+    /// Creates a wake whose descriptor is not readable.
     pub fn new() -> io::Result<Self> {
         Ok(Self(Arc::new(EventFd::semaphore()?)))
     }
@@ -36,17 +36,19 @@ impl AsFd for EventFdWake {
     }
 }
 
-/// Receives events on the thread that raises them, usually a lane's. It must not block, and may call back.
+/// A receiver of events, called by the engine when an event occurs.
 #[doc(hidden)]
 pub trait EventSink<E>: Send + Sync + fmt::Debug {
-    /// Receives an event.
+    /// Receives an event. Called on the thread that raises it, usually a lane's: an implementation must not block. It
+    /// may call the engine.
     fn send(&self, event: E);
 
-    /// Drops received events that nobody has taken and for which `is_gone` returns true.
+    /// Drops events that were received but not taken by the program, and for which `is_gone` returns true: their object
+    /// does not exist any more. The default does nothing, for sinks that keep no events.
     fn revoke(&self, _is_gone: &dyn Fn(&E) -> bool) {}
 }
 
-/// A queue of events with a descriptor to wait on.
+/// A queue of events with a descriptor that is readable while an event is pending.
 #[derive(Debug)]
 pub struct EventChannel<E> {
     channel: Channel<E>,
@@ -97,7 +99,8 @@ impl<E: Send + fmt::Debug> EventSink<E> for EventChannel<E> {
     }
 }
 
-/// Waits until `next` returns an event, the timeout expires, or the program has closed the descriptor.
+/// Waits until `next` returns an event, and returns it. Returns `None` if the timeout expires first, or the program has
+/// closed the descriptor of `wake`, which is readable while `next` has an event.
 pub(crate) fn wait_for<E>(
     wake: &EventFdWake,
     timeout: Option<Duration>,
@@ -112,7 +115,7 @@ pub(crate) fn wait_for<E>(
         if left.is_some_and(|left| left.is_zero()) {
             return None;
         }
-        // Nothing can be read from a descriptor that the program has closed.
+        // The closure never ends the wait early. An error means that the program has closed the descriptor.
         wait_readable(&[wake.as_fd()], left, || false).ok()?;
     }
 }
@@ -125,8 +128,8 @@ impl<E> AsFd for EventChannel<E> {
 }
 
 impl<E> AsRawFd for EventChannel<E> {
-    /// Returns the descriptor for tokio's `AsyncFd` or mio's `SourceFd`. It does not change, and stays open as long as the channel
-    /// exists.
+    /// Returns the descriptor for tokio's `AsyncFd` or mio's `SourceFd`. It does not change, and stays open as long as
+    /// the channel exists.
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }

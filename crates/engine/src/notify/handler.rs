@@ -1,4 +1,4 @@
-//! Completion handlers and asynchronous events, with descriptors for programs that do not poll.
+//! Completion handlers, which notify the program of completions, and the queue of asynchronous events.
 
 use super::channel::{EventFdWake, wait_for};
 use crate::reactor::class::{Class, SharedClass};
@@ -14,9 +14,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// A completion queue, as its handler sees it.
+/// A completion queue, as far as its handler knows it: the handler's class decides which lane serves the queue's
+/// connections.
 pub(crate) trait ClassFollower: Send + Sync + fmt::Debug {
-    /// The class of a handler became low latency, or no longer is. Does nothing if the handler is not its own any more.
+    /// Moves the connections of the completion queue to the lane for its class. [`CompletionHandler::set_class`] calls
+    /// it when the class has become low latency, or was before. `class` identifies the handler: an implementation must
+    /// do nothing if its queue has another handler by now.
     fn on_class_change(&self, class: &Arc<SharedClass>) -> io::Result<()>;
 }
 
@@ -24,10 +27,11 @@ pub(crate) trait ClassFollower: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub struct CompletionHandler {
     inner: Arc<event::CompletionHandler>,
+    /// Signalled by `inner` for each event.
     wake: EventFdWake,
-    /// Shared with its completion queues.
+    /// The class, shared with the handler's completion queues.
     class: Arc<SharedClass>,
-    /// Its completion queues.
+    /// The handler's completion queues.
     queues: Mutex<Vec<Weak<dyn ClassFollower>>>,
 }
 
@@ -55,24 +59,25 @@ impl CompletionHandler {
         &self.class
     }
 
-    /// Changes the class while completions arrive (requirement N6). The queue pairs of the handler's completion queues are served
-    /// accordingly from now on.
+    /// Changes the class while completions arrive (requirement N6). The queue pairs of the handler's completion queues
+    /// are served accordingly from now on.
     pub fn set_class(&self, class: Class) -> io::Result<()> {
         let before = self.class.replace(class);
         if (before == Class::LowLatency) == (class == Class::LowLatency) {
-            return Ok(()); // their queue pairs stay on their lanes
+            return Ok(()); // only a change to or from low latency moves connections to another lane
         }
         let queues: Vec<_> = lock(&self.queues).iter().filter_map(Weak::upgrade).collect();
         queues.iter().try_for_each(|queue| queue.on_class_change(&self.class))
     }
 
-    /// Adds a completion queue.
+    /// Adds a completion queue, which is told when the class changes. Adding it twice has no effect.
     pub(crate) fn add_queue(&self, queue: &Arc<dyn ClassFollower>) {
         let mut queues = lock(&self.queues);
         queues.retain(|known| known.strong_count() > 0 && !is_same(known, &**queue));
         queues.push(Arc::downgrade(queue));
     }
 
+    /// Removes a completion queue.
     pub(crate) fn remove_queue(&self, queue: &dyn ClassFollower) {
         lock(&self.queues).retain(|known| !is_same(known, queue));
     }
@@ -89,14 +94,15 @@ impl CompletionHandler {
 
     /// Waits for an event and takes it. Returns `None` if the timeout expires first.
     ///
-    /// A thread that waits for events of a low-latency handler is scheduled before others, like the lane that serves it, until
-    /// it waits for those of another handler.
+    /// A thread that waits for events of a low-latency handler is scheduled before others, like the low-latency lane.
+    /// This lasts until the thread waits for events of a handler of another class.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<CqEvent> {
         set_low_latency(self.class() == Class::LowLatency);
         wait_for(&self.wake, timeout, || self.try_next())
     }
 
-    /// Wakes the consumer at most once in each interval, by a timer of this lane (requirement I10).
+    /// Wakes the program at most once in each interval, with timers of this lane (requirement I10). An interval of zero
+    /// turns this off.
     pub(crate) fn moderate(&self, interval: Duration, lane: &Arc<LaneHandle>) {
         let moderation = (!interval.is_zero()).then(|| {
             let timer: Arc<dyn Timer> = LaneTimer::new(lane, &self.inner);
@@ -106,6 +112,7 @@ impl CompletionHandler {
     }
 }
 
+/// Returns whether both are the same completion queue.
 fn is_same(known: &Weak<dyn ClassFollower>, queue: &dyn ClassFollower) -> bool {
     std::ptr::addr_eq(known.as_ptr(), &raw const *queue)
 }
@@ -117,13 +124,15 @@ impl AsFd for CompletionHandler {
     }
 }
 
-/// A timer of a lane that ends an interval of moderation. The lane holds the timer weakly: a timer that is dropped before it
-/// expires, because moderation was changed, does nothing. Timers of old settings would start others, and each wake the consumer once
-/// in each interval.
+/// A timer that ends an interval of moderation, on a lane.
+///
+/// The lane holds it weakly. So a timer of an old setting, which is dropped when moderation changes, does nothing when
+/// it expires. If it did, it would start another timer, and the program would be woken by both.
 #[derive(Debug)]
 pub(crate) struct LaneTimer {
     this: Weak<Self>,
     lane: Arc<LaneHandle>,
+    /// The completion handler or completion queue whose events are moderated.
     moderated: Weak<dyn Moderated>,
 }
 
@@ -145,7 +154,7 @@ impl Timer for LaneTimer {
     }
 }
 
-/// The asynchronous events of an adapter: what happens to its objects outside of any work request.
+/// The asynchronous events of an adapter, which report what happens to its objects outside of any work request.
 #[derive(Debug)]
 pub struct AsyncEventQueue {
     events: Arc<AsyncEvents>,
@@ -153,6 +162,7 @@ pub struct AsyncEventQueue {
 }
 
 impl AsyncEventQueue {
+    /// Opens the queue: `events` keeps events from now on.
     pub(crate) fn open(events: &Arc<AsyncEvents>) -> io::Result<Arc<Self>> {
         let wake = EventFdWake::new()?;
         events.open(Box::new(wake.clone()));

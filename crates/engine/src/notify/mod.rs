@@ -1,4 +1,4 @@
-//! Notification: event channels and completion handlers.
+//! Notification of the program about events: event channels and completion handlers.
 
 pub(crate) mod channel;
 pub(crate) mod handler;

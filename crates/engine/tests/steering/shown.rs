@@ -15,7 +15,7 @@ fn rows(of: &str) -> Vec<Row> {
     let names = status::adapters().unwrap();
     let mut mine = names
         .iter()
-        .filter_map(|name| status::ask(name, Some(std::process::id().cast_signed())).ok()?.read().ok());
+        .filter_map(|name| status::request(name, Some(std::process::id().cast_signed())).ok()?.read().ok());
     mine.find(|adapter| adapter.rows.iter().any(|row| row.text("of") == of))
         .expect("the adapter answers")
         .rows
