@@ -24,9 +24,9 @@ fuzz_target!(|bytes: &[u8]| {
 
 /// Passes the Reply byte by byte. The result is the same as for the complete Reply, and within the terms.
 fn accepted(initiator: &Initiator, terms: Terms, reply: &[u8]) -> Option<Agreed> {
-    let whole = initiator.reply(reply);
+    let whole = initiator.parse_reply(reply);
     for cut in 0..reply.len() {
-        match initiator.reply(&reply[..cut]) {
+        match initiator.parse_reply(&reply[..cut]) {
             Ok(Parse::Need(need)) => assert!(need > cut),
             decided => {
                 assert_eq!(decided, whole);

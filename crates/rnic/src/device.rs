@@ -151,7 +151,7 @@ impl Device {
 
     fn inject_registration_fault(&self) -> Result<(), RegisterError> {
         match &self.faults {
-            Some(faults) if faults.fail_registration() => {
+            Some(faults) if faults.should_fail_registration() => {
                 Err(RegisterError::Full { entries: self.config.tags })
             }
             _ => Ok(()),

@@ -120,7 +120,7 @@ impl World {
             let alarm = Alarm::new(&self.clock);
             let (trace, end) = (self.trace.clone(), self.ends.len());
             let traced = Arc::new(TracedLink { inner: wire.clone(), trace, end });
-            let link: Arc<dyn Link> = self.faults.link(end as u64, traced, alarm.clone());
+            let link: Arc<dyn Link> = self.faults.wrap_link(end as u64, traced, alarm.clone());
             let notes = Arc::new(Notes { clock: self.clock.clone(), heard: Mutex::default() });
             qp.set_faults(self.faults.receive_faults(self.ends.len() as u64, alarm.clone()));
             let connected = qp.connect(&link, &agreed, Vec::new(), notes.clone());
@@ -323,7 +323,7 @@ fn agree(setup: MpaMode, [initiator, responder]: [Terms; 2]) -> [Agreed; 2] {
         unreachable!("an initiator sends a request");
     };
     let (reply, theirs) = incoming.accept(responder, &[]).expect("valid terms of the responder");
-    match initiator.reply(&reply) {
+    match initiator.parse_reply(&reply) {
         Ok(Parse::Done(Reply::Accepted { agreed, .. })) => [agreed, theirs],
         other => panic!("incompatible terms: {other:?}"),
     }

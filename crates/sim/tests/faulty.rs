@@ -30,7 +30,7 @@ impl Program {
         arena.fill_pattern(out, u64::from(number));
         arena.record();
         let alarm = Alarm::new(clock);
-        let link = faults.link(u64::from(number), wire.clone(), alarm.clone());
+        let link = faults.wrap_link(u64::from(number), wire.clone(), alarm.clone());
         Self { arena, out, into, sent: 0, received: 0, ended: false, lost: false, wire, link, alarm }
     }
 

@@ -134,7 +134,7 @@ impl Dial {
             return Ok(false);
         }
         loop {
-            match self.initiator.reply(&self.exchange.read) {
+            match self.initiator.parse_reply(&self.exchange.read) {
                 Ok(Parse::Done(reply)) => return self.replied(reply).map(|()| true),
                 Ok(Parse::Need(_)) => {}
                 Err(error) => {

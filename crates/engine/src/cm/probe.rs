@@ -89,7 +89,7 @@ impl Probe {
             return Ok(None);
         }
         loop {
-            match self.initiator.reply(&self.exchange.read) {
+            match self.initiator.parse_reply(&self.exchange.read) {
                 Ok(Parse::Done(Reply::Rejected { private_data, .. })) => {
                     let here = CmHeader::for_port(CmKind::Listening, self.candidate.port);
                     let said =

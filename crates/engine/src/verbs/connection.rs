@@ -156,7 +156,7 @@ impl<P: ConnectionOwner> Connection<P> {
             let stream = pair.next_stream_number();
             let clock =
                 Arc::new(FaultClock { connection: Arc::downgrade(&connection), start: Instant::now() });
-            stream_link = faults.link(stream, stream_link, Arc::<FaultClock<P>>::clone(&clock));
+            stream_link = faults.wrap_link(stream, stream_link, Arc::<FaultClock<P>>::clone(&clock));
             qp.set_faults(faults.receive_faults(stream, clock));
         }
         let driver = Arc::new(Driver(Arc::downgrade(&connection)));

@@ -9,7 +9,7 @@ use ironwarp_wire::mpa::{self, Enhanced, Framing, Revision, RtrSet, Startup};
 const OFFERED: RtrSet = RtrSet::WRITE.union(RtrSet::READ);
 
 /// A connection requested by this end: send [`request`](Self::request) and nothing else, then pass what is
-/// received to [`reply`](Self::reply).
+/// received to [`parse_reply`](Self::parse_reply).
 #[derive(Clone, Debug)]
 pub struct Initiator {
     terms: Terms,
@@ -63,7 +63,7 @@ impl Initiator {
     }
 
     /// Parses the Reply at the beginning of all bytes received so far.
-    pub fn reply(&self, bytes: &[u8]) -> Result<Parse<Reply>, StartupError> {
+    pub fn parse_reply(&self, bytes: &[u8]) -> Result<Parse<Reply>, StartupError> {
         let (reply, consumed) = match Startup::parse_reply(bytes)? {
             Parse::Need(len) => return Ok(Parse::Need(len)),
             Parse::Done(done) => done,

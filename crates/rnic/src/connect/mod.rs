@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Initiator::new ── request() ──────────▶ Incoming::parse       shown to the program, which decides
-//!   Initiator::reply ◀───────────────────── accept() or reject()
+//!   Initiator::parse_reply ◀─────────────── accept() or reject()
 //!        │ Agreed                                │ Agreed
 //!        ▼                                       ▼
 //!   sends the RTR, then may send            may send once a valid FPDU has arrived

@@ -41,7 +41,7 @@ fn initiator(mode: MpaMode, terms: Terms) -> Initiator {
 }
 
 fn accepted(initiator: &Initiator, reply: &[u8]) -> Agreed {
-    let Ok(Parse::Done(Reply::Accepted { agreed, .. })) = initiator.reply(reply) else {
+    let Ok(Parse::Done(Reply::Accepted { agreed, .. })) = initiator.parse_reply(reply) else {
         panic!("the Reply was not accepted")
     };
     agreed
@@ -101,7 +101,7 @@ fn replies_of_siw() {
     // siw-gold-p2p-crc.pcap, frames 11 and 13.
     let terms = Terms { ird: 3, ord: 5, ..TERMS };
     let reply = rep("50 02 0014 8005 8003", b"sixteen bytes ok");
-    let Ok(Parse::Done(answer)) = initiator(MpaMode::PeerToPeer, terms).reply(&reply) else { panic!() };
+    let Ok(Parse::Done(answer)) = initiator(MpaMode::PeerToPeer, terms).parse_reply(&reply) else { panic!() };
     let agreed = Agreed {
         role: Role::Initiator { rtr: Some(Rtr::Write) },
         mode: MpaMode::PeerToPeer,
@@ -127,9 +127,9 @@ fn rejection_tells_what_the_responder_said() {
     let reply = rep("30 02 0012 0005 0003", b"nope-not-today");
     let rejected =
         |peer| Ok(Parse::Done(Reply::Rejected { peer, private_data: Box::from(*b"nope-not-today") }));
-    assert_eq!(initiator(MpaMode::PeerToPeer, TERMS).reply(&reply), rejected(depths(5, 3)));
+    assert_eq!(initiator(MpaMode::PeerToPeer, TERMS).parse_reply(&reply), rejected(depths(5, 3)));
     let reply = rep("20 01 000e", b"nope-not-today");
-    assert_eq!(initiator(MpaMode::PeerToPeer, TERMS).reply(&reply), rejected(Depths::default()));
+    assert_eq!(initiator(MpaMode::PeerToPeer, TERMS).parse_reply(&reply), rejected(Depths::default()));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn ord_is_at_most_the_responders_ird_and_ird_at_least_its_ord() {
         let agreed = accepted(&initiator, &rep(&format!("50 02 0004 {words}"), b""));
         assert_eq!((agreed.ird, agreed.ord), (ird, ord), "{words}");
     }
-    let failed = initiator.reply(&rep("d0 02 0004 0008 0007", b""));
+    let failed = initiator.parse_reply(&rep("d0 02 0004 0008 0007", b""));
     let send = Framing { crc: true, markers: true };
     assert_eq!(failed, Err(StartupError::InsufficientIrd { need: 7, have: 6, send }));
 }
@@ -171,7 +171,7 @@ fn rtr_is_chosen_among_those_the_responder_named() {
         assert_eq!(agreed.mode, MpaMode::PeerToPeer);
     }
     for (words, named) in [("c001 0001", RtrSet::SEND), ("8001 0001", RtrSet::empty())] {
-        let failed = initiator.reply(&rep(&format!("50 02 0004 {words}"), b""));
+        let failed = initiator.parse_reply(&rep(&format!("50 02 0004 {words}"), b""));
         assert_eq!(failed, Err(StartupError::NoRtr { named, send: CRC }), "{words}");
     }
 }
@@ -204,10 +204,10 @@ fn enhanced_reply_to_an_unenhanced_request_is_a_violation() {
     // RFC 6581 §10. A rejection is valid in either form.
     let initiator = initiator(MpaMode::Unenhanced, TERMS);
     assert_eq!(
-        initiator.reply(&rep("50 02 0004 0001 0001", b"")),
+        initiator.parse_reply(&rep("50 02 0004 0001 0001", b"")),
         Err(StartupError::UnexpectedEnhancedReply)
     );
-    let rejected = initiator.reply(&rep("70 02 0004 0001 0001", b""));
+    let rejected = initiator.parse_reply(&rep("70 02 0004 0001 0001", b""));
     assert!(matches!(rejected, Ok(Parse::Done(Reply::Rejected { .. }))));
     assert_eq!(accepted(&initiator, &rep("40 02 0000", b"")).mode, MpaMode::Unenhanced);
 }
@@ -360,18 +360,18 @@ fn frames_are_taken_at_any_split() {
     let request = req("50 02 0015 8003 c005", b"hello-from-client");
     for n in 0..reply.len() {
         let need = if n < 20 { 20 } else { reply.len() };
-        assert_eq!(initiator.reply(&reply[..n]), Ok(Parse::Need(need)), "{n} bytes of the Reply");
+        assert_eq!(initiator.parse_reply(&reply[..n]), Ok(Parse::Need(need)), "{n} bytes of the Reply");
     }
     for n in 0..request.len() {
         let need = if n < 20 { 20 } else { request.len() };
         assert_eq!(Incoming::parse(&request[..n]), Ok(Parse::Need(need)), "{n} bytes of the Request");
     }
     // siw's responder does not wait for the first FPDU, so its own FPDU may directly follow the Reply.
-    let whole = initiator.reply(&reply);
+    let whole = initiator.parse_reply(&reply);
     assert!(matches!(whole, Ok(Parse::Done(Reply::Accepted { consumed: 40, .. }))));
     let glued = [&reply[..], b"\x00\x0e\xc1\x40"].concat();
     for n in reply.len()..=glued.len() {
-        assert_eq!(initiator.reply(&glued[..n]), whole);
+        assert_eq!(initiator.parse_reply(&glued[..n]), whole);
     }
 }
 
@@ -387,11 +387,11 @@ fn malformed_frames_end_the_connection_without_an_answer() {
     ] {
         let malformed = StartupError::Malformed(violation);
         assert_eq!(Incoming::parse(&req(words, b"")), Err(malformed), "{words}");
-        assert_eq!(initiator.reply(&rep(words, b"")), Err(malformed), "{words}");
+        assert_eq!(initiator.parse_reply(&rep(words, b"")), Err(malformed), "{words}");
     }
     // Two initiators, or two responders.
     let key = |expected| StartupError::Malformed(Violation::Key { expected });
-    assert_eq!(initiator.reply(initiator.request()), Err(key("Reply")));
+    assert_eq!(initiator.parse_reply(initiator.request()), Err(key("Reply")));
     assert_eq!(Incoming::parse(b"MPA ID Rep"), Err(key("Request")));
     // The violation is available as the source of the error.
     let source = key("Reply");
@@ -449,7 +449,7 @@ fn misuse_is_told_at_once_and_names_the_limit() {
     assert_eq!(request.reject(&long[..509]).map(|_| ()), too_long(509, 508));
     // The call can be repeated, and the longest frame arrives.
     let (reply, _) = request.accept(TERMS, &long[..508]).unwrap();
-    let answer = initiator(MpaMode::PeerToPeer, TERMS).reply(&reply);
+    let answer = initiator(MpaMode::PeerToPeer, TERMS).parse_reply(&reply);
     assert!(matches!(answer, Ok(Parse::Done(Reply::Accepted { consumed: 532, .. }))));
 
     let deepest = Terms { ird: MAX_DEPTH, max_ird: MAX_DEPTH, ord: MAX_DEPTH, ..TERMS };
@@ -540,7 +540,7 @@ fn well_formed(role: Frame) -> impl Strategy<Value = Vec<u8>> {
 
 /// Checks that the outcome of any Reply is within the limits and the request of this end.
 fn check_reply(mode: MpaMode, terms: Terms, bytes: &[u8]) {
-    match initiator(mode, terms).reply(bytes) {
+    match initiator(mode, terms).parse_reply(bytes) {
         Ok(Parse::Need(n)) => assert!(n > bytes.len() && n <= MAX_STARTUP),
         Ok(Parse::Done(Reply::Accepted { agreed, consumed, .. })) => {
             assert!(consumed <= bytes.len());

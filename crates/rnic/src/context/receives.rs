@@ -18,7 +18,7 @@ impl QpContext {
     /// Takes the receive for a message that begins, from the shared receive queue that it names if this is XRC.
     /// `None` if it has to wait.
     pub(crate) fn take_receive(&self, srq: u32) -> Result<Option<Receive>, Protocol> {
-        if self.receive_faults.get().is_some_and(|faults| faults.withhold_receive()) {
+        if self.receive_faults.get().is_some_and(|faults| faults.should_withhold_receive()) {
             return Ok(None);
         }
         let taken = if self.device.table().has_pending() {

@@ -58,7 +58,7 @@ struct Throw {
 impl Faults {
     /// Puts fault injection between a stream and its link. The number of the stream and the seed decide on the
     /// faults.
-    pub fn link(
+    pub fn wrap_link(
         self: &Arc<Self>,
         stream: u64,
         inner: Arc<dyn Link>,

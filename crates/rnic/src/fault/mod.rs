@@ -1,7 +1,7 @@
 //! Fault injection, by the simulator or by the user of a real adapter.
 //!
 //! Protocol code knows nothing of it. A [`FaultyLink`] sits between a stream and its link; the device calls
-//! [`ReceiveFaults::withhold_receive`] and [`Faults::fail_registration`]. A [`FaultPlan`] says what may happen
+//! [`ReceiveFaults::should_withhold_receive`] and [`Faults::should_fail_registration`]. A [`FaultPlan`] says what may happen
 //! and how often, and a seed says when: the same seed and the same sequence of calls cause the same faults. Every
 //! link and every stream has a random sequence of its own, so that threads do not influence each other.
 
@@ -134,7 +134,7 @@ impl Faults {
     }
 
     /// Whether a registration is to fail, as if the device had no room for it. Called at every registration.
-    pub fn fail_registration(&self) -> bool {
+    pub fn should_fail_registration(&self) -> bool {
         let fails = lock(&self.registrations).hits(self.plan.no_register);
         if fails {
             self.note(None, Injected::FailedRegistration, format_args!("a registration"));
@@ -166,7 +166,7 @@ impl Faults {
 impl ReceiveFaults {
     /// Whether to treat a posted receive as missing. Called when a message needs a receive. If so, the halves of
     /// the stream are driven again soon, and this is called again.
-    pub fn withhold_receive(&self) -> bool {
+    pub fn should_withhold_receive(&self) -> bool {
         let withheld = lock(&self.receives).hits(self.faults.plan.no_receive);
         if withheld {
             self.faults.note(Some(self.stream), Injected::WithheldReceive, format_args!("a message"));

@@ -110,7 +110,7 @@ struct Scene {
 fn scene(plan: &str, seed: u64) -> Scene {
     let (tape, hand) = (Arc::<Tape>::default(), Arc::<Hand>::default());
     let faults = Faults::new(plan.parse().unwrap(), seed);
-    let link = faults.link(5, tape.clone(), hand.clone());
+    let link = faults.wrap_link(5, tape.clone(), hand.clone());
     Scene { faults, tape, hand, link }
 }
 
@@ -134,7 +134,10 @@ fn without_a_plan_everything_passes() {
     link.abort();
     assert!(*lock(&tape.aborted));
     assert_eq!((send(&link), recv(&link)), (Err(LinkError::Lost(1)), Err(LinkError::Lost(1))));
-    assert!(!faults.fail_registration() && !faults.receive_faults(1, hand.clone()).withhold_receive());
+    assert!(
+        !faults.should_fail_registration()
+            && !faults.receive_faults(1, hand.clone()).should_withhold_receive()
+    );
     assert_eq!((faults.report().counts, lock(&hand.asked).len()), (Counts::default(), 0));
 }
 
@@ -268,7 +271,7 @@ fn the_same_seed_and_calls_meet_the_same_faults() {
 fn links_and_directions_do_not_disturb_each_other() {
     let alone = scene(MIXED.strip_suffix(",cut@0.005").unwrap(), 12);
     let together = scene(&alone.faults.plan.to_string(), 12);
-    let other = together.faults.link(6, together.tape.clone(), together.hand.clone());
+    let other = together.faults.wrap_link(6, together.tape.clone(), together.hand.clone());
     let asks = together.faults.receive_faults(5, together.hand.clone());
     let mut differ = false;
     for _ in 0..500 {
@@ -280,8 +283,8 @@ fn links_and_directions_do_not_disturb_each_other() {
         together.hand.advance(Duration::from_micros(10)); // beyond a stall
         alone.hand.advance(Duration::from_micros(10));
         differ |= recv(&together.link) != expected;
-        asks.withhold_receive();
-        together.faults.fail_registration();
+        asks.should_withhold_receive();
+        together.faults.should_fail_registration();
     }
     assert!(differ);
 }
@@ -322,8 +325,8 @@ fn one_more_word_leaves_the_other_faults_where_they_were() {
 fn questions_are_answered_by_the_plan_and_noted() {
     let Scene { faults, hand, .. } = scene("no-receive@0.5,no-register@0.25", 15);
     let asks = faults.receive_faults(3, hand.clone());
-    let withheld = (0..1000).filter(|_| asks.withhold_receive()).count();
-    let failed = (0..1000).filter(|_| faults.fail_registration()).count();
+    let withheld = (0..1000).filter(|_| asks.should_withhold_receive()).count();
+    let failed = (0..1000).filter(|_| faults.should_fail_registration()).count();
     assert!((450..550).contains(&withheld) && (200..300).contains(&failed), "{withheld} {failed}");
     assert_eq!(lock(&hand.asked).len(), withheld, "a withheld receive is looked for again");
     assert!(lock(&hand.asked).iter().all(|&after| after == WITHHELD_FOR));
@@ -336,8 +339,8 @@ fn questions_are_answered_by_the_plan_and_noted() {
 fn the_list_is_bounded_and_keeps_the_last() {
     let Scene { faults, hand, .. } = scene("no-receive@1,no-register@1", 16);
     let asks = faults.receive_faults(3, hand);
-    (0..LISTED + 9).for_each(|_| assert!(faults.fail_registration()));
-    assert!(asks.withhold_receive());
+    (0..LISTED + 9).for_each(|_| assert!(faults.should_fail_registration()));
+    assert!(asks.should_withhold_receive());
     let recent = faults.report().recent;
     assert_eq!((recent.len(), recent[LISTED - 1]), (LISTED, (Some(3), Injected::WithheldReceive)));
     assert_eq!(recent[LISTED - 2], (None, Injected::FailedRegistration));
@@ -348,7 +351,7 @@ fn a_report_prints_what_would_do_it_again() {
     let Scene { faults, link, hand, .. } = scene("stall=5us@1,no-register@1", 17);
     send(&link).unwrap();
     hand.advance(Duration::from_secs(1));
-    assert!(faults.fail_registration());
+    assert!(faults.should_fail_registration());
     assert_eq!(
         faults.report().to_string(),
         "faults stall=5us@1,no-register@1, seed 17\n\
