@@ -1,4 +1,4 @@
-//! The device: what all queue pairs of an adapter share.
+//! The device: state that all queue pairs of an adapter share.
 
 use crate::config::DeviceConfig;
 use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, LANE_QUEUE, Routing, Sizes, Wake};
@@ -14,20 +14,22 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Size of a staging buffer: the maximum that one call receives without placing it directly.
+/// Size of a staging buffer: the maximum number of bytes that one call receives into it.
 const STAGING: usize = if cfg!(fuzzing) { 4 << 10 } else { 256 << 10 };
 /// Maximum number of bytes that one call to a link transfers. Larger calls are not faster with TCP, and hold
 /// guards longer.
 const LONG_CALL: usize = 1 << 20;
-/// Maximum number of bytes per call for low-latency traffic, give or take a frame: the kernel finishes a copy
-/// before another thread gets the processor.
+/// Maximum number of bytes that one call to a link transfers if there is low-latency traffic. The last frame may exceed
+/// it. Short, because the kernel finishes a copy before another thread gets the processor.
 const SHORT_CALL: usize = 32 << 10;
-/// Maximum number of idle buffers kept. Buffers are used by threads, not by queue pairs.
+/// Maximum number of unused batches, and of unused staging buffers, that are kept. Threads need them while they drive a
+/// queue pair, so there is no need for one per queue pair.
 const MAX_SPARE: usize = 8;
 
 /// Maximum number of completion handlers (requirement N1), not counting the private ones of completion queues.
 pub const HANDLERS: usize = 1024;
-/// The event queues before it are for global and for asynchronous events (requirement I6).
+/// The number of the first completion handler. Event queues with lower numbers are for global and for asynchronous
+/// events (requirement I6).
 const FIRST_HANDLER: u16 = 2;
 
 /// The maximum number of completion handlers is reached.
@@ -35,23 +37,31 @@ const FIRST_HANDLER: u16 = 2;
 #[error("too many completion handlers, the maximum is {HANDLERS}: one can serve many completion queues")]
 pub struct TooManyHandlers;
 
-/// What all queue pairs of an adapter share: its memory table, settings, events and spare buffers.
+/// State that all queue pairs of an adapter share: the memory table, settings, events and unused buffers.
 pub struct Device {
     config: DeviceConfig,
+    /// Access to the program's memory.
     host: Arc<dyn Host>,
+    /// The translation and protection table.
     table: Table,
-    /// `None` unless faults are injected.
+    /// The faults to inject. `None` if there are none.
     faults: Option<Arc<Faults>>,
+    /// The number of the next protection domain.
     domains: AtomicU32,
+    /// The asynchronous events.
     events: Arc<AsyncEvents>,
+    /// The mapping of events to event queues and vectors.
     routing: Arc<Routing>,
     /// The completion handlers, by number minus [`FIRST_HANDLER`].
     handlers: Mutex<Vec<Weak<CompletionHandler>>>,
     /// The completion handlers of lanes.
     lane_handlers: Mutex<Vec<Weak<CompletionHandler>>>,
+    /// Unused batches.
     #[expect(clippy::vec_box, reason = "they are handed around for each message")]
     batches: Mutex<Vec<Box<TxBatch>>>,
+    /// Unused staging buffers.
     staging: Mutex<Vec<Buffer>>,
+    /// Maximum number of bytes that one call to a link transfers.
     max_call_len: AtomicUsize,
 }
 
@@ -119,7 +129,7 @@ impl Device {
         self.register(domain, memory)
     }
 
-    /// Ends a registration that was [begun](Table::begin_registration).
+    /// Finishes a registration that was [begun](Table::begin_registration), and faults its pages in if `prefaulted`.
     pub fn finish_registration(
         &self,
         domain: Domain,
@@ -149,6 +159,7 @@ impl Device {
         self.table.fill(self.host(), stream, tag, memory)
     }
 
+    /// Fails if a fault is injected into this registration.
     fn inject_registration_fault(&self) -> Result<(), RegisterError> {
         match &self.faults {
             Some(faults) if faults.should_fail_registration() => {
@@ -189,6 +200,7 @@ impl Device {
         handler
     }
 
+    /// Creates a completion handler with this number, whose events are routed by it.
     fn create_numbered_handler(&self, id: HandlerId, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
         let interrupt = self.routing.create_interrupt(id.0, wake.into());
         CompletionHandler::new(id, Box::new(interrupt), Some(self.events()))
@@ -218,8 +230,8 @@ impl Device {
         self.events.shut_down();
     }
 
-    /// From now on, keeps calls to links short for low-latency traffic (requirement N6). Bulk traffic needs more
-    /// calls then.
+    /// Limits calls to links to fewer bytes from now on, for the sake of low-latency traffic (requirement N6). Bulk
+    /// traffic then needs more calls.
     pub fn shorten_calls(&self) {
         self.max_call_len.store(SHORT_CALL, Ordering::Relaxed);
     }
@@ -229,6 +241,7 @@ impl Device {
         self.max_call_len.load(Ordering::Relaxed)
     }
 
+    /// Takes an unused batch, or creates one.
     pub(crate) fn take_batch(&self) -> Box<TxBatch> {
         let spare = lock(&self.batches).pop();
         let mut batch = spare.unwrap_or_else(|| Box::new(TxBatch::new(self.host())));
@@ -236,15 +249,18 @@ impl Device {
         batch
     }
 
+    /// Puts a batch back after use.
     pub(crate) fn put_batch(&self, batch: Box<TxBatch>) {
         put_back(&self.batches, batch);
     }
 
+    /// Takes an unused staging buffer, or creates one.
     pub(crate) fn take_staging(&self) -> Buffer {
         let spare = lock(&self.staging).pop();
         spare.unwrap_or_else(|| self.host.buffer(STAGING))
     }
 
+    /// Puts a staging buffer back after use.
     pub(crate) fn put_staging(&self, staging: Buffer) {
         put_back(&self.staging, staging);
     }
@@ -258,6 +274,7 @@ impl fmt::Debug for Device {
     }
 }
 
+/// Adds an item to a list of unused ones. Drops it if the list is full.
 fn put_back<T>(spare: &Mutex<Vec<T>>, item: T) {
     let mut spare = lock(spare);
     if spare.len() < MAX_SPARE {

@@ -1,15 +1,18 @@
-//! One half of a queue pair, transmit or receive: driven by one thread at a time, and no thread waits for it.
+//! The lock of one half of a queue pair, transmit or receive. One thread at a time drives a half. Another thread with
+//! work for the half does not wait: it leaves the work to the holder.
 //!
-//! Threads of the program, which post and poll, and lanes, which see that the link is ready, compete here to
+//! Threads of the program, which post and poll, and lanes, which are notified that the link is ready, compete here to
 //! drive the stream.
 //!
 //! # Why no work is lost
-//! A thread with work first makes it visible (by putting it into a queue), then tries the lock. If that fails, it
-//! sets `work` and tries once more; if that fails too, it goes on. The holder clears `work` *after* it has
-//! released the lock. Both are read-modify-writes of one variable, so one comes first. If setting does, the
-//! holder sees it and takes the lock again, or finds that another thread has it, to which the same applies. If
-//! clearing does, the lock was released before `work` was set, so this holder did not make the second attempt
-//! fail.
+//! A thread with work first makes the work visible (by putting it into a queue), then tries the lock. If that fails,
+//! the thread sets `work` and tries once more; if that fails too, it leaves. The holder clears `work` *after* it has
+//! released the lock. Setting and clearing are read-modify-writes of one variable, so one of them comes first:
+//!
+//! - If `work` is set first, the holder sees that when it clears `work`. The holder then takes the lock again, or finds
+//!   that another thread holds it, to which the same applies.
+//! - If `work` is cleared first, the holder had released the lock before `work` was set. The second attempt can then
+//!   only fail because of a later holder, to which the same applies.
 
 mod lock;
 #[cfg(all(test, loom))]
@@ -22,25 +25,26 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Maximum number of rounds that a thread of the program does before it leaves the rest to a lane.
 ///
-/// Without a bound, a thread that posted one request could be kept busy forever by what others post meanwhile. A
-/// few rounds are worth it, because the state is in the cache of this processor.
+/// Without a limit, a thread that posted one request could be kept busy forever by requests that other threads post
+/// meanwhile. Several rounds are worth it, because the state is in the cache of this processor.
 pub(crate) const ROUNDS: usize = if cfg!(loom) { 2 } else { 32 };
 /// Maximum number of rounds that a lane does before its other connections get a turn.
 pub(crate) const TURN: usize = 1;
 
-/// Whether work is left.
+/// Whether work is left that the caller has to see to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "work that is left waits until somebody runs the half again"]
+#[must_use = "work that is left waits until a thread runs the half again"]
 pub(crate) enum Left {
-    /// None, or none that another thread will not do.
+    /// No work is left, or another thread will do it.
     Nothing,
-    /// Work that no thread has taken on: a lane must run the half, after its other connections had a turn.
+    /// Work is left that no thread does: a lane must run the half, after its other connections had a turn.
     Work,
 }
 
 /// State that one thread at a time drives.
 #[derive(Debug)]
 pub(crate) struct Half<T> {
+    /// A thread has left work to the holder of the lock.
     work: AtomicBool,
     state: Lock<T>,
 }
@@ -51,11 +55,11 @@ impl<T> Half<T> {
         Self { work: AtomicBool::new(false), state: Lock::new(state) }
     }
 
-    /// Does work with `round`, unless another thread holds the half, which then does it. Never waits.
+    /// Locks the half and calls `round` until no work is left, but at most `rounds` times. If another thread holds the
+    /// half, leaves the work to that thread and returns [`Left::Nothing`]. Never waits.
     ///
-    /// `round` does all it can, or a fair share; work that it leaves counts as work that arrived meanwhile. It
-    /// may call `run` on the same half, which returns at once and causes another round. Does at most `rounds`
-    /// rounds.
+    /// `round` does all work, or a fair share of it, and returns whether it left some. It may call `run` on the same
+    /// half, which returns at once and causes another round.
     pub(crate) fn run(&self, rounds: usize, mut round: impl FnMut(&mut T) -> Left) -> Left {
         for _ in 0..rounds {
             let Some(mut state) = self.try_lock() else { return Left::Nothing };
@@ -65,10 +69,10 @@ impl<T> Half<T> {
                 return Left::Nothing;
             }
         }
-        Left::Work // and the caller has it, not the next round
+        Left::Work // `take_work` has cleared the flag, so the caller has to see to this work
     }
 
-    /// `None`: another thread holds the lock, and will see that there is work.
+    /// Locks the half. If another thread holds it, leaves the work to that thread and returns `None`.
     fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.state.try_lock().or_else(|| {
             self.set_work();
@@ -76,10 +80,10 @@ impl<T> Half<T> {
         })
     }
 
-    /// Waits for the holder, then calls `act`. For the control path only.
+    /// Waits until no thread holds the half, then locks it and calls `act`. For the control path only.
     ///
-    /// Threads that call [`run`](Self::run) meanwhile do not wait; the work that they leave is returned as
-    /// [`Left::Work`]. The caller then passes it on, as with `run`, or runs the half.
+    /// Threads that call [`run`](Self::run) meanwhile do not wait. If they left work, [`Left::Work`] is returned: the
+    /// caller then has a lane run the half, as after `run`, or runs it itself.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> (R, Left) {
         let mut state = self.state.lock();
         let result = act(&mut state);
@@ -87,13 +91,14 @@ impl<T> Half<T> {
         (result, self.take_work())
     }
 
-    /// A swap, because a store would hide what an earlier `set` published.
+    /// Marks that there is work for the holder. A swap, because a plain store would break the release sequence of an
+    /// earlier `set_work`, whose work the holder might then not see.
     fn set_work(&self) {
         self.work.swap(true, Ordering::AcqRel);
     }
 
-    /// Takes the work over, if there is some. Called after the lock was released. A swap, because a load could
-    /// miss what another thread has just set.
+    /// Clears the mark, and returns whether it was set: the caller then has to do the work. Called after the lock was
+    /// released. A swap, because a load could miss the mark that another thread has just set.
     fn take_work(&self) -> Left {
         if self.work.swap(false, Ordering::AcqRel) { Left::Work } else { Left::Nothing }
     }

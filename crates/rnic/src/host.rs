@@ -1,9 +1,9 @@
-//! The memory of the program that uses the adapter, as the device sees it: by address, never by reference.
+//! Access to the memory of the program that uses the adapter: by address, never by reference.
 //!
 //! A program may write to memory while the device reads it, and may unmap memory that it registered (registration
-//! pins nothing). A Rust reference promises that neither happens, so the device holds none: it names memory by
-//! [`Span`] and asks the [`Host`] to copy. The engine copies through the kernel, which reports unmapped memory;
-//! the simulator copies within an arena of its own.
+//! pins nothing). A Rust reference promises that neither happens, so the device holds none: it refers to memory by
+//! [`Span`] and has the [`Host`] copy. The engine copies through the kernel, which reports unmapped memory. The
+//! simulator copies within an arena of its own.
 
 use std::fmt;
 use std::ops::DerefMut;
@@ -15,21 +15,20 @@ const WORD: usize = size_of::<u64>();
 /// A range of the program's memory. It may be unmapped at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Its first address.
+    /// The first address.
     pub addr: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub len: usize,
 }
 
-/// Part of the memory is not mapped, or lacks the protection that the copy needs. Some of it may have been
-/// copied.
+/// Some of the memory is not mapped, or its page protection forbids the copy. A part of the bytes may have been copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory is not mapped, or write-protected")]
 pub struct Unmapped;
 
-/// Memory that stays mapped for as long as the device can reach it, so that copies need not ask the kernel.
+/// Memory that stays mapped for as long as the device can access it, so that it can be copied without the kernel.
 ///
-/// Offsets count from its first byte.
+/// Offsets count from the first byte of the memory.
 pub trait Held: Send + Sync + fmt::Debug {
     /// Copies the bytes at offset `at` to `into`.
     fn read(&self, at: u64, into: &mut [u8]);
@@ -38,7 +37,7 @@ pub trait Held: Send + Sync + fmt::Debug {
     fn write(&self, at: u64, from: &[u8]);
 }
 
-/// A buffer of the device, between the link and the program's memory.
+/// A buffer of the device, for bytes on their way between the link and the program's memory.
 pub type Buffer = Box<dyn DerefMut<Target = [u8]> + Send>;
 
 /// Copies from and to the program's memory. A bad address causes an error, never a signal.
@@ -54,8 +53,9 @@ pub trait Host: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Atomically replaces the aligned 64-bit word at `addr` by `new` of it, and returns the old value. Atomic
-    /// with respect to all other calls of this method, by any adapter of the process (RFC 7306 §5.4, rule 2).
+    /// Replaces the aligned 64-bit word at `addr` by the result of `new`, which gets the old value, and returns the old
+    /// value. Atomic with respect to all other calls of this method, by any adapter of the process (RFC 7306 §5.4,
+    /// rule 2).
     ///
     /// An unchanged word is not written: a comparison that fails must not undo a Write that has arrived since,
     /// because Writes do not take the lock.
@@ -77,20 +77,24 @@ pub trait Host: Send + Sync + fmt::Debug {
         Box::new(vec![0; len])
     }
 
-    /// Whether the whole span is mapped now. The cost does not depend on its length.
+    /// Whether the whole span is mapped now. The cost does not depend on the length of the span.
     fn is_mapped(&self, span: Span) -> bool;
 }
 
+/// Number of locks for atomic operations.
 const LOCKS: usize = 64;
+/// The locks for atomic operations. Each serves every `LOCKS`-th word of memory.
 static WORD_LOCKS: [Mutex<()>; LOCKS] = [const { Mutex::new(()) }; LOCKS];
 
-/// Guards of all locks, for a thread that forks: no other thread holds one.
+/// Holds all locks for atomic operations until dropped.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct WordLocks {
     _all: Vec<MutexGuard<'static, ()>>,
 }
 
+/// Takes all locks for atomic operations. For a thread that forks: no other thread then holds one, which would stay
+/// locked forever in the child.
 #[doc(hidden)]
 pub fn lock_all_words() -> WordLocks {
     WordLocks {
@@ -98,7 +102,7 @@ pub fn lock_all_words() -> WordLocks {
     }
 }
 
-/// Locks the word at `addr`, together with all words that share its lock.
+/// Takes the lock for atomic operations on the word at `addr`.
 fn lock_word(addr: u64) -> MutexGuard<'static, ()> {
     #[expect(clippy::cast_possible_truncation, reason = "any bits of the address will do")]
     let lock = (addr as usize / WORD) % LOCKS;
@@ -110,7 +114,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// One word, to which another thread writes 7 as soon as it was read.
+    /// A host with one word, to which another thread seems to write 7 as soon as the word was read.
     #[derive(Debug)]
     struct Contended(AtomicU64);
 

@@ -1,4 +1,5 @@
-//! The device: queues, memory and streams of an RNIC, in memory. No socket, no thread, no clock, no `unsafe`.
+//! The device of the adapter: queues, memory table and streams of an RNIC. Uses no socket, no thread, no clock and no
+//! `unsafe`: the engine or the simulator provides them through traits.
 #![forbid(unsafe_code)]
 
 mod broken;

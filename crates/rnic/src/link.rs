@@ -1,4 +1,4 @@
-//! The transport of a stream's bytes: TCP in the engine, a queue in the simulator. Neither blocks.
+//! The interface to the transport of a stream's bytes: TCP in the engine, byte queues in the simulator. No call blocks.
 //!
 //! Both halves of a stream use the link at the same time, one to send and one to receive, so all methods take
 //! `&self`.
@@ -6,12 +6,12 @@
 use crate::host::Span;
 use std::fmt;
 
-/// Bytes to send: of the adapter, or in the program's memory.
+/// A contiguous range of bytes to send.
 #[derive(Clone, Copy, Debug)]
 pub enum Piece<'a> {
-    /// Headers, checksums and small payloads.
+    /// Bytes of the adapter: headers, checksums and small payloads.
     Own(&'a [u8]),
-    /// Payload that is not copied on its way to the kernel. The caller holds a guard on it.
+    /// Payload in the program's memory. The caller holds a guard on it.
     Host(Span),
 }
 
@@ -30,12 +30,12 @@ impl Piece<'_> {
     }
 }
 
-/// Why nothing was sent or received.
+/// Why a call sent or received nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkError {
-    /// Not now. The driver calls again when this may have changed.
+    /// Nothing can be sent or received now. The driver calls again when the link reports a change.
     WouldBlock,
-    /// The peer has sent all it had to send (FIN). Only from `recv`.
+    /// The peer has closed its sending direction (FIN). Only from `recv`.
     Ended,
     /// The connection is lost, with this errno.
     Lost(i32),
@@ -43,7 +43,7 @@ pub enum LinkError {
     Unmapped,
 }
 
-/// A connection.
+/// A connection that carries bytes in both directions.
 pub trait Link: Send + Sync + fmt::Debug {
     /// Sends from the front of `pieces`. Returns the number of bytes taken, at least one.
     fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError>;
@@ -52,39 +52,39 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// one.
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError>;
 
-    /// Number of bytes that have arrived and can be received now, as far as the link knows.
+    /// Returns the number of bytes that have arrived and can be received now, as far as the link knows.
     fn arrived(&self) -> usize;
 
-    /// Why the connection is lost, if it is: for a half that does not receive at the moment. Reported once.
+    /// Returns the errno of a lost connection, once. For a half that does not call [`recv`](Self::recv) at the moment.
     fn lost(&self) -> Option<i32> {
         None
     }
 
-    /// Whether a receive that returned less than it had room for has received all there was, and the arrival of
-    /// more is reported again. Then there is no need to ask again, except for the end of the stream, which may
-    /// have been reported before.
+    /// Whether the link is empty after a call of [`recv`](Self::recv) that returned fewer bytes than it had room for,
+    /// and reports the arrival of more bytes. Then there is no need to call again, except to find the end of the
+    /// connection, which may have been reported before.
     fn is_empty_after_short_recv(&self) -> bool {
         false
     }
 
-    /// Ends sending: the peer is told after it has received all that was sent.
+    /// Closes the sending direction. The peer learns of it after it has received everything that was sent.
     fn finish(&self);
 
-    /// Ends the connection at once, in both directions; bytes in flight may be lost.
+    /// Ends the connection at once, in both directions. Bytes in flight may be lost.
     fn abort(&self);
 
-    /// Number of bytes that the path carries in one segment (TCP's EMSS): no FPDU to a peer other than Ironwarp
-    /// is larger.
+    /// Returns the number of bytes that the path carries in one segment (TCP's EMSS). FPDUs to a standard peer are not
+    /// larger.
     fn segment_size(&self) -> usize;
 }
 
-/// What the link reports to a queue pair.
+/// The readiness that a link reports to a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
     /// There may be bytes to receive.
     pub readable: bool,
     /// There may be room to send.
     pub writable: bool,
-    /// The peer will send no more, or the connection is lost.
+    /// The peer has closed its sending direction, or the connection is lost.
     pub ended: bool,
 }

@@ -1,4 +1,5 @@
-//! Memory that a peer names: which domains and rights its accesses have.
+//! Checks accesses of the peer to local memory: adds the rights of the queue pair, and the domains of XRC, to the
+//! checks of the memory table (`memory/admit.rs`).
 
 use super::QpContext;
 use super::attributes::Receives;
@@ -6,8 +7,9 @@ use crate::memory::{CachedGuard, Check, Denied, Guard, Rights, Spans, Stream, To
 use ironwarp_wire::Place;
 
 impl QpContext {
-    /// Finds memory that the peer names, if both the memory and the queue pair allow the access (requirement M9).
-    pub(crate) fn remote(
+    /// Checks an access of the peer, which both the queue pair and the memory must allow (requirement M9). Appends the
+    /// address ranges to `spans`, and returns a guard to hold during the access.
+    pub(crate) fn admit_remote(
         &self,
         place: Place,
         len: usize,
@@ -21,8 +23,8 @@ impl QpContext {
         })
     }
 
-    /// Checks an access by the peer and calls `then` with the translation and the first byte in it. Leaves the
-    /// guard in `cached`, for the next access.
+    /// Checks an access of the peer, as [`admit_remote`](Self::admit_remote) does, and calls `then` with the
+    /// translation and the position of the first byte in it. Leaves the guard in `cached`, for the next access.
     pub(crate) fn with_remote<'q, R>(
         &'q self,
         cached: &mut Option<CachedGuard<'q>>,
@@ -38,8 +40,9 @@ impl QpContext {
         })
     }
 
-    /// Tries an access by the peer with the protection domain of the queue pair, or, with XRC, with each domain
-    /// of its shared queues.
+    /// Checks that the queue pair grants the rights `need`, then calls `attempt`, which checks the memory, with the
+    /// protection domain of the queue pair. With XRC, calls it with each domain of the shared receive queues instead,
+    /// until the domain is not the reason of a refusal.
     #[inline]
     fn check_as_peer<R>(
         &self,

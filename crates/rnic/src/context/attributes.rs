@@ -1,4 +1,4 @@
-//! The attributes of a queue pair, the result of a query, and the traits by which a queue pair calls others.
+//! The attributes with which a queue pair is created, the result of a query, and the traits that a queue pair calls.
 
 use crate::error::QpError;
 use crate::memory::{Domain, RegistrationWaiter, Rights};
@@ -19,26 +19,26 @@ pub struct Attributes<C = Arc<Cq>> {
     pub receive_cq: C,
     /// Depth of the send queue.
     pub send_depth: usize,
-    /// A shared send queue that feeds the queue pair instead of its own.
+    /// The shared send queue that feeds the queue pair. `None` if it has its own send queue.
     pub shared_send: Option<Arc<SharedSendQueue>>,
     /// Maximum number of scatter/gather elements per request.
     pub max_sges: usize,
     /// When Sends and Writes complete.
     pub completes: Completes,
-    /// What happens if a registration by work request fails.
+    /// What happens if a registration by work request is refused.
     pub registration_failure: RegistrationFailure,
     /// The source of receives.
     pub receives: Receives,
     /// Remote operations that the queue pair accepts.
     pub rights: Rights,
-    /// The program changes the state of the queue pair, starting with reset, and the queue pair outlives its connection.
-    /// Otherwise connecting does, and the queue pair ends with the connection.
+    /// Whether the program itself moves the queue pair through its states, starting with reset. Such a queue pair
+    /// outlives its connection. Any other queue pair is moved by connecting, and ends with its connection.
     pub manual: bool,
 }
 
 impl<C> Attributes<C> {
-    /// Returns attributes of a queue pair with 16 requests in each queue, of up to four elements, that completes on `cq` and
-    /// accepts all remote operations.
+    /// Returns default attributes: 16 requests in each queue, of up to four elements each, that complete on `cq`. All
+    /// remote operations are accepted.
     pub fn new(domain: Domain, cq: &C) -> Self
     where
         C: Clone,
@@ -58,7 +58,7 @@ impl<C> Attributes<C> {
         }
     }
 
-    /// Replaces the handles to completion queues by those of another layer.
+    /// Replaces the handles to completion queues by those of another layer, which `handle` returns.
     pub fn map_cqs<D>(self, mut handle: impl FnMut(C) -> D) -> Attributes<D> {
         Attributes {
             domain: self.domain,
@@ -79,8 +79,8 @@ impl<C> Attributes<C> {
 /// What happens if a registration by work request is refused (requirement M7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RegistrationFailure {
-    /// The stream ends: the peer gets a Terminate, and all requests are flushed. For consumers that know what can
-    /// be registered, so that a refusal is a bug.
+    /// The stream ends: the peer gets a Terminate, and all requests are flushed. For consumers that check beforehand
+    /// whether memory can be registered, so that a refusal is a bug.
     #[default]
     Anticipatory,
     /// The send queue is drained: the requests after the registration are flushed, and so are those posted until
@@ -109,7 +109,7 @@ pub struct QpInfo {
     pub state: State,
     /// The attributes it was created with.
     pub attributes: Attributes,
-    /// What its peer may do now.
+    /// Remote operations that the queue pair accepts now.
     pub rights: Rights,
     /// Whether there is a connection.
     pub linked: bool,
@@ -121,20 +121,22 @@ pub struct QpInfo {
 
 /// The driver of a connected queue pair: a lane, or the simulator.
 pub trait StreamDriver: Send + Sync + fmt::Debug {
-    /// A half has work that no thread has taken on. Call [`Qp::drive`](crate::qp::Qp::drive) soon.
+    /// Schedules a call of [`Qp::drive`](crate::qp::Qp::drive) soon, because a half has work that no thread does.
     fn schedule(&self);
-    /// The first message of the peer has arrived.
+    /// Called when the first message of the peer has arrived.
     fn on_first_message(&self);
-    /// A message waits for the peer to post a receive. Call [`Qp::on_rnr_timeout`](crate::qp::Qp::on_rnr_timeout)
-    /// after [`QpContext::rnr_timeout`](crate::qp::QpContext::rnr_timeout).
+    /// Called when a message has begun to wait for the peer to post a receive. The driver has to call
+    /// [`Qp::on_rnr_timeout`](crate::qp::Qp::on_rnr_timeout) after
+    /// [`QpContext::rnr_timeout`](crate::qp::QpContext::rnr_timeout).
     fn on_peer_not_ready(&self);
-    /// The stream has ended: nothing more is delivered. The link stays until [`on_link_closed`](Self::on_link_closed).
+    /// Called when the stream has ended: nothing more is delivered. The link stays until
+    /// [`on_link_closed`](Self::on_link_closed).
     fn on_stream_ended(&self, error: &Arc<QpError>);
-    /// Both directions of the link are closed.
+    /// Called when both directions of the link are closed.
     fn on_link_closed(&self);
 }
 
-/// The queue pair that a context belongs to.
+/// The queue pair that a context belongs to, as queues and the memory table call it.
 pub(crate) trait Owner: QueueOwner + RegistrationWaiter {}
 
 /// The queue pair is or was connected: it cannot be connected again.

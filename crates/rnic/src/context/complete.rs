@@ -1,4 +1,4 @@
-//! How requests and receives complete.
+//! Completes requests and receives: passes their completions to the completion queues.
 
 use super::QpContext;
 use super::attributes::{Attributes, Receives};
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl QpContext {
-    /// Ends all completions of the queue pair, which the program destroys, and removes those that were not polled. What was
-    /// posted is still sent.
+    /// Suppresses all further completions of the queue pair, which the program destroys or resets, and removes those
+    /// that were not polled. Posted requests are still sent.
     pub fn suppress_completions(&self) {
         self.stop_completing();
         lock(&self.sq).suppress_completions(self.id());
@@ -21,16 +21,17 @@ impl QpContext {
         receive_cq.purge(self.id());
     }
 
-    /// From now on no request completes.
+    /// Suppresses all further completions of the queue pair.
     pub(crate) fn stop_completing(&self) {
         self.completions_suppressed.store(true, Ordering::SeqCst);
     }
 
-    /// Completes the requests whose turn has come.
+    /// Completes the requests at the front of the send queue that are done.
     pub(crate) fn retire(&self) {
         self.retire_from(&mut lock(&self.sq));
     }
 
+    /// Completes the requests at the front of the locked send queue that are done.
     pub(crate) fn retire_from(&self, sq: &mut SendQueue) {
         let mut batch = self.attributes.send_cq.push_batch();
         sq.retire(self.id(), |completion| {
@@ -38,34 +39,38 @@ impl QpContext {
         });
     }
 
-    /// A call to the link has returned, and what was sent is known. `note` records it; then a failure that had to
-    /// wait for that completes the requests.
-    pub(crate) fn end_sending<R>(&self, note: impl FnOnce(&mut SendQueue) -> R) -> R {
+    /// Ends a call to the link: `record` records what was sent. If the stream failed during the call, then completes
+    /// all requests and flushes the receives. Returns the result of `record`.
+    pub(crate) fn end_sending<R>(&self, record: impl FnOnce(&mut SendQueue) -> R) -> R {
         let mut sq = lock(&self.sq);
-        let noted = note(&mut sq);
+        let result = record(&mut sq);
         sq.end_sending(self.id(), |completion| self.complete_send(completion));
         let due = sq.take_due_flush();
         drop(sq);
         if let Some(in_use) = due {
             self.flush_receives(in_use);
         }
-        noted
+        result
     }
 
+    /// Adds a completion to the completion queue of the send queue.
     pub(crate) fn complete_send(&self, completion: Completion) {
         self.complete(&self.attributes.send_cq, completion);
     }
 
+    /// Adds the completion of `receive` to its completion queue.
     pub(crate) fn complete_receive(&self, receive: &Receive, completion: Completion) {
         self.complete(receive.cq.as_ref().unwrap_or(&self.attributes.receive_cq), completion);
     }
 
+    /// Adds a completion to `cq`.
     fn complete(&self, cq: &Cq, completion: Completion) {
         self.push_or_record_overrun(completion, |completion| cq.push(completion));
     }
 
-    /// Requirement I5: a completion that does not fit is never lost silently. The stream ends for it, as soon as
-    /// no lock is held.
+    /// Adds a completion with `push`, unless completions are suppressed. Records an overrun if the completion does
+    /// not fit: [`fail_if_overrun`](Self::fail_if_overrun) then ends the stream, once no lock is held (requirement
+    /// I5).
     fn push_or_record_overrun(
         &self,
         completion: Completion,
@@ -76,8 +81,8 @@ impl QpContext {
         }
     }
 
-    /// A completion of this queue pair did not fit when its shared send queue completed it, on whichever thread:
-    /// the stream ends.
+    /// Records that a completion of this queue pair, delivered by its shared send queue, did not fit. The stream ends
+    /// when the driver drives it next: the calling thread may hold locks of another queue pair.
     pub(crate) fn record_overrun(&self) {
         self.cq_overrun.store(true, Ordering::Relaxed);
         if let Some(driver) = self.driver.get() {
@@ -85,6 +90,7 @@ impl QpContext {
         }
     }
 
+    /// Ends the stream if a completion did not fit into its completion queue. The caller must hold no lock.
     pub(crate) fn fail_if_overrun(&self) {
         if self.cq_overrun.swap(false, Ordering::Relaxed) {
             let Attributes { send_cq, receive_cq, .. } = &self.attributes;
@@ -93,6 +99,7 @@ impl QpContext {
         }
     }
 
+    /// Completes a receive that failed with this status, and marks that its completion tells why the stream ended.
     pub(crate) fn fail_receive(&self, receive: &Receive, status: Status, error: &QpError) {
         self.request_blamed.store(true, Ordering::Release);
         let cause = Some(Arc::new(error.clone()));
@@ -100,7 +107,9 @@ impl QpContext {
         self.complete_receive(receive, completion);
     }
 
-    /// The stream has ended: flushes all receives, first the one in use.
+    /// Flushes all receives, first the one in use by a message, if the stream has ended and all requests are complete.
+    /// Otherwise the flush happens when the requests complete. With a shared receive queue, also raises the event that
+    /// the queue pair uses no more receives.
     pub(crate) fn flush_receives(&self, mut in_use: Option<Receive>) {
         let Some(error) = self.error.get() else { return };
         if !lock(&self.sq).may_flush_or_defer(&mut in_use) {
@@ -112,9 +121,10 @@ impl QpContext {
         for completion in lock(&self.rq).flush(self.id(), error) {
             self.complete(&self.attributes.receive_cq, completion);
         }
-        let shares = !matches!(self.attributes.receives, Receives::Own(_));
-        let heard = !self.completions_suppressed.load(Ordering::SeqCst);
-        if shares && heard && !self.last_wqe_raised.swap(true, Ordering::AcqRel) {
+        let has_shared_queue = !matches!(self.attributes.receives, Receives::Own(_));
+        let suppressed = self.completions_suppressed.load(Ordering::SeqCst);
+        // The swap makes sure that one thread raises the event, once.
+        if has_shared_queue && !suppressed && !self.last_wqe_raised.swap(true, Ordering::AcqRel) {
             self.device.raise(AsyncEvent::LastWqeReached(self.id()));
         }
     }

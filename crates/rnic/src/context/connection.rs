@@ -1,4 +1,5 @@
-//! The life of a queue pair's connection: one state machine, in one atomic byte.
+//! The state of a queue pair's connection: a state machine in one atomic byte. The diagram shows which flags each step
+//! adds (+) and removes (−).
 //!
 //! ```text
 //!                   Connect
@@ -19,20 +20,22 @@
 //! | step | taken by | when |
 //! |---|---|---|
 //! | `Connect` | `Qp::connect` | startup has ended and both halves are in place |
-//! | `Disconnect` | `Qp::disconnect` | the program closes; what was posted is still sent |
-//! | `PeerClosed` | the rx half | the peer closed a manually connected queue pair, which goes on without it |
-//! | `PeerForgotten` | the engine's timer | an empty Write no longer succeeds for a peer that has left |
+//! | `Disconnect` | `Qp::disconnect` | the program closes; posted requests are still sent |
+//! | `PeerClosed` | the rx half | the peer closed, and the manually connected queue pair stays |
+//! | `PeerForgotten` | the engine's timer | some time after `PeerClosed`: empty Writes no longer succeed |
 //! | `CloseSend` | the tx half | the last byte was handed to the link |
 //! | `CloseReceive` | the rx half | the end of the peer's bytes was reached |
 //! | `CloseBoth` | either half | the connection was lost, or a half panicked |
 //! | `Release` | `Qp::release`, `Qp::reset` | the link is dropped |
 //!
-//! The end of the *stream* is not part of this: it is the verbs state [`Error`](crate::state::State::Error), which a program
-//! can also reach without a connection. A stream that has failed keeps its link until the peer has been told.
+//! The end of the *stream* is not part of this: that is the verbs state [`Error`](crate::state::State::Error), which a
+//! program can also reach without a connection. A stream that has failed keeps its link until the Terminate is sent and
+//! the peer has closed.
 //!
-//! Two bits are free for a connection that is handed over: one that is frozen (both halves keep their state, and neither is
-//! driven), and one whose link is being changed. Both apply to `LINKED` without `CLOSING`, and end with a step back to it. A half
-//! that is `None` cannot stand for them: it means that there is no stream.
+//! Two bits are reserved for moving a connection to another process: one for a frozen connection (both halves keep
+//! their state, and neither is driven), one for a connection whose link is being replaced. Both states are entered
+//! from `LINKED` without `CLOSING`, and return to it. A half that is `None` cannot represent them, because it means
+//! that there is no stream.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -42,11 +45,11 @@ bitflags::bitflags! {
     pub(crate) struct Connection: u8 {
         /// There is a link.
         const LINKED = 1;
-        /// This end is disconnecting: what was posted is still sent, and nothing more can be posted.
+        /// This end is disconnecting: posted requests are still sent, and no more can be posted.
         const CLOSING = 1 << 1;
-        /// The peer closed, and the queue pair goes on without it: nothing more is sent.
+        /// The peer closed the connection of a manually connected queue pair, which stays but sends nothing more.
         const PEER_CLOSED = 1 << 2;
-        /// The peer closed a moment ago.
+        /// The peer closed a moment ago: empty Writes still succeed (`QpContext::retire_empty_writes`).
         const JUST_CLOSED = 1 << 3;
         /// Nothing more will be sent.
         const SEND_CLOSED = 1 << 4;
@@ -57,7 +60,7 @@ bitflags::bitflags! {
     }
 }
 
-/// A step in the life of a connection.
+/// A step of the state machine: see the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Connect,
@@ -71,7 +74,7 @@ pub(crate) enum Step {
 }
 
 impl Connection {
-    /// The state after a step. `None` if the step cannot be taken from this state.
+    /// Returns the state after a step. `None` if the step cannot be taken from this state.
     const fn after(self, step: Step) -> Option<Self> {
         match step {
             Step::Connect => Some(self.union(Self::LINKED)),
@@ -96,17 +99,19 @@ impl Connection {
 pub(crate) struct SharedConnection(AtomicU8);
 
 impl SharedConnection {
+    /// Returns the current state.
     #[inline]
     pub(crate) fn get(&self) -> Connection {
         Connection::from_bits_retain(self.0.load(Ordering::Acquire))
     }
 
+    /// Whether all flags of `state` are set.
     #[inline]
     pub(crate) fn is(&self, state: Connection) -> bool {
         self.get().contains(state)
     }
 
-    /// Takes a step, and returns whether it was the one that reached `state`.
+    /// Takes a step. Returns whether this step set the last missing flag of `state`, which is true for one thread only.
     pub(crate) fn step_reaches(&self, step: Step, state: Connection) -> bool {
         self.step(step).is_some_and(|before| {
             let after = before.after(step).unwrap_or(before);
@@ -126,6 +131,7 @@ impl SharedConnection {
 mod tests {
     use super::*;
 
+    /// Takes these steps from the start, all of which must be possible. Returns the state after them.
     fn after(steps: &[Step]) -> Connection {
         let connection = SharedConnection::default();
         for step in steps {

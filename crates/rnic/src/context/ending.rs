@@ -1,4 +1,4 @@
-//! How a stream ends: with which status for which request, and what the peer is told.
+//! Ends a stream: records why, completes its requests, sends a Terminate to the peer, and closes the link.
 
 use super::QpContext;
 use super::connection::{Connection, Step};
@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl QpContext {
-    /// Ends the stream. Only the first call has an effect. If the caller names no request to blame, the error decides.
+    /// Ends the stream: moves the queue pair to the error state, completes all requests, has the Terminate sent, and
+    /// informs the driver. Only the first call has an effect. The request `blamed` completes with its own status. If
+    /// the caller blames none, the request that `error` refers to is looked up.
     pub(crate) fn fail(&self, error: QpError, terminate: Option<Terminate>, blamed: Option<BlamedRequest>) {
         let error = Arc::new(error);
         if self.error.set(Arc::clone(&error)).is_err() {
@@ -25,8 +27,8 @@ impl QpContext {
         self.raise_failure(&error);
         {
             let mut obligations = lock(&self.obligations);
-            // A queue pair that its program has destroyed sends no Terminate: its requests may name memory that
-            // is gone, which is nobody's mistake, and requests of the peer must not fail because of it.
+            // A queue pair that its program has destroyed sends no Terminate: its requests may name memory that was
+            // deregistered since, which is no mistake, and requests of the peer must not fail because of that.
             obligations.terminate =
                 terminate.filter(|_| !self.completions_suppressed.load(Ordering::SeqCst)).map(Box::new);
             obligations.finish = true;
@@ -49,29 +51,30 @@ impl QpContext {
         }
     }
 
-    /// Driving the tx half panicked, and its state was dropped: nothing more can be sent, perhaps in the middle
-    /// of an FPDU.
+    /// Ends the stream after driving the tx half has panicked and its state was dropped. Nothing more can be sent,
+    /// not even a Terminate, because an FPDU may be partly sent.
     #[cold]
     pub(crate) fn fail_tx(&self, bug: Bug) {
         self.fail_by_bug(bug, None, None);
-        // The call to the link did not return, or its result is lost.
+        // Completes the requests even if the panic happened during a call to the link.
         attempt_step(|| self.end_sending(|_| ()));
         attempt_step(|| self.close_both());
     }
 
-    /// Driving the rx half panicked, and only this receive is left of its state. The peer is told.
+    /// Ends the stream after driving the rx half has panicked. `in_use` is the receive that was left of its state.
+    /// The peer gets a Terminate.
     #[cold]
     pub(crate) fn fail_rx(&self, bug: Bug, in_use: Option<Receive>) {
         self.fail_by_bug(bug, Some(Terminate::LOCAL_CATASTROPHE), in_use);
         attempt_step(|| self.close_receive());
     }
 
-    /// Ends the stream because of a bug in the adapter. Attempts all steps that others depend on: the requests
-    /// complete, the program is told, and the lane lets go of the connection.
+    /// Ends the stream because of a bug in the adapter. Attempts every step even if an earlier one panics, so that the
+    /// requests complete, the program learns of the failure, and the lane releases the connection.
     fn fail_by_bug(&self, bug: Bug, terminate: Option<Terminate>, in_use: Option<Receive>) {
         tracing::error!(qp = self.id(), %bug, "queue pair failed");
         attempt_step(|| self.fail(QpError::Bug(bug), terminate, None));
-        // The panic may have interrupted the end of the stream.
+        // The panic may have interrupted an earlier `fail`, before the requests were completed.
         attempt_step(|| {
             let Some(error) = self.error.get() else { return };
             lock(&self.sq).fail(self.id(), None, error, |completion| self.complete_send(completion));
@@ -82,20 +85,20 @@ impl QpContext {
         }
     }
 
-    /// Raises the asynchronous event of an error, if it has one.
+    /// Raises the asynchronous event for an error, if there is one.
     fn raise_failure(&self, error: &QpError) {
         let event = match (error, error.origin()) {
             (QpError::Remote(_), _) => AsyncEvent::QpAccessError(self.id()),
-            (QpError::Terminated(_), _) => return, // the failure of the peer is not an invalid request here
+            (QpError::Terminated(_), _) => return, // the peer has failed, but has sent no invalid request
             (_, ErrorOrigin::Peer) => AsyncEvent::QpRequestError(self.id()),
             (QpError::Overrun(_) | QpError::Bug(_), _) => AsyncEvent::QpFatal(self.id()),
-            _ => return, // the completions report it
+            _ => return, // the completions report the error
         };
         self.device.raise(event);
     }
 
-    /// The peer closed in order. A manually connected queue pair does not end with it: its receives stay posted,
-    /// as on networks where nothing reports that a peer has left.
+    /// Handles the orderly close of the connection by the peer: ends the stream, unless the queue pair is manually
+    /// connected. Such a queue pair keeps its receives, as on networks that do not report that a peer has left.
     pub(crate) fn handle_peer_close(&self) {
         if self.attributes.manual && self.connection.step(Step::PeerClosed).is_some() {
             lock(&self.obligations).finish = true;
@@ -104,13 +107,13 @@ impl QpContext {
         self.fail(if self.is_closing() { QpError::Disconnected } else { QpError::Closed }, None, None);
     }
 
-    /// Completes empty Writes, if the peer has just closed in order and has acknowledged everything. Nothing more
-    /// can be sent.
+    /// Completes empty Writes at the front of the send queue with success, if the peer closed its connection a moment
+    /// ago. All requests before them are complete.
     ///
-    /// Programs use an empty Write to ask whether everything before it has arrived (UCX does before it closes),
-    /// and the remote program may close as soon as its own was answered. With hardware, the two cross within
-    /// microseconds. Here, a busy machine may delay one end while the other closes, and its empty Write would
-    /// wait until its retries are exceeded, for an answer that is known.
+    /// Programs use an empty Write to learn whether all messages before it have arrived (UCX does so before it
+    /// closes). The remote program may do the same, and close as soon as its own empty Write was acknowledged. With
+    /// hardware, both are acknowledged within microseconds. Here, a busy machine may delay one end while the other
+    /// closes. Without this function, the empty Write of the delayed end would fail when its retries are exceeded.
     #[cold]
     pub(crate) fn retire_empty_writes(&self) {
         if self.connection.is(Connection::JUST_CLOSED) && self.error.get().is_none() {
@@ -118,26 +121,28 @@ impl QpContext {
         }
     }
 
-    /// The peer closed some time ago: empty Writes now find out whether it exists.
+    /// Ends the time after the peer's close in which empty Writes succeed: from now on they wait, like all other
+    /// requests, and fail when the retries are exceeded.
     pub fn forget_peer(&self) {
         self.connection.step(Step::PeerForgotten);
     }
 
-    /// Nothing more will be sent.
+    /// Records that nothing more will be sent.
     pub(crate) fn close_send(&self) {
         self.close_direction(Step::CloseSend);
     }
 
-    /// Nothing more will be received.
+    /// Records that nothing more will be received.
     pub(crate) fn close_receive(&self) {
         self.close_direction(Step::CloseReceive);
     }
 
-    /// Nothing more will be sent or received.
+    /// Records that nothing more will be sent or received.
     pub(crate) fn close_both(&self) {
         self.close_direction(Step::CloseBoth);
     }
 
+    /// Takes a step that closes a direction, or both. Informs the driver when both directions are closed.
     fn close_direction(&self, step: Step) {
         if self.connection.step_reaches(step, Connection::CLOSED)
             && let Some(driver) = self.driver.get()
@@ -147,22 +152,27 @@ impl QpContext {
     }
 }
 
-/// Does one of several steps, all of which must be attempted.
+/// Does one of several steps, all of which must be attempted. Logs a panic instead of passing it on.
 fn attempt_step(step: impl FnOnce()) {
     if let Err(bug) = bug::catch("ending a queue pair", step) {
         tracing::error!(%bug, "failed to end a queue pair");
     }
 }
 
-/// The request that a Terminate of the peer is about: the Read that it returns, the request with the message
-/// sequence number, the Write that covers the place, or else the oldest. A Read is found by what it requested,
-/// because siw puts its size where the number belongs. If requests wait for acknowledgements, a missing one is
-/// that of the oldest request.
+/// Finds the request to blame for the end of a stream, and its status.
+///
+/// For a Terminate of the peer, this is the request that it refers to: the Read whose request it contains, the request
+/// with its message sequence number, the Write that covers its place, or the oldest request if it contains no header. A
+/// Read is found by its source and not by its number, because siw puts the size of the Read there. The requests before
+/// the blamed one are acknowledged.
+///
+/// For any other error that fails requests, this is the oldest request, if requests complete when they are
+/// acknowledged.
 fn find_blamed(sq: &mut SendQueue, completes: Completes, error: &QpError) -> Option<BlamedRequest> {
     let status = error.remote_status();
     let QpError::Terminated(terminate) = error else {
-        let waits = completes == Completes::WhenAcknowledged && status != Status::Flushed;
-        return sq.oldest().filter(|_| waits).map(|seq| BlamedRequest { seq, status });
+        let blames_oldest = completes == Completes::WhenAcknowledged && status != Status::Flushed;
+        return sq.oldest().filter(|_| blames_oldest).map(|seq| BlamedRequest { seq, status });
     };
     let Offender { header, read, .. } = &terminate.offender;
     let seq = match (header, read) {
@@ -178,9 +188,9 @@ fn find_blamed(sq: &mut SendQueue, completes: Completes, error: &QpError) -> Opt
     seq.map(|seq| BlamedRequest { seq, status })
 }
 
-/// A Read without data cannot violate any protection, but Linux siw may report one that it finds after an inline
-/// message of its own (`siw_activate_tx`). It is a Read of the adapter itself, which asked whether the peer has
-/// received what was sent before: it has.
+/// Acknowledges all messages before the oldest outstanding probe, if the Terminate reports a protection error of that
+/// probe. A probe is an empty Read and cannot violate any protection, but Linux siw may report one that it finds
+/// after an inline message of its own (`siw_activate_tx`). It has then received all messages before the probe.
 fn acknowledge_by_own_read(sq: &mut SendQueue, terminate: &Terminate) {
     let of_read = matches!(terminate.offender.header, Some(DdpHeader::Untagged(header)) if header.queue == 1);
     if of_read

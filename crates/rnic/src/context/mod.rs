@@ -1,24 +1,25 @@
-//! The context of a queue pair (requirement N10): what both halves of its stream and the threads that post share.
+//! The context of a queue pair (requirement N10): the state that both halves of its stream and the threads that post
+//! share.
 //!
 //! | lock | protects | held while |
 //! |---|---|---|
 //! | `sq`, `rq` | posted requests | an entry is added or taken; a completion is pushed |
-//! | `obligations` | what the rx half asks the tx half to send | a field is read or written |
+//! | `obligations` | messages that the tx half has to send apart from requests | a field is read or written |
 //!
-//! Lock order: a half of the stream, then one of `sq`, `rq` and `obligations`, then a shared send queue, then a completion
-//! queue. No thread holds two of `sq`, `rq` and `obligations`.
+//! Lock order: a half of the stream, then one of `sq`, `rq` and `obligations`, then a shared send queue, then a
+//! completion queue. No thread holds two of `sq`, `rq` and `obligations`.
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `attributes` | what a queue pair is created with, and the traits that it calls |
-//! | `connection` | the life of its connection, as a state machine |
+//! | `attributes` | attributes of a queue pair, and the traits that it calls |
+//! | `connection` | the state machine of its connection |
 //! | `qp_context` | the context itself, and queries |
-//! | `complete` | how requests and receives complete |
-//! | `ending` | how a stream ends, with which status for which request |
-//! | `access` | memory that a peer names |
-//! | `receives` | receives for arriving messages, and waiting for one |
-//! | `signals` | what the halves ask of the queue pair while they are driven |
-//! | `refusal` | a registration by work request that is refused |
+//! | `complete` | completes requests and receives |
+//! | `ending` | ends the stream |
+//! | `access` | checks accesses of the peer to memory |
+//! | `receives` | takes receives for arriving messages, or waits for one |
+//! | `signals` | capabilities, signals and drains: calls by the halves while they are driven |
+//! | `refusal` | refuses a registration by work request |
 
 mod access;
 mod attributes;

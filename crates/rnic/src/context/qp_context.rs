@@ -1,4 +1,4 @@
-//! The context itself: its fields, and what can be asked about a queue pair.
+//! The context of a queue pair: its fields, and the functions that query and set them.
 
 use super::attributes::{Attributes, Owner, QpInfo, Receives, StreamDriver};
 use super::connection::{Connection, SharedConnection};
@@ -14,27 +14,30 @@ use crate::sync::{Mutex, lock};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The link has bytes to receive.
+/// Flag in [`QpContext::link_news`]: the link has bytes to receive.
 pub(crate) const READABLE: u8 = 1;
-/// The peer has sent its last byte, or the connection is lost.
+/// Flag in [`QpContext::link_news`]: the peer has sent its last byte, or the connection is lost.
 pub(crate) const PEER_ENDED: u8 = 2;
 
-/// What the threads that use a queue pair share, except for the halves of its stream.
+/// The state of a queue pair that its threads share, except for the halves of its stream.
 ///
-/// Its life has two state machines: [`State`], which the program sees and moves, and the
-/// connection (`connection.rs`), which only connecting and closing move. The other atomics belong to neither: each is
-/// set and read by itself, as the comments say, and none decides what another may be.
+/// A queue pair has two state machines: [`State`], which the program sees and moves, and the connection
+/// (`connection.rs`), which only connecting and closing move. The other atomics are independent of both and of each
+/// other.
 #[derive(Debug)]
 pub struct QpContext {
+    /// The number of the queue pair.
     id: u32,
-    /// The queue pair, for queues and registrations that call it back.
+    /// The queue pair of this context, for queues and registrations that call it back.
     pub(super) owner: Weak<dyn Owner>,
     pub(super) device: Arc<Device>,
+    /// The attributes with which the queue pair was created.
     pub(super) attributes: Attributes,
+    /// The driver of the stream. Empty before the queue pair is connected.
     pub(super) driver: OnceLock<Arc<dyn StreamDriver>>,
-    /// Injected faults that withhold receives.
+    /// Injected faults that withhold receives. Empty without faults.
     pub(super) receive_faults: OnceLock<Box<ReceiveFaults>>,
-    /// Why the stream ended. Only the first reason is stored.
+    /// Why the stream ended. Empty before that. Only the first reason is stored.
     pub(super) error: OnceLock<Arc<QpError>>,
     /// [`Retries`], packed.
     retries: AtomicU32,
@@ -42,6 +45,7 @@ pub struct QpContext {
     // State machines.
     /// A [`State`]. Changed with `sq` locked, except to [`State::Error`].
     pub(crate) state: AtomicU8,
+    /// The state of the connection.
     pub(crate) connection: SharedConnection,
 
     // Facts that stay true once set.
@@ -49,44 +53,50 @@ pub struct QpContext {
     pub(super) completions_suppressed: AtomicBool,
     /// The completion of a request tells why the stream ended.
     pub(super) request_blamed: AtomicBool,
-    /// The event that the last receive of a shared queue was used has been raised.
+    /// The event that the queue pair uses no more receives of its shared queue has been raised.
     pub(super) last_wqe_raised: AtomicBool,
 
-    // Signals, set by one thread and taken by another.
-    /// The consumer waits for the event that the send queue is drained. Taken when the event is raised.
+    // Flags that one thread sets and another one clears when it handles them.
+    /// The consumer waits for the event that the send queue is drained. Cleared when the event is raised.
     pub(crate) drain_requested: AtomicBool,
-    /// A completion queue overflowed. Taken by the thread that ends the stream for it, once it holds no lock.
+    /// A completion did not fit into its completion queue. Cleared by the thread that ends the stream because of that.
     pub(super) cq_overrun: AtomicBool,
-    /// What the link has reported since the rx half was last driven: [`READABLE`], [`PEER_ENDED`].
+    /// Events that the link has reported since the rx half was last driven: [`READABLE`], [`PEER_ENDED`].
     pub(crate) link_news: AtomicU8,
     /// A message waits for a receive: a thread that posts one must drive the rx half.
     pub(crate) message_waiting: AtomicBool,
     /// The number of the shared receive queue that lists this queue pair as waiting, plus one. Zero if none does.
     pub(super) listed_at: AtomicU64,
-    /// A message was delivered: an acknowledgement may be due. Taken by the thread that lists it.
+    /// A message was delivered since [`take_owed_acknowledgement`](Self::take_owed_acknowledgement) was last called,
+    /// so an acknowledgement may be due.
     ack_may_be_due: AtomicBool,
 
     // Counts and hints.
-    /// What the peer may do, as bits of [`Rights`].
+    /// The remote operations that the queue pair accepts, as bits of [`Rights`].
     rights: AtomicU8,
     /// The count of the peer's last "not ready" signal, plus one. Zero if there was none.
     pub(super) peer_not_ready: AtomicU64,
     /// Number of receives that the stream has taken from shared queues (RFC 5042 §6.4.3.1).
     pub(super) shared_receives: AtomicU64,
-    /// Number of messages of the request class whose completions the program may have seen. What it posts after it saw
-    /// one is sent behind the acknowledgement of that message, even if the rx half has not published the count yet.
+    /// Number of messages of the request class whose completions the program may have polled. May be ahead of
+    /// [`TxObligations::delivered`]. The tx half reads it, so that a request that the program posts after it has polled
+    /// the completion of a message is sent after the acknowledgement of that message.
     pub(crate) delivered: AtomicU64,
     /// The link did not take all there was to send.
     send_blocked: AtomicBool,
     /// The last payload that arrived was large.
     bulk_receive: AtomicBool,
 
+    /// The send queue.
     pub(crate) sq: Mutex<SendQueue>,
+    /// The receive queue. Not used with a shared one.
     pub(crate) rq: Mutex<ReceiveQueue>,
+    /// The messages that the tx half has to send apart from requests.
     pub(crate) obligations: Mutex<TxObligations>,
 }
 
 impl QpContext {
+    /// Creates the context of the queue pair `owner`, not connected.
     pub(crate) fn new(id: u32, device: &Arc<Device>, attributes: Attributes, owner: Weak<dyn Owner>) -> Self {
         let Attributes { domain, send_depth, max_sges, completes, rights, .. } = attributes;
         let receive_depth = if let Receives::Own(depth) = attributes.receives { depth } else { 0 };
@@ -132,7 +142,7 @@ impl QpContext {
         self.id
     }
 
-    /// The attributes it was created with.
+    /// The attributes with which the queue pair was created.
     pub fn attributes(&self) -> &Attributes {
         &self.attributes
     }
@@ -142,7 +152,7 @@ impl QpContext {
         State::from_bits(self.state.load(Ordering::Acquire))
     }
 
-    /// Whether this end is closing its connection. What was posted is still sent.
+    /// Whether this end is closing its connection. Posted requests are still sent.
     pub fn is_closing(&self) -> bool {
         self.connection.is(Connection::CLOSING)
     }
@@ -152,12 +162,12 @@ impl QpContext {
         self.connection.is(Connection::LINKED)
     }
 
-    /// Whether the peer closed and the queue pair goes on without it, sending nothing more.
+    /// Whether the peer closed the connection of a manually connected queue pair, which sends nothing more.
     pub fn peer_has_closed(&self) -> bool {
         self.connection.is(Connection::PEER_CLOSED)
     }
 
-    /// Whether it has sent all that it will ever send.
+    /// Whether the sending direction of the link is closed: nothing more will be sent.
     pub fn is_finished(&self) -> bool {
         self.connection.is(Connection::SEND_CLOSED)
     }
@@ -167,7 +177,7 @@ impl QpContext {
         self.connection.is(Connection::CLOSED)
     }
 
-    /// Whether the stream has ended.
+    /// Whether the stream has ended: the queue pair is in the error state.
     pub(crate) fn is_ended(&self) -> bool {
         self.state() == State::Error
     }
@@ -177,7 +187,7 @@ impl QpContext {
         self.error.get()
     }
 
-    /// Whether the completion of a request tells why the stream ended. If not, all of them were flushed, and none does.
+    /// Whether the completion of some request or receive tells why the stream ended. If not, all of them were flushed.
     pub fn blames_a_request(&self) -> bool {
         self.request_blamed.load(Ordering::Acquire)
     }
@@ -187,12 +197,12 @@ impl QpContext {
         !lock(&self.sq).is_idle()
     }
 
-    /// Number of requests that are not complete, and number of posted receives of its own.
+    /// Number of requests that are not complete, and number of receives posted to the queue pair's own receive queue.
     pub fn queued(&self) -> (usize, usize) {
         (lock(&self.sq).len(), lock(&self.rq).len())
     }
 
-    /// Whether requests have succeeded whose completions were not polled yet.
+    /// Whether a completion queue holds the completion of a request of this queue pair that succeeded.
     pub fn has_unpolled(&self) -> bool {
         let Attributes { send_cq, receive_cq, .. } = &self.attributes;
         send_cq.has_success_of(self.id) || receive_cq.has_success_of(self.id)
@@ -211,7 +221,7 @@ impl QpContext {
         }
     }
 
-    /// Sets retries and timeouts. What is asked of the peer must be set before the connection is made.
+    /// Sets retries and timeouts. The RNR timer, which is announced to the peer, must be set before connecting.
     pub fn set_retries(&self, retries: Retries) {
         self.retries.store(retries.to_bits(), Ordering::Relaxed);
     }
@@ -221,11 +231,12 @@ impl QpContext {
         Retries::from_bits(self.retries.load(Ordering::Relaxed))
     }
 
-    /// Sets what the peer may do with memory that allows it.
+    /// Sets the remote operations that the queue pair accepts.
     pub fn set_rights(&self, rights: Rights) {
         self.rights.store(rights.bits(), Ordering::Relaxed);
     }
 
+    /// The remote operations that the queue pair accepts.
     pub(super) fn rights(&self) -> Rights {
         Rights::from_bits_truncate(self.rights.load(Ordering::Relaxed))
     }
@@ -235,19 +246,22 @@ impl QpContext {
         let _ = self.receive_faults.set(Box::new(faults));
     }
 
+    /// The device of the queue pair.
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
 
+    /// Identifies the stream to the memory table: by its protection domain and its queue pair.
     pub(crate) fn stream(&self) -> Stream {
         Stream { domain: self.attributes.domain, qp: self.id }
     }
 
+    /// When Sends and Writes should complete. The peer may not support it.
     pub(crate) fn completes(&self) -> Completes {
         self.attributes.completes
     }
 
-    /// Sets the driver. Returns whether there was none.
+    /// Sets the driver. Returns false, and changes nothing, if there is one already.
     pub(crate) fn set_driver(&self, driver: Arc<dyn StreamDriver>) -> bool {
         self.driver.set(driver).is_ok()
     }
@@ -259,11 +273,13 @@ impl QpContext {
         }
     }
 
-    /// Whether the link did not take all there was to send. It reports when it takes more; asking earlier is useless.
+    /// Whether the link did not take everything that was to be sent. The link reports when it takes more; driving the
+    /// tx half earlier is useless.
     pub fn is_blocked(&self) -> bool {
         self.send_blocked.load(Ordering::Relaxed)
     }
 
+    /// Sets whether the link did not take everything that was to be sent.
     pub(crate) fn set_blocked(&self, blocked: bool) {
         self.send_blocked.store(blocked, Ordering::Relaxed);
     }
@@ -273,6 +289,7 @@ impl QpContext {
         self.bulk_receive.load(Ordering::Relaxed)
     }
 
+    /// Sets whether the last payload that arrived was large.
     pub(crate) fn set_receives_bulk(&self, bulk: bool) {
         self.bulk_receive.store(bulk, Ordering::Relaxed);
     }
@@ -282,10 +299,11 @@ impl QpContext {
         lock(&self.obligations).owes_acknowledgement()
     }
 
-    /// Whether the peer waits for an acknowledgement that was not reported yet. Reports it once until
-    /// [`Qp::acknowledge`](crate::qp::Qp::acknowledge) is called, for callers that keep a list.
+    /// Returns whether the peer waits for an acknowledgement. Returns true only once until
+    /// [`Qp::acknowledge`](crate::qp::Qp::acknowledge) is called, for callers that keep a list of queue pairs that owe
+    /// an acknowledgement.
     pub fn take_owed_acknowledgement(&self) -> bool {
-        // Most polls find nothing new.
+        // Most polls find nothing new, so a load comes before the more expensive swap.
         if !self.ack_may_be_due.load(Ordering::SeqCst) || !self.ack_may_be_due.swap(false, Ordering::SeqCst) {
             return false;
         }
@@ -293,6 +311,7 @@ impl QpContext {
         obligations.owes_acknowledgement() && !std::mem::replace(&mut obligations.ack_noticed, true)
     }
 
+    /// Marks that a message was delivered, so that an acknowledgement may be due.
     pub(crate) fn set_ack_may_be_due(&self) {
         self.ack_may_be_due.store(true, Ordering::SeqCst);
     }

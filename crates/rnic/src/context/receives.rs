@@ -1,8 +1,9 @@
-//! Receives for arriving messages, and what happens while there is none.
+//! Takes receives for arriving messages, from the receive queue of the queue pair or from a shared one, and has the
+//! queue pair wait if there is none.
 //!
-//! A receive whose memory is still being registered (requirement X6) counts as not posted, so that its message is parked.
-//! When the registration is done, the driver of the queue pair drives both halves. The send queue waits in the same way, and
-//! goes on with responses meanwhile.
+//! A receive whose memory is still being registered (requirement X6) counts as not posted, so that its message is
+//! parked. When the registration is done, the driver of the queue pair drives both halves. Work requests wait for a
+//! registration in the same way; responses are sent meanwhile.
 
 use super::QpContext;
 use super::attributes::{Owner, Receives};
@@ -15,8 +16,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 impl QpContext {
-    /// Takes the receive for a message that begins, from the shared receive queue that it names if this is XRC.
-    /// `None` if it has to wait.
+    /// Takes the receive for a message that begins. `srq` is the shared receive queue that the message names, which
+    /// counts for XRC only. `None` if no receive is available, so that the message has to wait.
     pub(crate) fn take_receive(&self, srq: u32) -> Result<Option<Receive>, Protocol> {
         if self.receive_faults.get().is_some_and(|faults| faults.should_withhold_receive()) {
             return Ok(None);
@@ -39,14 +40,14 @@ impl QpContext {
         Ok(taken)
     }
 
-    /// Number of receives that the stream has taken from shared queues. Comparing the queue pairs of a shared
-    /// queue shows which one takes more than its share (RFC 5042 §6.4.3.1).
+    /// Number of receives that the stream has taken from shared receive queues. It shows which queue pair of a shared
+    /// queue takes more than its share (RFC 5042 §6.4.3.1).
     pub fn shared_receives(&self) -> u64 {
         self.shared_receives.load(Ordering::Relaxed)
     }
 
-    /// Marks that a message waits for a receive, so that a thread that posts one sees it. The caller must look
-    /// for a receive again afterwards.
+    /// Marks that the message with this header waits for a receive, so that a thread that posts one drives the rx half.
+    /// The caller must try to take a receive again afterwards, because one may have been posted before the mark.
     pub(crate) fn wait_for_receive(&self, header: &Header) {
         self.message_waiting.store(true, Ordering::Release);
         let queue = match &self.attributes.receives {
@@ -54,7 +55,8 @@ impl QpContext {
             Receives::Shared(queue) => Some(Arc::clone(queue)),
             Receives::Named(domain) => domain.find(named_queue(header)),
         };
-        // It may still be listed at another queue, which has supplied a receive without having to call it.
+        // The swap makes sure that the queue pair is added once per wait. It may still be listed at another queue: the
+        // rx half took a receive from there without being called.
         if let Some(queue) = queue
             && self.listed_at.swap(u64::from(queue.id()) + 1, Ordering::AcqRel) != u64::from(queue.id()) + 1
         {
@@ -63,24 +65,26 @@ impl QpContext {
         }
     }
 
-    /// No message waits for a receive any more.
+    /// Removes the mark that a message waits for a receive.
     pub(crate) fn stop_waiting_for_receive(&self) {
         self.message_waiting.store(false, Ordering::Release);
     }
 
-    /// A shared receive queue has taken the queue pair off its list.
+    /// Records that the shared receive queue `srq` has removed the queue pair from its list. Has no effect if another
+    /// queue was recorded since.
     pub(crate) fn clear_listed(&self, srq: u32) {
         let (listed, none) = (u64::from(srq) + 1, 0);
         let _ = self.listed_at.compare_exchange(listed, none, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// If the registration of this tag is in progress, has the halves driven when it ends and returns true.
+    /// Returns whether the registration of this tag is in progress. If so, both halves are driven when it ends.
     pub(crate) fn defer_until_registered(&self, tag: Tag) -> bool {
         let waiter: Weak<dyn RegistrationWaiter> = Weak::<dyn Owner>::clone(&self.owner);
         self.device().table().defer_until_registered(tag, &waiter)
     }
 
-    /// Takes the receive for a message that begins, if its memory is registered.
+    /// Takes the receive for a message that begins, if all of its memory is registered. For the time in which some
+    /// registration is in progress.
     #[cold]
     fn take_registered_receive(&self, srq: u32) -> Result<Option<Receive>, Protocol> {
         let ready = |request: &ReceiveRequest| {
@@ -97,7 +101,7 @@ impl QpContext {
     }
 }
 
-/// The shared receive queue that a message names.
+/// Returns the number of the shared receive queue that a message names. Zero if it names none.
 const fn named_queue(header: &Header) -> u32 {
     match header {
         Header::Send(send) => match send.word {

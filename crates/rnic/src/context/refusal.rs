@@ -1,5 +1,5 @@
-//! The refusal of a registration by work request (requirement M7), found by `stream/tx`. It ends the stream, or
-//! `queue/send/refusal.rs` handles it.
+//! Handles a refused registration by work request (requirement M7) on a queue pair whose stream survives it.
+//! `stream/tx` executes the registration; `queue/send/refusal.rs` has the effects on the send queue.
 
 use super::QpContext;
 use super::attributes::RegistrationFailure;
@@ -21,11 +21,12 @@ impl QpContext {
         lock(&self.sq).is_refusing()
     }
 
-    /// The registration `seq` was refused. Returns the sequence number of the next request to be posted.
+    /// Refuses the registration `seq`: moves the queue pair to the drained state, fails the request and flushes those
+    /// after it. Returns the sequence number of the next request to be posted.
     pub(crate) fn refuse(&self, seq: u64, error: QpError) -> u64 {
         let mut sq = lock(&self.sq);
         let behind = sq.refuse(seq, Status::WindowBind, &Arc::new(error));
-        // With the lock: a thread that sees the completion also sees the state, and can move it back.
+        // With `sq` locked, so that a thread that polls the completion finds the drained state and can move it back.
         let (from, to) = (State::ReadyToSend as u8, State::Drained as u8);
         let _ = self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
         self.retire_from(&mut sq);

@@ -1,4 +1,5 @@
-//! What the halves of a stream ask of their queue pair while they are driven, and what they report to it.
+//! Functions that the halves of a stream call while they are driven: for capabilities, the signal that the peer is not
+//! ready (RNR), and the draining of the send queue.
 
 use super::QpContext;
 use crate::error::Protocol;
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl QpContext {
-    /// The capabilities that this end announces to other Ironwarp endpoints.
+    /// Returns the capabilities that this end announces to an Ironwarp peer.
     pub(crate) fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::ACKNOWLEDGE
             | Capabilities::LARGE_FPDU
@@ -22,10 +23,12 @@ impl QpContext {
         capabilities.with_rnr_timer(self.retries().rnr_timer)
     }
 
-    /// The peer reports that the message after the first `found` waits for a receive. It does so once per
-    /// message, and messages are delivered in order, so each count exceeds the previous one (`docs/wire.md`).
-    /// Together with the caller's check against the number of messages sent, this bounds the number of signals.
+    /// Records the peer's signal that the message after the first `found` messages waits for a receive, and informs
+    /// the driver. The peer sends the signal once per message, and messages are delivered in order, so each count
+    /// must exceed the previous one (`docs/wire.md`). Together with the caller's check against the number of messages
+    /// sent, this limits the number of signals.
     pub(crate) fn record_peer_not_ready(&self, found: u64) -> Result<(), Protocol> {
+        // The count is stored plus one: zero means that there was no signal.
         let before = self.peer_not_ready.swap(found + 1, Ordering::SeqCst);
         if before > found {
             return Err(Protocol::NotReadyAgain { last: before - 1, found });
@@ -36,7 +39,8 @@ impl QpContext {
         Ok(())
     }
 
-    /// The message that waits for the peer to post a receive, if any: the number of messages before it.
+    /// Returns the number of messages before the one that waits for the peer to post a receive. `None` if no message
+    /// waits.
     pub fn message_awaiting_receive(&self) -> Option<u64> {
         let number = self.peer_not_ready.load(Ordering::SeqCst).checked_sub(1)?;
         (lock(&self.sq).acknowledged() <= number && !self.is_ended()).then_some(number)
@@ -48,27 +52,31 @@ impl QpContext {
         self.retries().rnr_timeout(timer)
     }
 
-    /// Whether the consumer waits for the event that the send queue is drained.
+    /// Whether the consumer has moved the queue pair to the drained state, and the event for that was not raised yet.
     pub(crate) fn is_draining(&self) -> bool {
         self.drain_requested.load(Ordering::Relaxed)
     }
 
-    /// Whether requests may be started.
+    /// Whether the state of the queue pair and of its connection allow to start requests.
     pub(crate) fn may_begin(&self) -> bool {
         !matches!(self.state(), State::Drained | State::ReadyToReceive | State::Init)
             && !self.peer_has_closed()
     }
 
-    /// All requests before `seq` were started and sent in full. If they are complete, the queue is drained.
+    /// Raises the event that the send queue is drained, if the consumer waits for it and all requests before `seq`,
+    /// which are those that were started, are complete.
     pub(crate) fn report_drained(&self, seq: u64) {
         if self.state() == State::Drained
             && lock(&self.sq).is_complete_before(seq)
             && self.drain_requested.swap(false, Ordering::AcqRel)
+        // true for one thread only
         {
             self.device.raise(AsyncEvent::SqDrained(self.id()));
         }
     }
 
+    /// Reports that the first message of the peer has arrived: to the program, if its queue pair is ready to receive,
+    /// by an event, and to the driver.
     pub(crate) fn report_first_message(&self) {
         if self.state() == State::ReadyToReceive {
             self.device.raise(AsyncEvent::Established(self.id()));

@@ -1,4 +1,4 @@
-//! The lock of a half: a mutex that can be tried without waiting.
+//! The lock of a half: a mutex, and for loom a model of it.
 
 #[cfg(loom)]
 pub(super) use modelled::{Guard, Lock};
@@ -12,6 +12,7 @@ mod plain {
 
     pub(in crate::half) use crate::sync::MutexGuard as Guard;
 
+    /// A mutex.
     #[derive(Debug)]
     pub(in crate::half) struct Lock<T>(Mutex<T>);
 
@@ -24,7 +25,8 @@ mod plain {
             lock(&self.0)
         }
 
-        /// A thread that drives a half drops its state if that panics (`qp`), so that poison can be ignored.
+        /// Locks without waiting. `None` if another thread holds the lock. Ignores poison: after a panic, `qp` drops
+        /// the state of the half.
         pub(in crate::half) fn try_lock(&self) -> Option<Guard<'_, T>> {
             match self.0.try_lock() {
                 Ok(guard) => Some(guard),
@@ -43,16 +45,20 @@ mod modelled {
     use std::ops::{Deref, DerefMut};
     use std::sync::{Mutex, MutexGuard};
 
+    /// The model of a mutex.
     #[derive(Debug)]
     pub(in crate::half) struct Lock<T> {
+        /// Whether a thread holds the lock.
         held: AtomicBool,
-        /// Not modelled: `held` decides who holds it.
+        /// Gives access to the state. Never contended, because `held` decides which thread may lock it.
         state: Mutex<T>,
     }
 
+    /// Access to the state until dropped.
     #[derive(Debug)]
     pub(in crate::half) struct Guard<'a, T> {
         held: &'a AtomicBool,
+        /// `None` only while the guard is dropped.
         state: Option<MutexGuard<'a, T>>,
     }
 
@@ -79,7 +85,7 @@ mod modelled {
 
     impl<T> Drop for Guard<'_, T> {
         fn drop(&mut self) {
-            self.state = None;
+            self.state = None; // before `held`: the next holder locks `state`
             self.held.store(false, Ordering::Release);
         }
     }

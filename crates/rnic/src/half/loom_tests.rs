@@ -1,15 +1,18 @@
-//! Every order of events. Items are relaxed flags, so that nothing but the half itself makes them visible to its holder.
-//! That there are never two holders is asserted in `lock.rs`.
+//! Model checks of the halves with loom, which runs every interleaving of the threads. Items of work are relaxed flags,
+//! so that nothing but the half itself makes them visible to its holder. `lock.rs` asserts that there are never two
+//! holders.
 
 use super::*;
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 
-/// A half, and a flag for each item that is posted.
+/// A half, and items of work for it.
 struct Items<const N: usize> {
+    /// Whether each item was posted.
     posted: [AtomicBool; N],
+    /// How often each item was taken.
     half: Half<[u32; N]>,
-    /// How often a thread goes round.
+    /// Maximum number of rounds of one call of `run`.
     rounds: usize,
 }
 
@@ -19,17 +22,18 @@ impl<const N: usize> Items<N> {
         Arc::new(Self { posted, half: Half::new([0; N]), rounds })
     }
 
-    /// Posts an item, then does what the doorbell and, if something is left, a lane would do.
+    /// Posts an item, then drives the half as the doorbell does and, if work is left, as a lane does.
     fn post(&self, item: usize, share: usize) {
         self.posted[item].store(true, Ordering::Relaxed);
         self.drive(share);
     }
 
+    /// Runs the half until no work is left.
     fn drive(&self, share: usize) {
         while self.half.run(self.rounds, |taken| self.round(taken, share)) == Left::Work {}
     }
 
-    /// Takes at most `share` items.
+    /// Takes at most `share` items. Returns whether some may be left.
     fn round(&self, taken: &mut [u32; N], share: usize) -> Left {
         for _ in 0..share {
             let is_new = |&item: &usize| taken[item] == 0 && self.posted[item].load(Ordering::Relaxed);
@@ -44,6 +48,7 @@ impl<const N: usize> Items<N> {
     }
 }
 
+/// Spawns a thread for each item from `from` on, which posts it.
 fn spawn_posts<const N: usize>(items: &Arc<Items<N>>, from: usize, share: usize) -> Vec<JoinHandle<()>> {
     let post = |item| {
         let items = Arc::clone(items);
@@ -78,7 +83,7 @@ fn three_post() {
     });
 }
 
-/// A round that stops early must not hide what others published.
+/// A round that takes fewer items than are posted must not hide items of other threads.
 fn take_one_item_in_each_round(rounds: usize) {
     loom::model(move || {
         let items = Items::<2>::new(rounds);

@@ -1,4 +1,4 @@
-//! One thread, and many.
+//! Tests of the halves, with one thread and with many.
 
 use super::*;
 use std::sync::Barrier;
@@ -50,7 +50,7 @@ fn a_turn_is_one_round() {
     assert_eq!(half.with(|items| *items), (0, Left::Nothing));
 }
 
-/// As when a completion wakes a consumer that posts from where it is.
+/// For example, a round completes a request, and the callback for the completion posts another one.
 #[test]
 fn a_round_may_run_its_own_half() {
     let half = Half::new(0);
@@ -90,7 +90,7 @@ fn nobody_waits_for_the_holder() {
     assert_eq!(half.with(|state| *state), (2, Left::Nothing));
 }
 
-/// What comes while the control path holds the half is reported to it.
+/// Work that arrives while the control path holds the half is reported to the control path.
 #[test]
 fn control_is_told_of_work_that_was_left_to_it() {
     let half = Half::new(());

@@ -1,4 +1,5 @@
-//! Driving the halves of a stream: when the link is ready, when something was posted, and when a program polls.
+//! Drives the halves of a stream: when the link is ready, when a request or receive was posted, and when a program
+//! polls.
 
 use super::Qp;
 use crate::bug;
@@ -11,17 +12,19 @@ use crate::sync::lock;
 use std::sync::atomic::Ordering;
 
 impl Qp {
-    /// Sends and receives what is possible. Called when the link has reported a change, which it does once, so
-    /// everything that has arrived is received.
+    /// Drives the halves for which the link has reported `ready`, until nothing is left to do. The link reports a
+    /// change only once, so everything that has arrived is received.
     pub fn drive(&self, ready: Ready) {
         self.drive_halves(ready, ROUNDS);
     }
 
-    /// Sends and receives one turn's share. If work is left, the [`StreamDriver`](super::StreamDriver) is told.
+    /// Drives the halves for which the link has reported `ready`, for one turn. If work is left, calls
+    /// [`StreamDriver::schedule`](super::StreamDriver::schedule).
     pub fn take_turn(&self, ready: Ready) {
         self.drive_halves(ready, TURN);
     }
 
+    /// Drives the halves for which the link has reported `ready`, for at most this many rounds.
     fn drive_halves(&self, ready: Ready, rounds: usize) {
         if ready.writable {
             self.transmit(rounds);
@@ -33,21 +36,22 @@ impl Qp {
         }
     }
 
-    /// Receives what has arrived, for a caller that does not know whether the link has changed and polls again
-    /// soon. If nothing has arrived, asks the link this many times.
+    /// Receives messages that have arrived. For a caller that does not know whether the link is readable, and calls
+    /// again soon. If nothing has arrived, calls the link up to `polls` times.
     pub fn poll(&self, polls: usize) {
         self.receive(polls, ROUNDS);
     }
 
-    /// The time for the peer to post a receive for the message after `number` messages is over. If it has not,
-    /// the stream ends.
+    /// Ends the stream if the message after the first `number` messages still waits for the peer to post a receive.
+    /// Called when the time for that is over.
     pub fn on_rnr_timeout(&self, number: u64) {
         if self.message_awaiting_receive() == Some(number) {
             self.abort(QpError::NotReady);
         }
     }
 
-    /// Acknowledges what was delivered, even if nothing else is to be sent. Called before a driver goes idle.
+    /// Acknowledges the messages that were delivered, even if nothing else is to be sent. Called before a driver goes
+    /// idle.
     pub fn acknowledge(&self) {
         let mut obligations = lock(&self.obligations);
         obligations.ack_noticed = false;
@@ -59,10 +63,12 @@ impl Qp {
         }
     }
 
+    /// Sends as far as possible.
     pub(super) fn drive_tx(&self) {
         self.transmit(ROUNDS);
     }
 
+    /// Drives the tx half for at most this many rounds, unless another thread holds it.
     fn transmit(&self, rounds: usize) {
         let left = self.tx.run(rounds, |half| {
             let Some(tx) = half else {
@@ -78,15 +84,19 @@ impl Qp {
         self.finish_turn(left);
     }
 
+    /// Receives as far as possible, and handles posted receives and the end of the stream.
     pub(super) fn drive_rx(&self) {
         self.receive(1, ROUNDS);
     }
 
+    /// Drives the rx half for at most this many rounds, unless another thread holds it. In each round, calls the link
+    /// until it was found empty `polls` times. Drives the tx half if the rx half has given it something to send.
     fn receive(&self, polls: usize, rounds: usize) {
         let mut tx_has_work = false;
         let left = self.rx.run(rounds, |half| match half {
             Some(rx) => {
-                // A load, because most polls find nothing: what it misses is seen by the next round.
+                // Most polls find nothing, so a load comes before the more expensive swap. The thread that sets a flag
+                // runs this half afterwards, so a flag that the load misses is seen in the next round.
                 let news = match self.link_news.load(Ordering::Acquire) {
                     0 => 0,
                     _ => self.link_news.swap(0, Ordering::AcqRel),
@@ -111,6 +121,8 @@ impl Qp {
         self.finish_turn(left);
     }
 
+    /// Ends the stream if a completion queue has overflowed, and has the driver drive the halves again if work is
+    /// `left`. Called after a half was released.
     pub(super) fn finish_turn(&self, left: Left) {
         self.fail_if_overrun();
         if left == Left::Work {

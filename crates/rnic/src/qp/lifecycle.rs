@@ -1,4 +1,4 @@
-//! The life of a queue pair: changing its state, connecting, disconnecting and ending it.
+//! Changes the state of a queue pair, connects and disconnects it, and ends its stream.
 
 use super::{AlreadyConnected, Qp, StreamDriver};
 use crate::bug;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Qp {
-    /// Moves the queue pair to another state. To start over after [`State::Reset`], create a new queue pair with
-    /// the same number: see [`reset`](Self::reset).
+    /// Moves the queue pair to the state `to`. A move to [`State::Reset`] does not end a stream: to start over, call
+    /// [`reset`](Self::reset) instead, and create a new queue pair with the same number.
     pub fn modify(&self, to: State) -> Result<(), IllegalTransition> {
         let mut from = self.state();
         loop {
@@ -25,14 +25,15 @@ impl Qp {
                 return Err(IllegalTransition { from, to });
             }
             if to == State::Error {
-                let live = self.drain_link();
+                let had_stream = self.drain_link();
                 self.abort(QpError::Moved);
-                if live {
+                if had_stream {
                     self.stop_placing();
                 }
                 return Ok(());
             }
             if to == State::Drained {
+                // Before the state changes, so that the thread that finds the queue drained raises the event.
                 self.drain_requested.store(true, Ordering::Release);
             }
             let mut sq = lock(&self.sq);
@@ -41,8 +42,8 @@ impl Qp {
             match moved {
                 Ok(_) if to == State::ReadyToSend => {
                     sq.stop_refusing();
-                    // The event is no longer wanted. A refusal may drain the queue again, for which no event was
-                    // requested.
+                    // Cancel the event that the queue is drained, if it was not raised: a later refusal drains the
+                    // queue as well, and must not raise it.
                     self.drain_requested.store(false, Ordering::Release);
                     break;
                 }
@@ -52,13 +53,13 @@ impl Qp {
         }
         self.drive_tx(); // starts requests that waited, or finds that the queue is drained
         if !self.is_linked() {
-            self.report_drained(0); // nothing was started
+            self.report_drained(0); // without a stream, no request was started
         }
         Ok(())
     }
 
-    /// Ends the queue pair silently: no request completes any more, completions that were not polled are removed,
-    /// and the connection is closed.
+    /// Ends the queue pair without completions: no request completes any more, completions that were not polled are
+    /// removed, and the connection is closed.
     pub fn reset(&self) {
         self.stop_completing();
         self.drain_link();
@@ -67,8 +68,8 @@ impl Qp {
         self.suppress_completions();
     }
 
-    /// Starts a stream on a link whose startup has ended. `early` holds the bytes that arrived after the startup
-    /// frame. Drive the queue pair afterwards.
+    /// Starts a stream on a link over which the startup frames were exchanged. `early` holds the bytes that arrived
+    /// after the startup frame. The caller has to drive the queue pair afterwards.
     pub fn connect(
         &self,
         link: &Arc<dyn Link>,
@@ -83,27 +84,29 @@ impl Qp {
         let signal = config.private.then(|| self.capabilities());
         *lock(&self.obligations) = TxObligations::new(agreed, signal);
         if agreed.ord == 0 || agreed.mode == MpaMode::Unenhanced {
-            // A peer other than Ironwarp cannot be asked. If the peer is Ironwarp, its signal will say so.
+            // A standard peer cannot be probed for acknowledgements: it accepts no Reads, or has not negotiated their
+            // number. If the peer is Ironwarp, its signal changes this.
             lock(&self.sq).set_completes(Completes::WhenSent);
         }
         let rx = Rx::new(Arc::clone(link), agreed, early);
         let tx = Tx::new(Arc::clone(link), agreed.send, agreed.ord);
-        // No thread drives the halves before they are in place.
+        // Work that other threads left meanwhile is done when the caller drives the queue pair.
         let _ = self.rx.with(|half| *half = Some(rx));
         let _ = self.tx.with(|half| *half = Some(tx));
         self.connection.step(Step::Connect);
         if !self.attributes().manual {
+            // Fails if the stream has ended meanwhile: the error state stays.
             let (from, to) = (State::Init as u8, State::ReadyToSend as u8);
             let _ = self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
         }
         Ok(())
     }
 
-    /// If the peer has sent nothing yet, sends the first message again. Returns whether it did.
+    /// Sends the opening message again, if the peer has sent nothing yet. Returns whether it was sent.
     ///
-    /// Linux siw may accept a connection and miss its first messages: those that arrive after it has sent its
-    /// Reply and before it has registered its socket callback. It finds them when the next message arrives. If
-    /// none does, because this end waits for an answer, both ends wait forever.
+    /// Linux siw may accept a connection and miss its first messages: those that arrive after siw has sent its Reply
+    /// and before it has registered its socket callback. Siw finds them when the next message arrives. If none does,
+    /// because this end waits for an answer, both ends wait forever.
     pub fn nudge(&self) -> bool {
         let mut obligations = lock(&self.obligations);
         if !obligations.opening_may_be_lost() || self.is_ended() {
@@ -115,7 +118,8 @@ impl Qp {
         true
     }
 
-    /// Lets a responder that has received nothing send: its peer had time to get ready. Returns whether it does.
+    /// Lets a responder send although it has received nothing, after its peer had time to get ready. Returns false if
+    /// the responder may send anyway, or if the stream has ended.
     ///
     /// RFC 5044 §7.1.2 makes a responder wait for the first FPDU, so that the initiator is ready to receive.
     /// Linux siw without peer-to-peer mode also connects for programs that wait for the responder's first
@@ -131,26 +135,26 @@ impl Qp {
         true
     }
 
-    /// Sends what was posted, then closes the connection. Nothing more can be posted.
+    /// Sends all posted requests, then closes the connection. No more requests can be posted.
     pub fn disconnect(&self) {
         if !self.is_ended() && self.connection.step(Step::Disconnect).is_some() {
             self.drain_link();
             lock(&self.obligations).finish = true;
             self.drive_tx();
-            self.drive_rx(); // messages that wait for a receive are dropped if the peer has closed as well
+            self.drive_rx(); // if the peer has closed as well: drops messages that wait for a receive
         }
     }
 
-    /// Receives and acknowledges what has arrived, before this end closes. With hardware, a message has arrived
-    /// once it is on this host: its sender must not exceed its retries because the link was not read yet. What
-    /// the peer sends from now on is not drained, so it cannot delay this end. Returns false if there is no
-    /// stream, or it has ended.
+    /// Receives and acknowledges the messages that have arrived at this host, before this end closes. Hardware
+    /// acknowledges them on arrival: their sender must not exceed its retries because this end has not read the link
+    /// yet. Messages that arrive meanwhile do not count, so the peer cannot delay this end. Returns false if there is
+    /// no stream, or if it has ended.
     fn drain_link(&self) -> bool {
         if !self.is_linked() || self.is_ended() {
             return false;
         }
-        // Waits for a thread that receives: its completions may have been seen before their messages were
-        // counted.
+        // Waits for a thread that is driving the half: the program may have polled a completion before that thread has
+        // published the number of delivered messages.
         let (tx_has_work, left) = self.rx.with(|half| {
             let Some(rx) = half else { return false };
             bug::catch("receiving", || rx.drain_link(self)).unwrap_or_else(|bug| {
@@ -167,8 +171,8 @@ impl Qp {
         true
     }
 
-    /// The stream has ended. Waits for a thread that receives: after this has returned, nothing is placed in
-    /// memory any more.
+    /// Stops the rx half after the stream has ended. Waits for a thread that is driving it: after this has returned,
+    /// nothing is placed in memory any more.
     fn stop_placing(&self) {
         let ((), left) = self.rx.with(|rx| rx.iter_mut().for_each(|rx| rx.stop_delivery(self)));
         if left == Left::Work {
@@ -176,13 +180,13 @@ impl Qp {
         }
     }
 
-    /// Ends the stream at once, for a reason outside of it.
+    /// Ends the stream at once, for a reason that lies outside of the stream.
     pub fn abort(&self, error: QpError) {
         self.fail(error, None, None);
         self.drive_rx();
     }
 
-    /// Drops the link, whose two directions are closed.
+    /// Drops both halves of the stream, and with them the link.
     pub fn release(&self) {
         self.connection.step(Step::Release);
         let (_, left) = self.tx.with(|half| *half = None);
@@ -191,6 +195,6 @@ impl Qp {
         if left == Left::Work {
             self.drive_rx(); // a receive that was posted meanwhile is flushed
         }
-        self.drive_tx(); // an empty Write may wait
+        self.drive_tx(); // may complete empty Writes: see `retire_empty_writes`
     }
 }

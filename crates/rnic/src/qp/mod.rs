@@ -1,13 +1,13 @@
-//! A queue pair (requirement N10): its [context](QpContext), and the two halves of the stream that connects it.
+//! A queue pair (requirement N10): its [context](QpContext), and the two halves of its stream.
 //!
-//! A program posts; the program or a lane drives the halves; either may find that the stream has ended. Each half has a lock,
-//! which is held while the half is driven, and which no thread waits for on the data path. `context` lists the other locks.
+//! A program posts requests. A thread of the program or a lane drives the halves. Each half has a lock, which is held
+//! while the half is driven, and which no thread waits for on the data path. `context` lists the other locks.
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `lifecycle` | moving through the states, connecting, disconnecting |
-//! | `post` | posting requests and receives |
-//! | `drive` | driving the halves |
+//! | `lifecycle` | changes the state, connects, disconnects |
+//! | `post` | posts requests and receives |
+//! | `drive` | drives the halves |
 
 mod drive;
 mod lifecycle;
@@ -34,7 +34,10 @@ use std::sync::{Arc, Weak};
 #[derive(Debug)]
 pub struct Qp {
     context: QpContext,
+    /// The sending half of the stream. `None` if there is no stream: before connecting, after the link was released,
+    /// and after a panic.
     tx: Half<Option<Tx>>,
+    /// The receiving half of the stream. `None` in the same cases.
     rx: Half<Option<Rx>>,
 }
 
@@ -66,7 +69,7 @@ impl QueueOwner for Qp {
 
     fn on_receive_posted(&self) {
         self.drive_rx();
-        // No driver is about to go idle and acknowledge by itself.
+        // A driver acknowledges before it goes idle, but this thread is none.
         self.acknowledge();
     }
 
@@ -77,12 +80,12 @@ impl QueueOwner for Qp {
 
 impl RegistrationWaiter for Qp {
     fn on_registration_end(&self) {
-        // Not by this thread: it has other registrations to do.
+        // The halves are driven by another thread, because this one has other registrations to do.
         self.schedule();
     }
 }
 
-/// An idle queue pair stays small, because there may be 100,000 of them: whatever few of them need is allocated when needed.
+/// There may be 100,000 idle queue pairs, so state that few of them need is allocated when needed.
 #[cfg(all(test, not(loom), target_pointer_width = "64"))]
 #[test]
 fn a_queue_pair_stays_small() {

@@ -1,4 +1,4 @@
-//! Posting requests and receives.
+//! Posts requests and receives to a queue pair.
 
 use super::{Qp, Receives};
 use crate::error::PostError;
@@ -8,14 +8,15 @@ use crate::sync::{MutexGuard, lock};
 use std::sync::atomic::Ordering;
 
 impl SharedSendQueue {
-    /// Posts requests for a queue pair that this queue feeds, all or none, and sends what can be sent at once.
+    /// Posts requests for the queue pair `qp`, which this queue feeds, all or none, and sends those that can be sent at
+    /// once.
     pub fn post(&self, qp: &Qp, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
         qp.post_shared(self, requests)
     }
 }
 
 impl Qp {
-    /// Posts requests to the send queue, all or none, and sends what can be sent at once.
+    /// Posts requests to the send queue, all or none, and sends those that can be sent at once.
     pub fn post_send(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
         self.check_may_post()?;
         let mut sq = lock(&self.sq);
@@ -24,7 +25,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts requests from the shared send queue that feeds the queue pair (requirement X7).
+    /// Posts requests to the shared send queue `from`, which must feed the queue pair (requirement X7).
     fn post_shared(
         &self,
         from: &SharedSendQueue,
@@ -37,6 +38,7 @@ impl Qp {
         Ok(())
     }
 
+    /// Checks that requests may be posted in the current state. In the error state they may, and are flushed.
     #[inline]
     fn check_may_post(&self) -> Result<(), PostError> {
         match self.state() {
@@ -51,7 +53,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Requests were queued: sends what can be sent, or flushes all if the stream has ended.
+    /// Sends the requests that were just posted, as far as possible. Flushes them if the stream has ended, or after a
+    /// refused registration.
     #[inline]
     fn send_posted(&self, mut sq: MutexGuard<'_, SendQueue>) {
         if let Some(error) = self.error() {
@@ -75,9 +78,9 @@ impl Qp {
             return Err(PostError::State(State::Reset));
         }
         lock(&self.rq).post(request)?;
-        // A message may wait for the receive, or the stream has ended and the receive is flushed. The rx half
-        // marks that a message waits before it looks for a receive for the last time; with the queue locked, one
-        // of the two comes first.
+        // Drive the rx half if a message waits for the receive, or if the stream has ended and the receive has to be
+        // flushed. No message is missed: the rx half sets `message_waiting` and then tries to take a receive again,
+        // with `rq` locked. Either it finds this receive, or it set `message_waiting` before this receive was added.
         if self.message_waiting.load(Ordering::Acquire) || self.error().is_some() {
             self.on_receive_posted();
         }

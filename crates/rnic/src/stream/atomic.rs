@@ -16,7 +16,7 @@ pub(crate) fn find<'q>(
 ) -> Result<(Guard<'q>, u64), QpError> {
     let mut spans = Spans::new();
     let guard =
-        qp.remote(target, WORD, Rights::REMOTE_ATOMIC, &mut spans, message).map_err(QpError::Remote)?;
+        qp.admit_remote(target, WORD, Rights::REMOTE_ATOMIC, &mut spans, message).map_err(QpError::Remote)?;
     match spans[..] {
         [span] if span.addr % WORD as u64 == 0 => Ok((guard, span.addr)),
         _ => Err(QpError::Protocol(Protocol::Misaligned { place: target })),

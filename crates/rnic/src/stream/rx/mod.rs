@@ -80,8 +80,8 @@ pub(crate) struct Rx {
     /// This end opened the stream with an empty Read, so the peer may send before it has seen this end's
     /// signal.
     read_rtr: bool,
-    /// Number of bytes of the Write in progress, or of the last Write if only signals followed it. Immediate Data
-    /// reports it as the length.
+    /// Number of bytes of the Write in progress, or of the last Write if no other message of the request class followed
+    /// it. Immediate Data that follows completes the receive with this length.
     written: u64,
     /// The message of the request class of which some segments have arrived.
     message: Message,

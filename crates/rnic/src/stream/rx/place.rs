@@ -101,7 +101,7 @@ impl Rx {
                     .admit_local(domain, tag, addr, len as usize, Rights::LOCAL_WRITE, spans)
                     .map_err(|denied| RxFailure::local(QpError::Local(denied)))?,
                 Destination::Remote { place, len } => qp
-                    .remote(place, len, Rights::REMOTE_WRITE, spans, touch)
+                    .admit_remote(place, len, Rights::REMOTE_WRITE, spans, touch)
                     .map_err(|denied| RxFailure::remote(denied, denied.write_cause()))?,
             };
             guards.push(guard);

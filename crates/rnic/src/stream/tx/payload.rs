@@ -123,7 +123,7 @@ fn resolve<'q>(
         Source::Inline(_) | Source::Sge(_) => Ok(Place::default()), // never called: these are always copied
         Source::Remote(place, touch) => {
             let mut touch = *touch; // claimed when the request arrived
-            let guard = qp.remote(*place, len, Rights::REMOTE_READ, spans, &mut touch);
+            let guard = qp.admit_remote(*place, len, Rights::REMOTE_READ, spans, &mut touch);
             guards.push(guard.map_err(QpError::Remote)?);
             Ok(*place)
         }
