@@ -1,9 +1,9 @@
 //! Drop-in replacement for libibverbs and librdmacm: implements their C interface with Ironwarp's adapter.
 //!
-//! Programs that were built against rdma-core's headers find the functions of both libraries here, and the structures that
-//! inline functions of those headers access. `cargo xtask dropin` links this crate into the one shared library that such
-//! programs load. C callers are untrusted: a call with a detectable mistake returns the documented errno, and no panic
-//! leaves this crate.
+//! Programs that were built against rdma-core's headers find the functions of both libraries here, and the structures
+//! that inline functions of those headers access. `cargo xtask dropin` links this crate into the one shared library
+//! that such programs load. C callers are untrusted: a call with a detectable mistake returns the documented errno,
+//! and no panic leaves this crate.
 //!
 //! The path of a message: `verbs::post` converts a chain of C requests → the adapter → `objects::completion` converts
 //! completions to `ibv_wc` → `verbs::cq`, which the program polls, or `verbs::channel`, where the program waits.

@@ -1,4 +1,4 @@
-//! Address handles.
+//! Address handles of C programs.
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
@@ -10,7 +10,7 @@ use ironwarp_engine::gid::Gid;
 use ironwarp_rnic::datagram::AddressHandle;
 use std::sync::Arc;
 
-/// An address handle: the path of a datagram to another port.
+/// An address handle: the source and destination GID of datagrams, and the fields of their GRH.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Ah {
@@ -20,30 +20,31 @@ pub(crate) struct Ah {
     _pd: Arc<Pd>,
 }
 
-// SAFETY: the C structure comes first, and is not written after it was published.
+// SAFETY: `c` is the first field of a `repr(C)` structure.
 unsafe impl CObject for Ah {
     type C = ibv_ah;
 }
 
 impl Ah {
+    /// Creates an address handle. Fails with EINVAL if the attributes name no source or no destination.
     pub(crate) fn new(pd: Arc<Pd>, attr: &ibv_ah_attr) -> Result<Arc<Self>, Errno> {
-        // Ethernet has no LIDs, so only a GID is an address.
+        // Ethernet has no LIDs, so the destination must be a GID.
         if attr.is_global == 0 || attr.port_num != 1 {
             return Err(Errno::INVALID
                 .because("is_global and port_num must be 1: on Ethernet, peers are addressed by GID"));
         }
         let grh = &attr.grh;
         let source = gid_at(grh.sgid_index.into())?;
-        // SAFETY: every member of the union is sixteen bytes.
+        // SAFETY: `ibv_gid` is a union of sixteen bytes and two integers, so all its bytes are initialised.
         let destination = Gid::from_bytes(unsafe { grh.dgid.raw });
         if source == Gid::ZERO || destination == Gid::ZERO {
             return Err(Errno::INVALID
                 .because(format_args!("dgid is zero, or no GID at sgid_index {}", grh.sgid_index)));
         }
         let address = AddressHandle {
-            service_level: attr.sl & 0xf,
+            service_level: attr.sl & 0xf, // 4 bits
             traffic_class: grh.traffic_class,
-            flow_label: grh.flow_label & 0xf_ffff,
+            flow_label: grh.flow_label & 0xf_ffff, // 20 bits
             hop_limit: grh.hop_limit,
             ..AddressHandle::new(source, destination)
         };
@@ -52,6 +53,7 @@ impl Ah {
         Ok(publish(Self { c: CCell::new(c), address, _pd: pd }, uses))
     }
 
+    /// Returns the address handle of the adapter.
     pub(crate) fn address(&self) -> AddressHandle {
         self.address
     }

@@ -1,5 +1,5 @@
-//! Asynchronous events: what happens to objects outside of any request. The program acknowledges each event,
-//! and an object is not destroyed before all its events are acknowledged.
+//! Asynchronous events, which report changes of objects that no completion reports. The program acknowledges each
+//! event, and destroying an object waits until all its events are acknowledged.
 
 use crate::abi::*;
 use crate::support::wake::ChannelWake;
@@ -10,14 +10,18 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once};
 
-/// The asynchronous events of a context, and the objects they can be about.
+/// Delivers the asynchronous events of a context.
 #[derive(Debug)]
 pub(crate) struct AsyncEventPort {
     engine: Arc<Engine>,
+    /// The descriptor that the program waits on (`async_fd`).
     wake: ChannelWake,
+    /// The objects that events can be about.
     objects: Mutex<HashMap<Subject, EventCount>>,
+    /// Signalled when the program acknowledges an event.
     acknowledged: Condvar,
-    watched: Once,
+    /// Completed when events of the port are enabled.
+    port_watched: Once,
 }
 
 /// The object of an event, by its number in the adapter.
@@ -28,14 +32,17 @@ pub(crate) enum Subject {
     Srq(u32),
 }
 
-/// The C structure of an object, and the number of its events that are not acknowledged.
+/// The unacknowledged events of an object.
 #[derive(Debug)]
 struct EventCount {
+    /// Address of the C structure that events name.
     c: usize,
+    /// Number of events that were delivered and not acknowledged.
     pending: usize,
 }
 
 impl AsyncEventPort {
+    /// Makes the adapter signal its asynchronous events to `wake`.
     pub(crate) fn new(engine: &Arc<Engine>, wake: ChannelWake) -> Self {
         engine.device().events().open(Box::new(wake.clone()));
         Self {
@@ -43,13 +50,14 @@ impl AsyncEventPort {
             wake,
             objects: Mutex::default(),
             acknowledged: Condvar::new(),
-            watched: Once::new(),
+            port_watched: Once::new(),
         }
     }
 
-    /// Enables events of the port. Not before the program could want them, because they take a thread.
+    /// Enables events of the port, once. Called when the program waits for events or creates a queue pair, and not
+    /// when it opens the device, because watching the port takes a thread.
     pub(crate) fn watch_port(&self) -> &Self {
-        self.watched.call_once(|| {
+        self.port_watched.call_once(|| {
             if let Err(error) = self.engine.raise_port_events() {
                 tracing::warn!(%error, "failed to watch the port: its events will not be raised");
             }
@@ -57,7 +65,7 @@ impl AsyncEventPort {
         self
     }
 
-    /// Enables events about an object.
+    /// Enables events about an object whose C structure is `c`.
     pub(crate) fn add<T>(&self, subject: Subject, c: *mut T) {
         self.objects().insert(subject, EventCount { c: c as usize, pending: 0 });
     }
@@ -66,7 +74,7 @@ impl AsyncEventPort {
     /// acknowledged, as every destroy verb does.
     pub(crate) fn remove<T>(&self, subject: Subject, c: *mut T) {
         let mut objects = self.objects();
-        // Several objects may stand for one queue pair. One of them gets its events.
+        // An XRC queue pair may have several objects. The one that created it gets its events.
         if objects.get(&subject).is_none_or(|count| count.c != c as usize) {
             return;
         }
@@ -76,15 +84,18 @@ impl AsyncEventPort {
         objects.remove(&subject);
     }
 
+    /// Locks the map of objects.
     fn objects(&self) -> MutexGuard<'_, HashMap<Subject, EventCount>> {
         lock(&self.objects)
     }
 
+    /// Returns the descriptor that the program waits on.
     pub(crate) fn fd(&self) -> RawFd {
         self.wake.fd()
     }
 
-    /// Takes the next event. Events of objects that were destroyed are skipped.
+    /// Takes the next event, or returns `None` if there is none. Skips events of objects that were destroyed. The
+    /// event counts as pending until the program acknowledges it.
     pub(crate) fn next(&self) -> Option<ibv_async_event> {
         loop {
             let event = self.engine.device().events().try_next()?;
@@ -106,6 +117,7 @@ impl AsyncEventPort {
         }
     }
 
+    /// Counts one event about `subject` as acknowledged.
     pub(crate) fn acknowledge(&self, subject: Subject) {
         if let Some(count) = self.objects().get_mut(&subject) {
             count.pending = count.pending.saturating_sub(1);
@@ -114,7 +126,7 @@ impl AsyncEventPort {
     }
 }
 
-/// The type of an event in C, and the object that it is about.
+/// Returns the C type of an event, and the object that the event is about. `None` if it is the port or the device.
 fn to_c(event: AsyncEvent) -> (ibv_event_type, Option<Subject>) {
     match event {
         AsyncEvent::QpFatal(qp) => (IBV_EVENT_QP_FATAL, Some(Subject::Qp(qp))),

@@ -1,5 +1,5 @@
-//! Memory that the library allocates for a program's regions (`ibv_alloc_buf`, since rdma-core 64). Because
-//! the adapter is software, it is ordinary memory, in pages of its own.
+//! Buffers that the library allocates for a program's regions (`ibv_alloc_buf`, since rdma-core 64). Because the
+//! adapter is software, a buffer is ordinary memory, in pages that it does not share.
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
@@ -11,48 +11,53 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-/// Allocated memory. Regions refer to its addresses and do not keep it alive.
+/// An allocated buffer. Regions refer to its addresses and do not keep it alive.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Buf {
-    /// C does not look inside this structure. It gives the object an address.
+    /// In place of `ibv_buf`, which is opaque to C. C only holds the address.
     c: CCell<u64>,
+    /// Address of the memory.
     start: *mut c_void,
+    /// Length of the memory in bytes.
     len: usize,
-    /// Address of the domain that it was allocated for, which is only compared.
+    /// Address of the protection domain that the buffer was allocated for. Only compared, never dereferenced.
     pd: usize,
 }
 
-// SAFETY: C holds only the address of a structure that it does not look into.
+// SAFETY: `ibv_buf` is an empty structure, so a pointer to the first field of a `repr(C)` structure is one to it.
 unsafe impl CObject for Buf {
     type C = ibv_buf;
-    /// A child gets a copy of the memory.
+    /// A child has a copy of the memory, which it may free.
     const SURVIVES_FORK: bool = true;
 }
-// SAFETY: its fields are never written, and access to the memory is the program's responsibility.
+// SAFETY: the fields are never written, and only the program accesses the memory.
 unsafe impl Sync for Buf {}
-// SAFETY: as above.
+// SAFETY: any thread may unmap the memory.
 unsafe impl Send for Buf {}
 
 impl Buf {
+    /// Allocates `len` zeroed bytes for regions of `pd`.
     pub(crate) fn new(pd: *mut ibv_pd, len: usize) -> Result<Arc<Self>, Errno> {
         find_any::<Pd>(pd)?;
         if len == 0 {
             return Err(Errno::INVALID.because("size is 0"));
         }
         let (rights, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: new memory, at an address that the kernel chooses.
+        // SAFETY: without an address and MAP_FIXED, the mapping replaces no other.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len, rights, private) };
         let start =
             start.map_err(|_| Errno::NO_MEMORY.because(format_args!("failed to allocate {len} bytes")))?;
         Ok(publish(Self { c: CCell::new(0), start, len, pd: pd.addr() }, Uses::default()))
     }
 
+    /// Returns the address of the memory.
     pub(crate) fn start(&self) -> *mut c_void {
         self.start
     }
 
-    /// Checks that a range of it may be registered in a domain.
+    /// Checks that a range may be registered in `pd`. Fails with EINVAL if the buffer was allocated for another domain,
+    /// or does not contain the range.
     pub(crate) fn check(&self, pd: *mut ibv_pd, addr: u64, len: usize) -> Result<(), Errno> {
         if pd.addr() != self.pd {
             return Err(Errno::INVALID.because("the buffer was allocated for another protection domain"));
@@ -69,7 +74,7 @@ impl Buf {
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and freed by the program.
+        // SAFETY: `new` mapped this range, and the program, which freed the buffer, must not use it any more.
         let _ = unsafe { munmap(self.start, self.len) };
     }
 }

@@ -1,4 +1,4 @@
-//! Completion channels: one descriptor for the events of any number of completion queues.
+//! Completion channels: each has one descriptor for the events of any number of completion queues.
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
@@ -15,27 +15,27 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// A completion queue whose events a channel delivers.
 pub(crate) trait EventTarget: Send + Sync + std::fmt::Debug {
-    /// Its C structure.
+    /// Returns the C structure of the queue.
     fn cq(&self) -> *mut ibv_cq;
 
-    /// Counts an event that the program has to acknowledge.
-    fn event_delivered(&self);
+    /// Counts an event that was delivered and that the program has to acknowledge.
+    fn record_delivery(&self);
 }
 
-/// A completion channel: a completion handler of the adapter.
+/// A completion channel, which is a completion handler of the adapter.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Channel {
     c: CCell<ibv_comp_channel>,
     handler: Arc<CompletionHandler>,
     wake: ChannelWake,
-    /// The completion queues that it serves, by their numbers in the adapter.
+    /// The completion queues whose events the channel delivers, by their numbers in the adapter.
     queues: Mutex<HashMap<u32, Weak<dyn EventTarget>>>,
     /// Kept alive because the C structure points to it.
     _context: Arc<Context>,
 }
 
-// SAFETY: the C structure comes first, and is not written after it was published.
+// SAFETY: `c` is the first field of a `repr(C)` structure.
 unsafe impl CObject for Channel {
     type C = ibv_comp_channel;
 }
@@ -50,13 +50,13 @@ impl Channel {
         Ok(publish(Self { c, handler, wake, queues, _context: context }, Uses::default()))
     }
 
-    /// Delivers the events of a queue from now on.
+    /// Starts to deliver the events of a queue. Events name `target`.
     pub(crate) fn add(&self, queue: &CompletionQueue, target: Weak<dyn EventTarget>) {
         self.queues().insert(queue.cq().id(), target);
         queue.cq().set_handler(Some(Arc::clone(&self.handler)));
     }
 
-    /// Takes back the events of a queue that is about to be destroyed.
+    /// Stops delivering events of a queue that is about to be destroyed, and discards those that are pending.
     pub(crate) fn remove(&self, queue: &CompletionQueue) {
         queue.cq().set_handler(None);
         let id = queue.cq().id();
@@ -64,28 +64,30 @@ impl Channel {
         self.queues().remove(&id);
     }
 
+    /// Returns the descriptor that the program waits on.
     pub(crate) fn fd(&self) -> RawFd {
         self.wake.fd()
     }
 
+    /// Locks the map of completion queues.
     fn queues(&self) -> MutexGuard<'_, HashMap<u32, Weak<dyn EventTarget>>> {
         lock(&self.queues)
     }
 
-    /// Takes the next event and returns its queue. The event counts as delivered.
+    /// Takes the next event and returns its queue, or `None` if there is no event. The event counts as delivered.
     pub(crate) fn next(&self) -> Option<Arc<dyn EventTarget>> {
         loop {
             let event = self.handler.try_next()?;
             let queues = self.queues();
             if let Some(cq) = queues.get(&event.cq).and_then(Weak::upgrade) {
-                cq.event_delivered();
+                cq.record_delivery();
                 return Some(cq);
             }
         }
     }
 }
 
-/// Destroys a channel.
+/// Destroys a channel. Fails with EBUSY if completion queues use it.
 pub(crate) fn destroy(c: *mut ibv_comp_channel) -> Result<(), Errno> {
     destroy_object::<Channel>(c).map(|channel| channel.handler.shut_down())
 }

@@ -1,4 +1,4 @@
-//! Conversion of completions to `ibv_wc`.
+//! Converts completions of the adapter to `ibv_wc`.
 
 use crate::abi::*;
 use crate::support::report;
@@ -30,7 +30,7 @@ pub(crate) fn to_c(completion: &Completion) -> ibv_wc {
     }
 }
 
-/// The opcode in C.
+/// Converts an opcode to C.
 pub(crate) fn opcode(opcode: Opcode) -> ibv_wc_opcode {
     match opcode {
         Opcode::Write => IBV_WC_RDMA_WRITE,
@@ -45,7 +45,7 @@ pub(crate) fn opcode(opcode: Opcode) -> ibv_wc_opcode {
     }
 }
 
-/// The status in C.
+/// Converts a status to C.
 pub(crate) fn status(status: Status) -> ibv_wc_status {
     match status {
         Status::Success => IBV_WC_SUCCESS,

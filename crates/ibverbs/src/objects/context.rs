@@ -1,7 +1,8 @@
-//! Contexts: the device, opened.
+//! Contexts: each represents one open of the device.
 //!
-//! Each context has an adapter of its own, because each open of a hardware device is a separate name space:
-//! tags, numbers and asynchronous events are not shared, and closing a context ends its threads.
+//! Each context has an adapter of its own, because each open of a hardware device is a separate name space: keys,
+//! numbers and asynchronous events are not shared. Closing a context ends the threads of its adapter. Only imported
+//! contexts share an adapter.
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
@@ -21,23 +22,23 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// An opened device.
+/// An open of the device.
 #[repr(C)]
 pub(crate) struct Context {
+    /// The tables of functions, with the `ibv_context` at their end.
     verbs: CCell<verbs_context>,
     engine: Arc<Engine>,
     events: Arc<AsyncEventPort>,
-    /// The process that opened it, by its generation.
+    /// The [`generation`] of the process that opened the device.
     generation: u32,
-    /// Held while an XRC domain is looked up and created.
-    opening: Mutex<()>,
-    /// Stands for the descriptor of a kernel driver. A program may only duplicate it and import the device
-    /// with it.
+    /// Locked while an XRC domain is looked up and created.
+    opening_xrcd: Mutex<()>,
+    /// `cmd_fd` of the C structure, in place of the descriptor of a kernel driver. All that a program can do with
+    /// this one is duplicate it and import the device with the duplicate.
     command: OwnedFd,
 }
 
-// SAFETY: the tables come first, and the C structure is their last field. After publication only C writes
-// there.
+// SAFETY: `verbs` is the first field of a `repr(C)` structure, and contains an `ibv_context` at this offset.
 unsafe impl CObject for Context {
     type C = ibv_context;
     const OFFSET: usize = offset_of!(verbs_context, context);
@@ -48,8 +49,8 @@ impl Context {
     pub(crate) fn open(tables: verbs_context) -> Result<Arc<Self>, Errno> {
         let engine = Engine::new(config().clone())?;
         let wake = ChannelWake::new()?;
-        // Each memfd has an inode of its own, by which an import finds the context. Where memfds are
-        // forbidden, the device cannot be imported.
+        // An import finds the context by the inode of this descriptor, and each memfd has an inode of its own. Where
+        // a sandbox denies memfds, an eventfd takes the place, and the device cannot be imported.
         let command = memfd_create(persona::name(), MemfdFlags::CLOEXEC);
         let command = command.or_else(|_| eventfd(0, EventfdFlags::CLOEXEC))?;
         exit::register(&engine);
@@ -57,11 +58,13 @@ impl Context {
         Ok(Self::new(tables, engine, events, command))
     }
 
-    /// Another context of the same device, for a program that has a descriptor of it.
+    /// Creates another context that shares the adapter of this one. `command` is the descriptor by which the program
+    /// imports it.
     pub(crate) fn import(&self, tables: verbs_context, command: OwnedFd) -> Arc<Self> {
         Self::new(tables, Arc::clone(&self.engine), Arc::clone(&self.events), command)
     }
 
+    /// Fills the C structure, and publishes the context.
     fn new(
         mut verbs: verbs_context,
         engine: Arc<Engine>,
@@ -79,18 +82,20 @@ impl Context {
             engine,
             events,
             generation: generation(),
-            opening: Mutex::default(),
+            opening_xrcd: Mutex::default(),
             command,
         };
         publish(context, Uses::default())
     }
 
-    /// Whether the parent process opened it before a fork. Then it must not be touched.
+    /// Returns whether the parent process opened this context before a fork. Then this process must not use it: the
+    /// threads of its adapter do not exist here, and its locks may be taken forever.
     #[inline]
     pub(crate) fn is_inherited(&self) -> bool {
         self.generation != generation()
     }
 
+    /// Returns the descriptor by which the context can be imported.
     pub(crate) fn command(&self) -> BorrowedFd<'_> {
         self.command.as_fd()
     }
@@ -99,9 +104,9 @@ impl Context {
         &self.engine
     }
 
-    /// Locks the opening of XRC domains.
-    pub(crate) fn open_domains(&self) -> MutexGuard<'_, ()> {
-        lock(&self.opening)
+    /// Locks the opening of XRC domains, so that one thread at a time looks a domain up and creates it.
+    pub(crate) fn lock_xrcd_opening(&self) -> MutexGuard<'_, ()> {
+        lock(&self.opening_xrcd)
     }
 
     pub(crate) fn events(&self) -> &AsyncEventPort {

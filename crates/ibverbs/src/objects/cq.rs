@@ -1,4 +1,4 @@
-//! Completion queues. Polling makes progress on the program's thread.
+//! Completion queues of C programs.
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
@@ -21,28 +21,29 @@ use std::sync::{Arc, Condvar, Mutex};
 pub(crate) struct Cq {
     c: CCell<ibv_cq_ex>,
     inner: Arc<CompletionQueue>,
+    /// The channel that delivers the events of this queue. `None` without one, and once the queue is being destroyed.
     channel: Mutex<Option<Arc<Channel>>>,
-    /// Events that were delivered and not acknowledged.
+    /// Number of completion events that were delivered and not acknowledged.
     pending: Mutex<u64>,
+    /// Signalled when `pending` decreases.
     acknowledged: Condvar,
-    /// The completion that the extended calls read.
+    /// The completion that the extended calls read. The thread that has the `turn` accesses it.
     pub(crate) current: CCell<Current>,
-    /// Threads that use the extended calls take turns.
+    /// The right to use the extended calls, from `start_poll` to `end_poll`.
     pub(crate) turn: Turn,
     context: Arc<Context>,
 }
 
-// SAFETY: the C structure comes first. After publication only callers of the extended interface write to it
-// and to `current`, and they take turns.
+// SAFETY: `c` is the first field of a `repr(C)` structure.
 unsafe impl CObject for Cq {
     type C = ibv_cq_ex;
 }
 
-/// The completion that is being read, between a start and an end.
+/// The completion that the program reads by the extended calls, between `start_poll` and `end_poll`.
 #[derive(Debug)]
 pub(crate) struct Current {
     pub(crate) wc: ibv_wc,
-    /// Nanoseconds of the monotonic clock.
+    /// When the request completed, in nanoseconds of the monotonic clock. Zero if the program did not ask for times.
     pub(crate) time: u64,
 }
 
@@ -52,21 +53,24 @@ impl Default for Current {
     }
 }
 
-/// What to create a queue with.
+/// The attributes of a new completion queue.
 #[derive(Debug)]
 pub(crate) struct CqAttributes {
+    /// Number of entries.
     pub(crate) cqe: c_int,
     pub(crate) cq_context: *mut c_void,
+    /// The channel for completion events, or NULL.
     pub(crate) channel: *mut ibv_comp_channel,
+    /// The completion vector, which is the number of a lane.
     pub(crate) vector: c_int,
-    /// Puts the functions of the extended interface into the C structure.
+    /// Writes the functions of the extended interface to the C structure.
     pub(crate) extend: Option<fn(&mut ibv_cq_ex)>,
-    /// The program promised to poll from one thread at a time.
+    /// Whether the program promised to poll from one thread at a time.
     pub(crate) single_threaded: bool,
 }
 
 impl CqAttributes {
-    /// A plain queue with this many entries.
+    /// Returns the attributes of a queue with `cqe` entries, without events and extended interface.
     pub(crate) fn new(cqe: c_int) -> Self {
         let (cq_context, channel) = (ptr::null_mut(), ptr::null_mut());
         Self { cqe, cq_context, channel, vector: 0, extend: None, single_threaded: false }
@@ -74,28 +78,30 @@ impl CqAttributes {
 }
 
 impl Cq {
+    /// Creates a queue. `uses` names the objects that the queue depends on, besides the channel.
     pub(crate) fn new(
         context: &Arc<Context>,
-        wanted: &CqAttributes,
+        attributes: &CqAttributes,
         mut uses: Uses,
     ) -> Result<Arc<Self>, Errno> {
-        let (lanes, vector) = (context.engine().steering().lanes(), usize::try_from(wanted.vector).ok());
-        let Some(vector) = vector.filter(|vector| (1..=MAX_CQE).contains(&wanted.cqe) && *vector < lanes)
+        let (lanes, vector) = (context.engine().steering().lanes(), usize::try_from(attributes.vector).ok());
+        let Some(vector) = vector.filter(|vector| (1..=MAX_CQE).contains(&attributes.cqe) && *vector < lanes)
         else {
             return Err(Errno::INVALID.because(format_args!(
                 "cqe {} must be between 1 and {MAX_CQE}, and comp_vector {} less than num_comp_vectors",
-                wanted.cqe, wanted.vector
+                attributes.cqe, attributes.vector
             )));
         };
-        let channel = match wanted.channel.is_null() {
+        let channel = match attributes.channel.is_null() {
             true => None,
-            false => Some(find::<Channel>(wanted.channel)?),
+            false => Some(find::<Channel>(attributes.channel)?),
         };
         if let Some(channel) = &channel {
             uses = uses.and(&**channel)?;
         }
-        let capacity = wanted.cqe.unsigned_abs() as usize;
-        // One lane for each vector (requirement N5).
+        let capacity = attributes.cqe.unsigned_abs() as usize;
+        // Each vector is a lane (requirement N5). Programs that do not care pass 0, so vector 0 only means lane 0 if
+        // the program uses another vector as well.
         let inner = match vector {
             0 => context.engine().create_cq_with_default_vector(capacity)?,
             lane => context.engine().create_cq_on(capacity, lane)?,
@@ -103,13 +109,13 @@ impl Cq {
         let id = inner.cq().id();
         let mut c = ibv_cq_ex::zeroed();
         c.context = context.c();
-        c.channel = wanted.channel;
-        c.cq_context = wanted.cq_context;
+        c.channel = attributes.channel;
+        c.cq_context = attributes.cq_context;
         c.handle = id;
-        c.cqe = wanted.cqe;
+        c.cqe = attributes.cqe;
         c.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         c.cond = libc::PTHREAD_COND_INITIALIZER;
-        if let Some(extend) = wanted.extend {
+        if let Some(extend) = attributes.extend {
             extend(&mut c);
         }
         let cq = Self {
@@ -119,13 +125,13 @@ impl Cq {
             pending: Mutex::default(),
             acknowledged: Condvar::new(),
             current: CCell::default(),
-            turn: Turn::new(wanted.single_threaded),
+            turn: Turn::new(attributes.single_threaded),
             context: Arc::clone(context),
         };
         let cq = publish(cq, uses);
         context.events().add(Subject::Cq(id), cq.c());
         if let Some(channel) = channel {
-            let target = Arc::downgrade(&cq);
+            let target = Arc::downgrade(&cq); // weak, because the queue holds the channel
             channel.add(&cq.inner, target);
         }
         Ok(cq)
@@ -135,17 +141,19 @@ impl Cq {
         &self.context
     }
 
+    /// Returns the completion queue of the adapter.
     pub(crate) fn inner(&self) -> &Arc<CompletionQueue> {
         &self.inner
     }
 
-    pub(crate) fn events_acknowledged(&self, events: u32) {
+    /// Counts `events` delivered completion events as acknowledged (`ibv_ack_cq_events`).
+    pub(crate) fn acknowledge_events(&self, events: u32) {
         let mut pending = lock(&self.pending);
         *pending = pending.saturating_sub(events.into());
         self.acknowledged.notify_all();
     }
 
-    /// Waits until all delivered events are acknowledged, as destroying a queue must.
+    /// Waits until all delivered completion events are acknowledged, as ibv_destroy_cq(3) requires.
     fn wait_for_acknowledgements(&self) {
         let mut pending = lock(&self.pending);
         while *pending > 0 {
@@ -159,12 +167,12 @@ impl EventTarget for Cq {
         self.c().cast()
     }
 
-    fn event_delivered(&self) {
+    fn record_delivery(&self) {
         *lock(&self.pending) += 1;
     }
 }
 
-/// Destroys a completion queue.
+/// Destroys a completion queue, after waiting until its delivered events are acknowledged.
 pub(crate) fn destroy(c: *mut ibv_cq_ex) -> Result<(), Errno> {
     let cq = begin_destroy::<Cq>(c)?;
     let channel = lock(&cq.channel).take();

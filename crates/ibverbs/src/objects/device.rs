@@ -1,4 +1,4 @@
-//! The one device.
+//! The device that C programs find. There is always exactly one.
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::{Zeroed, ibv_device};
@@ -15,24 +15,27 @@ pub(crate) const DEVICE_FILE: &str = "uverbs0";
 #[derive(Debug)]
 pub(crate) struct Device {
     c: CCell<ibv_device>,
-    /// Libraries of other vendors recognise their devices by what follows this structure. Zeros match none.
+    /// Zeros. Some libraries of hardware vendors read memory behind the structure to recognise their own devices.
+    /// Zeros match none.
     behind: [u64; 16],
 }
 
-// SAFETY: the C structure comes first, and is not written after it was published.
+// SAFETY: `c` is the first field of a `repr(C)` structure.
 unsafe impl CObject for Device {
     type C = ibv_device;
     const SURVIVES_FORK: bool = true;
 }
 
+/// The device, once the program asked for it.
 static DEVICE: OnceLock<Arc<Device>> = OnceLock::new();
 
-/// Whether the program has asked the library for devices.
+/// Returns whether the program has asked this library for devices.
 pub(crate) fn is_used() -> bool {
     DEVICE.get().is_some()
 }
 
-/// The device. It exists as long as the process, because programs use it after freeing the list.
+/// Returns the device, which the first call creates. The device is never destroyed, because programs use it after
+/// they freed the list of devices.
 pub(crate) fn the_device() -> *mut ibv_device {
     DEVICE
         .get_or_init(|| {
@@ -49,17 +52,19 @@ pub(crate) fn the_device() -> *mut ibv_device {
         .c()
 }
 
-/// Copies a name into an array of C characters that is zeroed and longer than the name.
+/// Copies a name into an array of C characters. The array must be zeroed and longer than the name, so that a NUL
+/// follows the name.
 fn write_name(to: &mut [c_char], text: &str) {
     for (to, from) in to.iter_mut().zip(text.bytes()) {
         *to = from.cast_signed();
     }
 }
 
-/// GUID of the adapter, in network byte order: an EUI-64 made from the first GID.
+/// Returns the GUID of the adapter, in network byte order: an EUI-64 whose last three bytes are those of the first GID.
 pub(crate) fn guid() -> u64 {
     let gids = ironwarp_engine::gid::GidTable::of_process().entries().unwrap_or_default();
     let bytes = gids.first().map_or([0; 16], |entry| entry.gid.to_bytes());
+    // Locally administered, with the letters IW as vendor.
     let mut id = *b"\x02IW\xff\xfe\0\0\0";
     id[5..].copy_from_slice(&bytes[13..]);
     u64::from_ne_bytes(id)

@@ -1,4 +1,4 @@
-//! Limits of the adapter, as programs can query them.
+//! Limits of the adapter, which programs can query.
 
 use std::ffi::c_int;
 
@@ -10,9 +10,10 @@ pub(crate) const MAX_REQUESTS: u32 = 1 << 16;
 pub(crate) const MAX_SRQ_REQUESTS: u32 = 1 << 16;
 /// Maximum number of scatter/gather elements of a request.
 pub(crate) const MAX_SGES: u32 = 32;
-/// Number of bytes that every request can carry inline. Some programs post more than they asked for.
+/// Number of bytes that a request of any queue pair can carry inline, because some programs post more than the
+/// `max_inline_data` that they requested.
 pub(crate) const MIN_INLINE: u32 = 256;
-/// Maximum number of bytes that a request carries inline.
+/// Maximum number of bytes that a request can carry inline.
 pub(crate) const MAX_INLINE: u32 = 4096;
-/// Bytes of device memory. It is ordinary memory, so the number is arbitrary.
+/// Number of bytes of device memory. The number is arbitrary, because device memory is ordinary memory.
 pub(crate) const DEVICE_MEMORY: u64 = 1 << 20;

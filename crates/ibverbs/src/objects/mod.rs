@@ -1,9 +1,9 @@
-//! The objects of verbs. Each begins with its C structure (`support::object`).
+//! The objects that C programs create by verbs. Each begins with its C structure (`support::object`).
 //!
 //! | file | for |
 //! |---|---|
 //! | `limits`, `gids` | limits of the adapter; the GID table of its port |
-//! | `device`, `context` | the device, and an adapter for each time that it is opened |
+//! | `device`, `context` | the device, and its opens, each with an adapter |
 //! | `async_event` | asynchronous events and their acknowledgement |
 //! | `pd`, `td` | protection, parent and thread domains |
 //! | `mr`, `mw`, `dm`, `buf` | memory |

@@ -1,5 +1,5 @@
-//! Memory regions. Registration pins nothing, so every region behaves like one with on-demand paging: it is a
-//! range of addresses, and peers that know its tag reach whatever is mapped there at the time
+//! Memory regions. Registration pins no pages, so every region behaves like one with on-demand paging: a region is a
+//! range of addresses, and peers that know its tag access the memory that is mapped there at the time of the access
 //! (docs/programs.md).
 #![expect(unsafe_code, reason = "holds a C structure")]
 
@@ -14,6 +14,7 @@ use ironwarp_wire::Tag;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+/// The access flags that registration accepts, besides optional ones.
 const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
@@ -29,33 +30,36 @@ const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
 pub(crate) struct Mr {
     c: CCell<ibv_mr>,
     state: Mutex<State>,
-    /// The device memory that the region is part of.
+    /// The device memory that contains the region, kept alive by it. `None` for memory of the program.
     memory: Option<Arc<DeviceMemory>>,
 }
 
+/// The properties that re-registration can change.
 #[derive(Debug)]
 struct State {
     pd: Arc<Pd>,
     tag: Tag,
+    /// The access flags, as `ibv_access_flags`.
     access: c_uint,
 }
 
-// SAFETY: the C structure comes first. Only registration and re-registration write to it, whose callers must
-// not use the region meanwhile.
+// SAFETY: `c` is the first field of a `repr(C)` structure.
 unsafe impl CObject for Mr {
     type C = ibv_mr;
 }
 
-/// A range of memory, and the address by which requests refer to it.
+/// A range of memory to register.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
+    /// Address of the memory in this process.
     pub(crate) addr: u64,
     pub(crate) len: usize,
+    /// The address by which requests refer to the first byte (`iova`).
     pub(crate) start: u64,
 }
 
 impl Mr {
-    /// Registers memory. `dm` is the device memory that it is part of, if any.
+    /// Registers memory in `pd`. `dm` is the device memory that contains the range, if any.
     pub(crate) fn new(
         pd: Arc<Pd>,
         range: Range,
@@ -82,26 +86,28 @@ impl Mr {
         Ok(publish(Self { c: CCell::new(c), state, memory }, uses))
     }
 
-    /// Another object for the same region, in another context or domain of the same device.
+    /// Creates another object for the region `of`, in another context or domain of the same device.
     pub(crate) fn import(pd: Arc<Pd>, of: &Self) -> Result<Arc<Self>, Errno> {
         let uses = Uses::of(&*pd)?;
         let (tag, access) = {
             let state = of.state();
             (state.tag, state.access)
         };
-        // SAFETY: C structures of regions are plain data, which their owners do not change meanwhile.
+        // SAFETY: `of` is alive. Only re-registration writes its structure, and the program must not re-register a
+        // region while it uses the region in another call.
         let mut c = unsafe { *of.c.get() };
         (c.context, c.pd, c.addr) = (pd.context().c(), pd.c(), std::ptr::null_mut());
         let state = Mutex::new(State { pd, tag, access });
         Ok(publish(Self { c: CCell::new(c), state, memory: of.memory.clone() }, uses))
     }
 
-    /// Hides the address from the program.
+    /// Sets the address in the C structure to NULL, because programs must not access device memory directly.
     pub(crate) fn hide_address(&self) {
-        // SAFETY: no other thread has the C structure yet.
+        // SAFETY: the call that creates the region has not returned its pointer yet, so no other thread accesses it.
         unsafe { (*self.c.get()).addr = std::ptr::null_mut() };
     }
 
+    /// Locks the properties that re-registration can change.
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -114,6 +120,8 @@ impl Mr {
         self.state().tag
     }
 
+    /// Changes the domain, the memory or the access rights of the region: those that `flags` names
+    /// (`IBV_REREG_MR_CHANGE_*`). The tag stays. On failure the region is unchanged.
     pub(crate) fn reregister(
         &self,
         flags: c_uint,
@@ -122,12 +130,12 @@ impl Mr {
         access: c_int,
     ) -> Result<(), Errno> {
         let mut to = Reregistration { keep_tag: true, ..Reregistration::default() };
-        let other = match flags & IBV_REREG_MR_CHANGE_PD {
+        let new_pd = match flags & IBV_REREG_MR_CHANGE_PD {
             0 => None,
             _ => Some(find::<Pd>(pd)?),
         };
-        to.domain = other.as_ref().map(|pd| pd.domain());
-        let mut uses = other.as_deref().map_or(Ok(Uses::default()), Uses::of)?;
+        to.domain = new_pd.as_ref().map(|pd| pd.domain());
+        let mut uses = new_pd.as_deref().map_or(Ok(Uses::default()), Uses::of)?;
         let mut state = self.state();
         let mut new_access = state.access;
         if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
@@ -143,11 +151,11 @@ impl Mr {
         }
         state.tag = state.pd.context().engine().device().reregister(state.tag, to)?;
         state.access = new_access;
-        if let Some(new_pd) = other {
+        if let Some(new_pd) = new_pd {
             uses.exchange(self, &*state.pd);
             state.pd = new_pd;
         }
-        // SAFETY: the caller does not use the region during the call.
+        // SAFETY: `c` is valid, and the program must not use the region during this call (ibv_rereg_mr(3)).
         let c = unsafe { &mut *self.c.get() };
         (c.lkey, c.rkey, c.pd) = (state.tag.0, state.tag.0, state.pd.c());
         if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
@@ -157,45 +165,46 @@ impl Mr {
     }
 }
 
-/// Adds a range to the adapter's table.
+/// Registers a range in the adapter's table, and returns its tag.
 fn register_range(pd: &Pd, range: Range, access: c_uint) -> Result<Tag, Errno> {
     let Range { addr, len, start } = range;
     let rights = rights(access)?;
     let device = pd.context().engine().device();
     if len == 0 {
-        // An empty region: there is nothing to access.
+        // The adapter has no empty regions. A tag without memory refuses every access, too.
         return Ok(device.table().allocate(pd.domain())?);
     }
     let on_demand = access & IBV_ACCESS_ON_DEMAND != 0;
-    // A region of all memory makes sense only on demand.
+    // Verbs define a region of the whole address space only for on-demand paging (implicit ODP).
     if (addr, len) == (0, usize::MAX) && !on_demand {
         return Err(Errno::INVALID.because("a region of all memory requires IBV_ACCESS_ON_DEMAND"));
     }
     let translation =
         Arc::new(Translation::direct(addr, len as u64).map_err(|error| Errno::INVALID.because(error))?);
-    let described = Memory { start, len: len as u64, rights, one_touch: false, translation };
+    let memory = Memory { start, len: len as u64, rights, one_touch: false, translation };
     match on_demand {
-        true => Ok(device.register_on_demand(pd.domain(), described)?),
-        false => Ok(device.register(pd.domain(), described)?),
+        true => Ok(device.register_on_demand(pd.domain(), memory)?),
+        false => Ok(device.register(pd.domain(), memory)?),
     }
 }
 
-/// The adapter's access rights for those of C. Local reads are always allowed, as on every adapter.
+/// Converts access flags to rights of the adapter. Local reads are always allowed, as on every adapter. Fails with
+/// EINVAL for unknown or contradictory flags, and with EOPNOTSUPP for those of flush operations.
 pub(crate) fn rights(access: c_uint) -> Result<Rights, Errno> {
-    let asked = access & !IBV_ACCESS_OPTIONAL_RANGE;
+    let mandatory = access & !IBV_ACCESS_OPTIONAL_RANGE;
     let flush = IBV_ACCESS_FLUSH_GLOBAL | IBV_ACCESS_FLUSH_PERSISTENT;
-    if asked & !(KNOWN | flush) != 0 {
+    if mandatory & !(KNOWN | flush) != 0 {
         return Err(Errno::INVALID.because(format_args!("access {access:#x} has unknown bits")));
     }
-    if asked & flush != 0 {
+    if mandatory & flush != 0 {
         return Err(Errno::UNSUPPORTED.because("access: flush operations are not supported"));
     }
     let mut rights = Rights::LOCAL_READ;
-    rights.set(Rights::LOCAL_WRITE, asked & IBV_ACCESS_LOCAL_WRITE != 0);
-    rights.set(Rights::BIND, asked & IBV_ACCESS_MW_BIND != 0);
-    rights |= remote_rights(asked);
+    rights.set(Rights::LOCAL_WRITE, mandatory & IBV_ACCESS_LOCAL_WRITE != 0);
+    rights.set(Rights::BIND, mandatory & IBV_ACCESS_MW_BIND != 0);
+    rights |= remote_rights(mandatory);
     // Verbs require local write access for remote write access.
-    let writable = asked & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
+    let writable = mandatory & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
     if writable && !rights.contains(Rights::LOCAL_WRITE) {
         return Err(Errno::INVALID
             .because("access: IBV_ACCESS_REMOTE_WRITE and _ATOMIC require IBV_ACCESS_LOCAL_WRITE"));
@@ -203,7 +212,7 @@ pub(crate) fn rights(access: c_uint) -> Result<Rights, Errno> {
     Ok(rights)
 }
 
-/// The access rights of peers among those of C.
+/// Converts the flags among `access` that grant rights to peers.
 pub(crate) fn remote_rights(access: c_uint) -> Rights {
     let mut rights = Rights::empty();
     rights.set(Rights::REMOTE_WRITE, access & IBV_ACCESS_REMOTE_WRITE != 0);
@@ -212,10 +221,11 @@ pub(crate) fn remote_rights(access: c_uint) -> Rights {
     rights
 }
 
-/// Deregisters and destroys a region.
+/// Deregisters and destroys a region. Fails with EBUSY if memory windows are bound to it.
 pub(crate) fn destroy(c: *mut ibv_mr) -> Result<(), Errno> {
     let mr = begin_destroy::<Mr>(c)?;
     {
+        // Unlocked before `finish`, which may drop the region.
         let state = mr.state();
         state.pd.context().engine().device().table().deregister(state.tag)?;
     }

@@ -1,4 +1,4 @@
-//! Memory windows.
+//! Memory windows of C programs.
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
@@ -11,8 +11,8 @@ use ironwarp_rnic::queue::Operation;
 use ironwarp_wire::Tag;
 use std::sync::Arc;
 
-/// A memory window. Windows of type 1 belong to a domain, windows of type 2 to the queue pair that they are
-/// bound on.
+/// A memory window. Peers access a window of type 1 by any queue pair of its protection domain, and a window of type 2
+/// only by the queue pair on which it was bound.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Mw {
@@ -21,7 +21,7 @@ pub(crate) struct Mw {
     pd: Arc<Pd>,
 }
 
-// SAFETY: the C structure comes first. Only bind writes the tag in it, and its callers take turns.
+// SAFETY: `c` is the first field of a `repr(C)` structure.
 unsafe impl CObject for Mw {
     type C = ibv_mw;
 }
@@ -38,21 +38,24 @@ impl Mw {
         self.kind
     }
 
+    /// Returns the tag in the C structure. For type 2, which is bound by requests, only the index of the tag is
+    /// current.
     pub(crate) fn tag(&self) -> Tag {
-        // SAFETY: a field of the C structure.
+        // SAFETY: `c` is valid. Only `set_tag` and the program write this field, and the program must not do so while
+        // it binds or destroys the window.
         Tag(unsafe { (*self.c.get()).rkey })
     }
 
     /// Sets the tag that the window has once it is bound.
     pub(crate) fn set_tag(&self, tag: Tag) {
-        // SAFETY: a field of the C structure. Callers of bind take turns.
+        // SAFETY: `c` is valid. The program must not bind the same window in two threads at once.
         unsafe { (*self.c.get()).rkey = tag.0 };
     }
 
-    /// Converts the parameters of a binding.
+    /// Converts the parameters of a binding. A length of zero unbinds the window.
     pub(crate) fn binding(&self, info: &ibv_mw_bind_info) -> Result<Binding, Errno> {
         let region = match info.length {
-            0 => Tag(0), // bound to nothing
+            0 => Tag(0), // no region
             _ => find::<Mr>(info.mr)?.tag(),
         };
         let scope = if self.kind == IBV_MW_TYPE_1 { Scope::Domain } else { Scope::Stream };
@@ -71,7 +74,7 @@ impl Mw {
 /// Destroys a window.
 pub(crate) fn destroy(mw: *mut ibv_mw) -> Result<(), Errno> {
     let found = begin_destroy::<Mw>(mw)?;
-    // The tag of a window of type 2 may have changed. The entry of the table is the same.
+    // A window of type 2 has another tag after each bind, for the same entry of the table.
     let table = found.pd.context().engine().device().table();
     let now = table
         .current_tag(found.tag())
@@ -81,8 +84,8 @@ pub(crate) fn destroy(mw: *mut ibv_mw) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The operation that binds a window of type 2. The program chooses the last byte of its tag with `rkey`. The
-/// rest is fixed.
+/// Returns the operation that binds a window of type 2. The last byte of `rkey`, which the program chooses, becomes
+/// the last byte of the window's tag. The other bytes stay.
 pub(crate) fn bind_operation(
     mw: *mut ibv_mw,
     rkey: u32,

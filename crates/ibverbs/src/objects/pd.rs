@@ -1,4 +1,4 @@
-//! Protection domains.
+//! Protection domains of C programs.
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
@@ -13,25 +13,27 @@ use std::sync::Arc;
 pub(crate) struct Pd {
     c: CCell<ibv_pd>,
     domain: Domain,
-    /// The program promised that one thread at a time uses what is created in it.
+    /// Whether the program promised that one thread at a time uses the objects that are created in this domain.
     single_threaded: bool,
     context: Arc<Context>,
 }
 
-/// What distinguishes a parent domain from its protection domain.
+/// The properties of a parent domain that its protection domain lacks. The default is a protection domain.
 #[derive(Debug, Default)]
 pub(crate) struct Alias {
-    /// The protection domain and the thread domain.
+    /// The protection domain, and the thread domain if there is one.
     pub(crate) uses: Uses,
+    /// Whether there is a thread domain.
     pub(crate) single_threaded: bool,
 }
 
-// SAFETY: the C structure comes first, and is not written after it was published.
+// SAFETY: `c` is the first field of a `repr(C)` structure.
 unsafe impl CObject for Pd {
     type C = ibv_pd;
 }
 
 impl Pd {
+    /// Creates an object for a protection domain of the adapter.
     pub(crate) fn new(context: &Arc<Context>, domain: Domain, alias: Alias) -> Arc<Self> {
         let c = ibv_pd { context: context.c(), handle: domain.0 };
         let Alias { uses, single_threaded } = alias;
@@ -42,10 +44,12 @@ impl Pd {
         &self.context
     }
 
+    /// Returns the protection domain of the adapter.
     pub(crate) fn domain(&self) -> Domain {
         self.domain
     }
 
+    /// Returns whether the program promised that one thread at a time uses the objects that are created in this domain.
     pub(crate) fn is_single_threaded(&self) -> bool {
         self.single_threaded
     }

@@ -1,4 +1,4 @@
-//! Shared receive queues.
+//! Shared receive queues of C programs.
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
@@ -24,20 +24,21 @@ pub(crate) struct Srq {
     context: Arc<Context>,
 }
 
-// SAFETY: the C structure comes first, and is not written after it was published.
+// SAFETY: `c` is the first field of a `repr(C)` structure.
 unsafe impl CObject for Srq {
     type C = ibv_srq;
 }
 
-/// What an XRC shared receive queue has in addition.
+/// The objects that an XRC shared receive queue uses in addition to those of a basic one.
 #[derive(Debug)]
 pub(crate) struct XrcParts {
     pub(crate) xrcd: Arc<Xrcd>,
-    /// The completion queue of messages that use it.
+    /// The completion queue for messages that are received into the shared receive queue.
     pub(crate) cq: Arc<Cq>,
 }
 
 impl Srq {
+    /// Creates a shared receive queue, and writes the granted capacities to `init`.
     pub(crate) fn new(
         pd: Arc<Pd>,
         init: &mut ibv_srq_init_attr,
@@ -77,12 +78,13 @@ impl Srq {
         &self.context
     }
 
+    /// Returns the shared receive queue of the adapter.
     pub(crate) fn inner(&self) -> &Arc<SharedReceiveQueue> {
         &self.inner
     }
 }
 
-/// Destroys a shared receive queue.
+/// Destroys a shared receive queue, after waiting until its events are acknowledged.
 pub(crate) fn destroy(c: *mut ibv_srq) -> Result<(), Errno> {
     let srq = begin_destroy::<Srq>(c)?;
     srq.context.events().remove(Subject::Srq(srq.inner.id()), c);

@@ -1,4 +1,4 @@
-//! Thread domains: a promise that one thread at a time uses what is created in it.
+//! Thread domains. By creating objects in a thread domain, a program promises that one thread at a time uses them.
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
@@ -15,7 +15,7 @@ pub(crate) struct Td {
     _context: Arc<Context>,
 }
 
-// SAFETY: the C structure comes first, and is not written after it was published.
+// SAFETY: `c` is the first field of a `repr(C)` structure.
 unsafe impl CObject for Td {
     type C = ibv_td;
 }

@@ -1,4 +1,4 @@
-//! XRC domains: sets of shared receive queues that senders address by number.
+//! XRC domains: sets of shared receive queues, which the messages of senders name by number.
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
@@ -10,21 +10,21 @@ use ironwarp_rnic::queue::XrcDomain;
 use std::ffi::c_int;
 use std::sync::{Arc, OnceLock};
 
-/// An XRC domain. Opening the same file in the same context gives the same domain. Processes cannot share
-/// one, because an adapter lives in one process.
+/// An open of an XRC domain. Opens of the same file in the same context share a domain. Processes cannot share a
+/// domain, because an adapter lives in one process.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Xrcd {
     c: CCell<ibv_xrcd>,
     inner: Arc<XrcDomain>,
-    /// The file that it was opened by.
+    /// The file that identifies the domain. `None` if the domain cannot be opened again.
     file: Option<File>,
-    /// The completion queue of receive queue pairs, whose messages complete elsewhere.
-    spare: OnceLock<Arc<Cq>>,
+    /// A completion queue for receive queue pairs, which stays empty. Created when the first queue pair needs it.
+    unused_cq: OnceLock<Arc<Cq>>,
     context: Arc<Context>,
 }
 
-// SAFETY: the C structure comes first, and is not written after it was published.
+// SAFETY: `c` is the first field of a `repr(C)` structure.
 unsafe impl CObject for Xrcd {
     type C = ibv_xrcd;
 }
@@ -37,13 +37,15 @@ pub(crate) struct File {
 }
 
 impl Xrcd {
-    /// Opens the domain of a file, with flags of open(2). Without a file, the domain cannot be opened again.
+    /// Opens the domain of a file, with flags of open(2). Without a file, creates a domain that cannot be opened again.
+    /// Fails with EINVAL if the domain exists and `flags` has O_EXCL, and with EAGAIN if it does not exist and `flags`
+    /// lacks O_CREAT.
     pub(crate) fn open(context: &Arc<Context>, file: Option<File>, flags: c_int) -> Result<Arc<Self>, Errno> {
-        // Looked up and created under one lock, so that threads that open it at once get the same domain.
-        let _one = context.open_domains();
-        let by_it =
+        // Locked from the search to the creation, so that threads that open the same file at once share a domain.
+        let _guard = context.lock_xrcd_opening();
+        let has_file =
             |xrcd: &Arc<Self>| file.is_some() && xrcd.file == file && Arc::ptr_eq(&xrcd.context, context);
-        let inner = match (all::<Self>().into_iter().find(by_it), flags) {
+        let inner = match (all::<Self>().into_iter().find(has_file), flags) {
             (Some(_), flags) if flags & libc::O_EXCL != 0 => {
                 return Err(Errno::INVALID.because("O_EXCL is set, but the XRC domain of this file exists"));
             }
@@ -52,36 +54,38 @@ impl Xrcd {
             (None, _) => XrcDomain::new(),
         };
         let c = CCell::new(ibv_xrcd { context: context.c() });
-        let (spare, context) = (OnceLock::new(), Arc::clone(context));
-        Ok(publish(Self { c, inner, file, spare, context }, Uses::default()))
+        let (unused_cq, context) = (OnceLock::new(), Arc::clone(context));
+        Ok(publish(Self { c, inner, file, unused_cq, context }, Uses::default()))
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
+    /// Returns the XRC domain of the adapter.
     pub(crate) fn inner(&self) -> &Arc<XrcDomain> {
         &self.inner
     }
 
-    /// A completion queue for queue pairs that complete nothing themselves.
-    pub(crate) fn spare_cq(&self) -> Result<Arc<Cq>, Errno> {
-        if let Some(cq) = self.spare.get() {
+    /// Returns the completion queue for receive queue pairs of this domain. The adapter requires one, but nothing
+    /// completes there: messages complete in the completion queue of the shared receive queue that they name.
+    pub(crate) fn unused_cq(&self) -> Result<Arc<Cq>, Errno> {
+        if let Some(cq) = self.unused_cq.get() {
             return Ok(Arc::clone(cq));
         }
-        let made = Cq::new(&self.context, &CqAttributes::new(16), Uses::default())?;
-        let cq = self.spare.get_or_init(|| Arc::clone(&made));
-        if !Arc::ptr_eq(cq, &made) {
-            destroy_cq(made.c())?; // another thread was faster
+        let new = Cq::new(&self.context, &CqAttributes::new(16), Uses::default())?; // any size will do
+        let cq = self.unused_cq.get_or_init(|| Arc::clone(&new));
+        if !Arc::ptr_eq(cq, &new) {
+            destroy_cq(new.c())?; // another thread has set its queue first
         }
         Ok(Arc::clone(cq))
     }
 }
 
-/// Closes an XRC domain.
+/// Closes an XRC domain. Fails with EBUSY if queue pairs or shared receive queues use it.
 pub(crate) fn close(c: *mut ibv_xrcd) -> Result<(), Errno> {
     let xrcd = destroy_object::<Xrcd>(c)?;
-    if let Some(cq) = xrcd.spare.get() {
+    if let Some(cq) = xrcd.unused_cq.get() {
         destroy_cq(cq.c())?;
     }
     Ok(())

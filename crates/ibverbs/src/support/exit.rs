@@ -1,6 +1,7 @@
-//! Closes connections when the process exits. Programs often exit without destroying their objects, so an exit handler closes
-//! connections as destroying their queue pairs would: messages that arrived are acknowledged, and messages that were sent arrive.
-//! Modules that have something to close register a hook. The handler ends by logging a summary of the injected faults.
+//! Closes connections when the process exits. Programs often exit without destroying their objects, so an exit
+//! handler closes connections as destroying their queue pairs would: messages that arrived are acknowledged, and
+//! messages that were sent arrive. Modules that have something to close register a hook. The handler ends by logging
+//! a summary of the injected faults.
 #![expect(unsafe_code, reason = "the C library calls back at exit")]
 
 use crate::support::report;
@@ -18,12 +19,13 @@ pub(crate) type Hook = fn() -> Box<dyn FnOnce(Instant)>;
 
 static HOOKS: Mutex<Vec<Hook>> = Mutex::new(Vec::new());
 
-/// The injected faults of every adapter, each with the id of the process that opened the adapter. A forked child inherits the
-/// list, and ignores the entries of its parent.
+/// The injected faults of every adapter, each with the id of the process that opened the adapter. A forked child
+/// inherits the list, and ignores the entries of its parent.
 static FAULTS: Mutex<Vec<(u32, Arc<Faults>)>> = Mutex::new(Vec::new());
 
-/// Registers the exit handler of this library, once, and the injected faults of `engine` for its summary. Called when an adapter
-/// is opened and not when the library is loaded: a program that opens no device must not be affected by this library.
+/// Registers the exit handler of this library, once, and the injected faults of `engine` for its summary. Called when
+/// an adapter is opened and not when the library is loaded: a program that opens no device must not be affected by
+/// this library.
 pub(crate) fn register(engine: &Engine) {
     static ONCE: Once = Once::new();
     if let Some(faults) = engine.device().faults() {

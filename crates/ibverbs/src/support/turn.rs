@@ -1,6 +1,6 @@
-//! A lock that one call takes and a later call releases. The extended interfaces of queue pairs and completion queues consist of
-//! sequences such as `start_poll`, `next_poll`, `end_poll`: while one thread is between start and end, other threads wait at their
-//! start.
+//! A lock that one call takes and a later call releases. The extended interfaces of queue pairs and completion queues
+//! consist of sequences such as `start_poll`, `next_poll`, `end_poll`: while one thread is between start and end,
+//! other threads wait at their start.
 
 use ironwarp_rnic::sync::{self, lock};
 use std::sync::{Condvar, Mutex};

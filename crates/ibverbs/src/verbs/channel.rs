@@ -51,6 +51,6 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
     if let Ok(cq) = find::<Cq>(cq.cast()) {
-        cq.events_acknowledged(events);
+        cq.acknowledge_events(events);
     }
 }

@@ -39,7 +39,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 /// connection manager that will connect the queue pair, if any.
 ///
 /// # Safety
-/// `attr` is valid up to `comp_mask`, with the fields that `comp_mask` names. The structure of older programs is shorter.
+/// `attr` is valid up to `comp_mask`, with the fields that `comp_mask` names. The structure of older programs is
+/// shorter.
 pub(crate) unsafe fn create_extended(
     attr: *mut ibv_qp_init_attr_ex,
     relay: Option<Arc<EventRelay>>,

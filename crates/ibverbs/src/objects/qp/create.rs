@@ -101,7 +101,7 @@ impl Parts {
         })?;
         // Each message names a shared receive queue, and completes in the completion queue of that one. The
         // completion queue of the queue pair itself stays empty.
-        let cq = xrcd.spare_cq()?;
+        let cq = xrcd.unused_cq()?;
         let (context, uses) = (Arc::clone(xrcd.context()), Uses::of(xrcd)?.and(&*cq)?);
         Ok(Self { context, pd: None, send_cq: Arc::clone(&cq), receive_cq: cq, srq: None, uses })
     }

@@ -1,5 +1,5 @@
-//! Opens an existing XRC receive queue pair by its number (`ibv_open_qp`). Each open adds a C object for the queue pair,
-//! which exists until the last of these objects is destroyed.
+//! Opens an existing XRC receive queue pair by its number (`ibv_open_qp`). Each open adds a C object for the queue
+//! pair, which exists until the last of these objects is destroyed.
 
 use super::Qp;
 use super::create::c_structure;

@@ -1,8 +1,9 @@
-//! Logs failures: one line on standard error for each, depending on the level that IRONWARP_LOG sets. The texts are those of the
-//! adapter's own errors, which native programs see as well. The functions here add which object of the program failed.
+//! Logs failures: one line on standard error for each, depending on the level that IRONWARP_LOG sets. The texts are
+//! those of the adapter's own errors, which native programs see as well. The functions here add which object of the
+//! program failed.
 //!
-//! The cause of a failure is logged once at level `warn`: with the request that failed because of it, or, if there is none, when
-//! the connection ends. Requests that are flushed as a consequence are logged at level `info`.
+//! The cause of a failure is logged once at level `warn`: with the request that failed because of it, or, if there is
+//! none, when the connection ends. Requests that are flushed as a consequence are logged at level `info`.
 //!
 //! | file | for |
 //! |---|---|
