@@ -1,4 +1,4 @@
-//! Address handles.
+//! Entry points for address handles.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
@@ -18,12 +18,13 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
     object!(find::<Pd>(pd).and_then(|pd| Ah::new(pd, attr)).map(|ah| ah.c()))
 }
 
-/// The attributes of the path back to the sender of a datagram.
-fn attr_from(wc: &ibv_wc, grh: &ibv_grh, port: u8) -> Result<ibv_ah_attr, Errno> {
+/// Returns the attributes of an address handle for replies to a received datagram, from its completion and GRH. Fails
+/// with EINVAL if the datagram was not received by this port, or has no valid GRH.
+fn reply_attr(wc: &ibv_wc, grh: &ibv_grh, port: u8) -> Result<ibv_ah_attr, Errno> {
     if wc.wc_flags & IBV_WC_GRH == 0 || port != 1 {
         return Err(Errno::INVALID.because("wc_flags lacks IBV_WC_GRH, or port_num is not 1"));
     }
-    // SAFETY: plain bytes.
+    // SAFETY: `ibv_grh` has `Grh::LEN` bytes, all of them initialised, because it has no padding.
     let bytes = unsafe { &*std::ptr::from_ref(grh).cast::<[u8; Grh::LEN]>() };
     let grh = Grh::parse(bytes).ok_or_else(|| Errno::INVALID.because("invalid GRH"))?;
     let own = GidTable::of_process()
@@ -35,7 +36,7 @@ fn attr_from(wc: &ibv_wc, grh: &ibv_grh, port: u8) -> Result<ibv_ah_attr, Errno>
         u8::try_from(own.index).map_err(|_| Errno::INVALID.because("the index of the GID is too large"))?;
     attr.grh.flow_label = grh.flow_label;
     attr.grh.traffic_class = grh.traffic_class;
-    attr.grh.hop_limit = 0xff;
+    attr.grh.hop_limit = 0xff; // the maximum, because the distance is unknown
     attr.sl = wc.sl;
     attr.is_global = 1;
     attr.port_num = port;
@@ -51,8 +52,10 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     attr: *mut ibv_ah_attr,
 ) -> c_int {
     // SAFETY: NULL, or valid by the caller's contract.
-    let (Some(wc), Some(grh)) = (unsafe { (wc.as_ref(), grh.as_ref()) }) else { return Errno::INVALID.0 };
-    let found = find::<Context>(context).and_then(|_| attr_from(wc, grh, port));
+    let (Some(wc), Some(grh)) = (unsafe { (wc.as_ref(), grh.as_ref()) }) else {
+        return code!(Err(Errno::INVALID.because("wc or grh is NULL")));
+    };
+    let found = find::<Context>(context).and_then(|_| reply_attr(wc, grh, port));
     code!(found.map(|found| {
         // SAFETY: NULL, or valid by the caller's contract.
         unsafe { put(attr, found) };
@@ -70,7 +73,7 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     let (Some(wc), Some(grh)) = (unsafe { (wc.as_ref(), grh.as_ref()) }) else {
         return object!(Err(Errno::INVALID.because("wc or grh is NULL")));
     };
-    object!(find::<Pd>(pd).and_then(|pd| Ah::new(pd, &attr_from(wc, grh, port)?)).map(|ah| ah.c()))
+    object!(find::<Pd>(pd).and_then(|pd| Ah::new(pd, &reply_attr(wc, grh, port)?)).map(|ah| ah.c()))
 }
 
 #[unsafe(no_mangle)]

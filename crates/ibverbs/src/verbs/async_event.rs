@@ -1,4 +1,4 @@
-//! Asynchronous events.
+//! Entry points for asynchronous events.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
@@ -13,8 +13,8 @@ use crate::support::object::{find, put};
 use crate::support::wake::wait;
 use std::ffi::c_int;
 
-/// Blocks here, where the program may cancel the thread: nothing with a destructor is alive, and the context
-/// is looked up again afterwards.
+/// Waits for an event. The program may cancel the thread while it waits, so nothing with a destructor is alive then:
+/// the reference to the context is dropped before, and the context is looked up again afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     if event.is_null() {
         return;
     }
-    // SAFETY: not NULL, and valid by the caller's contract.
+    // SAFETY: `event` is not NULL, and valid by the caller's contract.
     let event = unsafe { *event };
     match event.event_type {
         IBV_EVENT_QP_FATAL

@@ -1,4 +1,4 @@
-//! Completion channels.
+//! Entry points for completion channels.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
@@ -21,8 +21,8 @@ pub extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_
     destroy_code!(channel::destroy(channel))
 }
 
-/// Blocks here, where the program may cancel the thread: nothing with a destructor is alive, and the channel
-/// is looked up again afterwards.
+/// Waits for a completion event. The program may cancel the thread while it waits, so nothing with a destructor is
+/// alive then: the reference to the channel is dropped before, and the channel is looked up again afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
@@ -37,9 +37,9 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
             return minus_one!(Err(errno));
         }
         let found = without_cancellation(|| find::<Channel>(channel).ok()?.next());
-        let Some(found) = found else { continue };
+        let Some(found) = found else { continue }; // another thread took the event
         let c = found.cq();
-        // SAFETY: NULL, or valid by the caller's contract. `found` keeps the queue alive.
+        // SAFETY: both pointers are NULL or valid by the caller's contract, and `found` keeps the queue alive.
         unsafe {
             put(cq, c);
             put(cq_context, (*c).cq_context);

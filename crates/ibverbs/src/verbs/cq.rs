@@ -1,4 +1,4 @@
-//! Completion queues. Polling makes progress on the program's thread.
+//! Entry points for completion queues. A thread that polls also drives the connections of the queue.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
@@ -21,10 +21,10 @@ pub extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     vector: c_int,
 ) -> *mut ibv_cq {
-    let wanted = CqAttributes { cq_context, channel, vector, ..CqAttributes::new(cqe) };
+    let attributes = CqAttributes { cq_context, channel, vector, ..CqAttributes::new(cqe) };
     object!(
         find::<Context>(context)
-            .and_then(|context| Cq::new(&context, &wanted, Uses::default()))
+            .and_then(|context| Cq::new(&context, &attributes, Uses::default()))
             .map(|cq| cq.c().cast()),
     )
 }
@@ -36,19 +36,19 @@ pub extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
             return Err(Errno::INVALID.because(format_args!("cqe {cqe} must be between 1 and {MAX_CQE}")));
         }
         cq.inner().cq().resize(cqe.unsigned_abs() as usize).map_err(|error| Errno::INVALID.because(error))?;
-        // SAFETY: the caller must not read this field while it resizes the queue.
+        // SAFETY: `cq` keeps the structure alive. The program must not read this field while it resizes the queue.
         unsafe { (*cq.c()).cqe = cqe };
         Ok(())
     }))
 }
 
-/// Changes the moderation, which is all that can be changed. As the manual says, a count or a period of zero
-/// means no limit.
+/// Changes when the queue raises completion events: after `cq_count` completions or `cq_period` microseconds. Zero
+/// means no limit, for either (ibv_modify_cq(3)). Verbs define no other attribute.
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     code!(find::<Cq>(cq.cast()).and_then(|cq| {
         // SAFETY: NULL, or valid by the caller's contract (ibv_modify_cq(3)).
         let Some(ibv_modify_cq_attr { attr_mask, moderate }) = (unsafe { attr.as_ref() }) else {
-            return Err(Errno::INVALID.because("attr is NULL"));
+            return Err(Errno::null("attr"));
         };
         if *attr_mask != IBV_CQ_ATTR_MODERATE {
             return Err(
@@ -56,6 +56,7 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
             );
         }
         let period = Duration::from_micros(moderate.cq_period.into());
+        // For the adapter a count of zero means that every completion raises an event, which is so without any limit.
         let count = match moderate.cq_count {
             0 if !period.is_zero() => usize::MAX,
             count => count.into(),
@@ -69,17 +70,18 @@ pub extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     destroy_code!(cq::destroy(cq.cast()))
 }
 
-/// The data path: takes up to `max` completions.
+/// Takes up to `max` completions and writes them to `to`. Returns their number, or -1 if the queue has overrun. This
+/// is the data path, so the queue is not looked up in the table of live objects.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, mut to: *mut ibv_wc) -> c_int {
     let Ok(max) = usize::try_from(max) else { return -1 };
-    // SAFETY: inline code of the headers got here through the context of this queue, so it is alive.
+    // SAFETY: inline code of the headers got here through the context of this queue, so the queue is alive.
     let cq: &Cq = unsafe { find_unchecked(cq.cast()) };
     if cq.context().is_inherited() {
         return -1;
     }
     let mut failed = Vec::new();
     let polled = cq.inner().poll(max, |completion| {
-        // SAFETY: the caller has room for `max` completions, and the queue returns no more.
+        // SAFETY: the caller has room for `max` completions, and the closure runs at most `max` times.
         unsafe {
             to.write(completion::to_c(&completion));
             to = to.add(1);
@@ -88,19 +90,22 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, mut to: *mu
             failed.push(completion);
         }
     });
-    // Only now, when the queue is no longer locked.
+    // Log after `poll` has unlocked the queue, because logging is slow.
     failed.iter().for_each(report::log_failed_request);
-    // An overrun also raises an asynchronous event. What was there before it has been polled.
+    // An error is an overrun, which also raises an asynchronous event. It is returned after all completions from
+    // before the overrun have been polled.
     polled.map_or(-1, |polled| c_int::try_from(polled).unwrap_or(c_int::MAX))
 }
 
+/// Arms the queue, so that its next completion raises an event. This is the data path, like [`poll_cq`].
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: inline code of the headers got here through the context of this queue, so it is alive.
+    // SAFETY: inline code of the headers got here through the context of this queue, so the queue is alive.
     let cq: &Cq = unsafe { find_unchecked(cq.cast()) };
     if cq.context().is_inherited() {
         return Errno::INHERITED.0;
     }
     let arm = if solicited_only == 0 { Arm::Next } else { Arm::Solicited };
-    let _there = cq.inner().arm(arm);
+    // The result says whether the queue holds completions already. In C the program polls again to find that out.
+    let _ = cq.inner().arm(arm);
     0
 }

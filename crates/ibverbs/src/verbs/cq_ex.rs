@@ -1,5 +1,7 @@
-//! The extended interface of completion queues, which reads one completion at a time through functions in the
-//! queue itself.
+//! The extended interface of completion queues (`ibv_create_cq_ex`, `ibv_start_poll`, `ibv_wc_read_*`), which reads one
+//! completion at a time. Inline code of the headers calls these functions through pointers in the queue.
+//!
+//! A thread that polls has the queue's `turn` from a successful `start_poll` to `end_poll`.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
@@ -15,8 +17,8 @@ use rustix::time::{ClockId, clock_gettime};
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
-/// The fields of a completion that a program can ask for.
-const SERVED: u64 = IBV_WC_EX_WITH_BYTE_LEN
+/// The fields of a completion that a program can request, as bits of `wc_flags`.
+const SUPPORTED: u64 = IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_IMM
     | IBV_WC_EX_WITH_QP_NUM
     | IBV_WC_EX_WITH_SRC_QP
@@ -24,15 +26,17 @@ const SERVED: u64 = IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_SL
     | IBV_WC_EX_WITH_DLID_PATH_BITS
     | TIMES;
+/// The fields that are times. Completions record the time only if a program requests one of these.
 const TIMES: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
+/// Reads a clock, in nanoseconds.
 fn nanoseconds(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
-    // Neither is negative: both clocks count from a time in the past.
+    // Neither field is negative: the clocks count from a time in the past.
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// The clock of the adapter, which `ibv_query_rt_values_ex` reads, in nanoseconds.
+/// Reads the clock of the adapter, in nanoseconds. `ibv_query_rt_values_ex` reads the same clock.
 fn clock() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
@@ -44,17 +48,19 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     if attr.is_null() {
         return object!(Err(Errno::null("attr")));
     }
-    // SAFETY: valid by the caller's contract. Fields behind the mask exist if it names them.
+    // SAFETY: not NULL, and valid by the caller's contract. Fields behind the mask exist if the mask names them.
     object!(find::<Context>(context).and_then(|context| unsafe { create(&context, attr) }))
 }
 
+/// Creates a completion queue from extended attributes.
+///
 /// # Safety
-/// `attr` is valid, with the fields that its `comp_mask` names.
+/// `attr` is valid up to `comp_mask`, with the fields that `comp_mask` names.
 unsafe fn create(context: &Arc<Context>, attr: *mut ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex, Errno> {
-    // SAFETY: the fields before the mask always exist.
-    let (wanted, wc_flags, mask) = unsafe {
+    // SAFETY: the caller guarantees the fields up to the mask.
+    let (attributes, wc_flags, mask) = unsafe {
         let cqe = c_int::try_from((*attr).cqe).map_err(|_| Errno::INVALID.because("cqe is too large"))?;
-        let wanted = CqAttributes {
+        let attributes = CqAttributes {
             cq_context: (*attr).cq_context,
             channel: (*attr).channel,
             vector: c_int::try_from((*attr).comp_vector)
@@ -62,9 +68,9 @@ unsafe fn create(context: &Arc<Context>, attr: *mut ibv_cq_init_attr_ex) -> Resu
             extend: Some(fill),
             ..CqAttributes::new(cqe)
         };
-        (wanted, (*attr).wc_flags, (*attr).comp_mask)
+        (attributes, (*attr).wc_flags, (*attr).comp_mask)
     };
-    // SAFETY: read only if the mask names it.
+    // SAFETY: each field is read only if the mask names it, so it exists by the caller's contract.
     let (flags, parent) = unsafe {
         let flags = if mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { (*attr).flags } else { 0 };
         let parent = match mask & IBV_CQ_INIT_ATTR_MASK_PD {
@@ -74,24 +80,24 @@ unsafe fn create(context: &Arc<Context>, attr: *mut ibv_cq_init_attr_ex) -> Resu
         (flags, parent)
     };
     let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
-    // Overruns cannot be ignored: there is no place for completions that do not fit.
-    if wc_flags & !SERVED != 0 || mask & !known != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
+    // IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN is not supported: the queue cannot drop completions that do not fit.
+    if wc_flags & !SUPPORTED != 0 || mask & !known != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
         return Err(Errno::UNSUPPORTED.because(format_args!(
             "wc_flags {wc_flags:#x}, comp_mask {mask:#x} or flags {flags:#x} has bits that are not supported"
         )));
     }
-    // A thread domain in the parent domain makes the same promise.
+    // The program promises to poll from one thread at a time by the flag, or by a thread domain in the parent domain.
     let single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
         || parent.as_ref().is_some_and(|parent| parent.is_single_threaded());
     let uses = parent.as_deref().map_or(Ok(Uses::default()), Uses::of)?;
-    let cq = Cq::new(context, &CqAttributes { single_threaded, ..wanted }, uses)?;
+    let cq = Cq::new(context, &CqAttributes { single_threaded, ..attributes }, uses)?;
     if wc_flags & TIMES != 0 {
         cq.inner().cq().set_clock(clock);
     }
     Ok(cq.c())
 }
 
-/// Sets all functions of a queue: a program can also read fields that it did not ask for.
+/// Writes all functions to the C structure of a queue: those for fields that the program did not request work as well.
 fn fill(cq: &mut ibv_cq_ex) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);
@@ -110,17 +116,18 @@ fn fill(cq: &mut ibv_cq_ex) {
     cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
-/// Takes the next completion, for the functions that read its fields. Returns ENOENT if there is none.
+/// Takes the next completion and makes it the current one, whose fields the program reads. Returns zero, ENOENT if
+/// there is none, or EIO if the queue has overrun.
 ///
 /// # Safety
-/// `c` is a live queue, and it is the caller's turn.
+/// `c` is a live queue, and the calling thread has its turn.
 unsafe fn advance(c: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees a live queue.
     let cq: &Cq = unsafe { find_unchecked(c) };
     let mut taken = None;
     match cq.inner().poll(1, |completion| taken = Some(completion)) {
         Ok(_) => {}
-        // The queue has overrun, and everything before that has been polled.
+        // The queue has overrun, and all completions from before the overrun have been polled.
         Err(_) => return libc::EIO,
     }
     let Some(completion) = taken else { return libc::ENOENT };
@@ -128,7 +135,7 @@ unsafe fn advance(c: *mut ibv_cq_ex) -> c_int {
         report::log_failed_request(&completion);
     }
     let (wc, time) = (completion::to_c(&completion), completion.time);
-    // SAFETY: it is the caller's turn, and C reads both fields between start and end.
+    // SAFETY: only the thread that has the turn accesses `current` and these fields of the C structure.
     unsafe {
         (&raw mut (*c).wr_id).write(wc.wr_id);
         (&raw mut (*c).status).write(wc.status);
@@ -137,48 +144,54 @@ unsafe fn advance(c: *mut ibv_cq_ex) -> c_int {
     0
 }
 
+/// Takes the turn and the first completion. Without a completion, ends the turn again and returns an error.
 unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: NULL, or valid by the caller's contract.
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
         return Errno::INVALID.0;
     }
-    // SAFETY: inline code of the headers read this function from the queue, so it is alive.
+    // SAFETY: inline code of the headers read this function from the queue, so the queue is alive.
     let cq: &Cq = unsafe { find_unchecked(c) };
     if cq.context().is_inherited() {
         return Errno::INHERITED.0;
     }
     cq.turn.take();
-    // SAFETY: as above; it is this thread's turn.
-    let started = unsafe { advance(c) };
-    if started != 0 {
-        // The program does not call `end_poll` then.
+    // SAFETY: the queue is alive, and this thread has just taken the turn.
+    let errno = unsafe { advance(c) };
+    if errno != 0 {
+        // After an error the program does not call `end_poll`.
         cq.turn.release();
     }
-    started
+    errno
 }
 
+/// Takes the next completion. The turn continues even without one, because the program calls `end_poll`.
 unsafe extern "C" fn next_poll(c: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: as in `start_poll`, and it is still this thread's turn.
+    // SAFETY: called after a successful `start_poll`, so the queue is alive and this thread has the turn.
     unsafe { advance(c) }
 }
 
+/// Ends the turn.
 unsafe extern "C" fn end_poll(c: *mut ibv_cq_ex) {
-    // SAFETY: as in `start_poll`.
+    // SAFETY: called after a successful `start_poll`, so the queue is alive.
     let cq: &Cq = unsafe { find_unchecked(c) };
     cq.turn.release();
 }
 
+/// Returns the completion that the last `start_poll` or `next_poll` took.
+///
 /// # Safety
-/// As for [`advance`].
+/// `c` is a live queue, and the calling thread has its turn. It does not call [`advance`] while the result is in use.
 unsafe fn current<'c>(c: *mut ibv_cq_ex) -> &'c Current {
-    // SAFETY: guaranteed by the caller. Nothing writes it during the caller's turn.
+    // SAFETY: the caller guarantees a live queue, and that nothing writes `current`: only `advance` does, in a turn.
     unsafe { &*find_unchecked::<Cq>(c).current.get() }
 }
 
+/// Defines the functions that read a field of the current completion.
 macro_rules! readers {
     ($($name:ident: $type:ty = $field:ident;)*) => {
         $(unsafe extern "C" fn $name(c: *mut ibv_cq_ex) -> $type {
-            // SAFETY: as in `start_poll`, and it is still this thread's turn.
+            // SAFETY: called after a successful `start_poll`, so the queue is alive and this thread has the turn.
             unsafe { current(c) }.wc.$field.into()
         })*
     };
@@ -198,13 +211,14 @@ readers! {
 }
 
 unsafe extern "C" fn read_completion_ts(c: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: as in `start_poll`, and it is still this thread's turn.
+    // SAFETY: called after a successful `start_poll`, so the queue is alive and this thread has the turn.
     unsafe { current(c) }.time
 }
 
-/// The time of the completion, converted to the wall clock as it is set now.
+/// Returns the time of the completion on the wall clock, in nanoseconds. Converted with the current difference between
+/// the clocks, so a change of the wall clock since the completion shifts the result.
 unsafe extern "C" fn read_completion_wallclock_ns(c: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: as in `start_poll`, and it is still this thread's turn.
+    // SAFETY: called after a successful `start_poll`, so the queue is alive and this thread has the turn.
     let time = unsafe { current(c) }.time;
     let ago = clock().saturating_sub(time);
     nanoseconds(ClockId::Realtime).saturating_sub(ago)

@@ -1,4 +1,4 @@
-//! Finding and opening the device.
+//! Entry points to list, open and close the device.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::vtable::tables;
@@ -13,12 +13,13 @@ use std::mem::offset_of;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut ibv_device {
-    // SAFETY: two null pointers are an empty list.
+    // SAFETY: `calloc` has no precondition. The program frees the list by `ibv_free_device_list`.
     let list = unsafe { libc::calloc(2, size_of::<*mut ibv_device>()) }.cast::<*mut ibv_device>();
     if list.is_null() {
         return object!(Err(Errno::NO_MEMORY));
     }
-    // SAFETY: the list has room for two, and the pointer is NULL or valid by the caller's contract.
+    // SAFETY: the list has room for two pointers, and the second stays NULL, which ends the list. `number` is NULL or
+    // valid by the caller's contract.
     unsafe {
         list.write(the_device());
         put(number, 1);
@@ -28,11 +29,12 @@ pub unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut ib
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: from `ibv_get_device_list`, or NULL.
+    // SAFETY: the list is NULL or came from `ibv_get_device_list`, which allocates with `calloc`.
     unsafe { libc::free(list.cast()) };
 }
 
-/// Looks at nothing but the array in the structure: a program's tests may have made the device themselves.
+/// Returns the name in the structure, or NULL for NULL. Does not look the device up, because tests of some programs
+/// pass devices of their own making.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     match device.is_null() {
@@ -46,16 +48,18 @@ pub extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     find::<Device>(device).map_or(0, |_| guid())
 }
 
+/// Returns the index of the device, which is 0 for the only one, or -1.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     find::<Device>(device).map_or(-1, |_| 0)
 }
 
-/// RoCE v2 in the numbering of this function alone, `IBV_GID_TYPE_SYSFS_ROCE_V2` in the private headers of
-/// the library.
+/// The type RoCE v2 in the numbering of `ibv_query_gid_type`: `IBV_GID_TYPE_SYSFS_ROCE_V2` in private headers of
+/// rdma-core. Other functions use `IBV_GID_TYPE_ROCE_V2`, which has another value.
 const ROCE_V2: u32 = 1;
 
-/// The type of the GID at an index. A private function of the library that pyverbs and ibv_devinfo use.
+/// Writes the type of the GID at an index. Fails with ENOENT if the entry is unused. A private function of rdma-core,
+/// which pyverbs and ibv_devinfo call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -63,11 +67,11 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     index: u32,
     kind: *mut u32,
 ) -> c_int {
-    let there = find::<Context>(context).is_ok() && port == 1;
+    let is_valid = find::<Context>(context).is_ok() && port == 1;
     let Ok(Some(_)) = GidTable::of_process().get(index as usize) else {
         return minus_one!(Err(Errno(libc::ENOENT)));
     };
-    if !there {
+    if !is_valid {
         return minus_one!(Err(Errno::INVALID));
     }
     // SAFETY: NULL, or valid by the caller's contract.
@@ -80,6 +84,7 @@ pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     object!(find::<Device>(device).and_then(|_| Context::open(tables())).map(|context| context.c()))
 }
 
+/// Closes a context. Unlike other destroy verbs, this one does not fail while other objects use the context.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     destroy_code!(remove_object::<Context>(context).map(drop))

@@ -1,4 +1,4 @@
-//! Device memory.
+//! Entry points for device memory.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
@@ -16,7 +16,8 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 ) -> *mut ibv_dm {
     // SAFETY: NULL, or valid by the caller's contract.
     let Some(attr) = (unsafe { attr.as_ref() }) else { return object!(Err(Errno::null("attr"))) };
-    // A child may allocate from a device that its parent opened, because it is only memory.
+    // `find_any`: a forked child may allocate from a device that its parent opened, because this needs no thread of
+    // the adapter.
     object!(find_any::<Context>(context).and_then(|context| {
         if attr.comp_mask != 0 {
             return Err(Errno::UNSUPPORTED.because("comp_mask has bits that are not supported"));
@@ -32,7 +33,8 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     destroy_code!(destroy_object::<Dm>(dm).map(drop))
 }
 
-/// Registers device memory. Addresses in the region count from its start.
+/// Registers device memory. Requests refer to the memory by its offset in the region, because the program does not know
+/// its address, so the program must pass IBV_ACCESS_ZERO_BASED.
 pub(crate) unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
@@ -42,7 +44,6 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 ) -> *mut ibv_mr {
     object!(find::<Pd>(pd).and_then(|pd| {
         let dm = find::<Dm>(dm)?;
-        // The program does not know the address.
         if access & IBV_ACCESS_ZERO_BASED == 0 {
             return Err(Errno::INVALID);
         }

@@ -1,5 +1,5 @@
-//! Preparing for fork. With hardware, pages that the adapter accesses by DMA must not be copied on write.
-//! This adapter accesses memory as any thread does, so there is nothing to prepare.
+//! Calls by which programs prepare memory for fork, which do nothing. Pages that hardware accesses by DMA must not be
+//! copied on write. This adapter accesses memory like any thread of the process, so there is nothing to prepare.
 #![expect(unsafe_code, reason = "exports symbols")]
 
 use crate::abi::{IBV_FORK_UNNEEDED, ibv_fork_status};
@@ -15,13 +15,13 @@ pub extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
     IBV_FORK_UNNEEDED
 }
 
-/// Excludes a range from children.
+/// Would exclude a range of memory from child processes. Does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
 }
 
-/// Includes a range in children again.
+/// Would include a range of memory in child processes again. Does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
     0

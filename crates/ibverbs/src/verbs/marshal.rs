@@ -1,5 +1,5 @@
-//! Conversion between the structures of the kernel and those of the headers. Programs that talk to the
-//! kernel's connection manager themselves call these functions; this library does not.
+//! Converts between the structures of the kernel and those of the headers. Programs that use the kernel's connection
+//! manager directly call these functions. This library does not.
 #![expect(unsafe_code, reason = "takes pointers from C")]
 
 use crate::abi::*;
@@ -8,7 +8,7 @@ use crate::abi::*;
 /// Each pointer is NULL or valid for its type, and they do not overlap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(to: *mut ibv_ah_attr, from: *const ib_uverbs_ah_attr) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: each pointer is NULL or valid, and they do not overlap, by the caller's contract.
     if let (Some(to), Some(from)) = unsafe { (to.as_mut(), from.as_ref()) } {
         ah_attr(to, from);
     }
@@ -18,7 +18,7 @@ pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(to: *mut ibv_ah_attr, from: 
 /// Each pointer is NULL or valid for its type, and they do not overlap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: *const ib_uverbs_qp_attr) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: each pointer is NULL or valid, and they do not overlap, by the caller's contract.
     if let (Some(to), Some(from)) = unsafe { (to.as_mut(), from.as_ref()) } {
         qp_attr(to, from);
     }
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     to: *mut ibv_sa_path_rec,
     from: *const ib_user_path_rec,
 ) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: each pointer is NULL or valid, and they do not overlap, by the caller's contract.
     if let (Some(to), Some(from)) = unsafe { (to.as_mut(), from.as_ref()) } {
         path_rec_from(to, from);
     }
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
 /// Each pointer is NULL or valid for its type, and they do not overlap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(to: *mut ib_user_path_rec, from: *const ibv_sa_path_rec) {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: each pointer is NULL or valid, and they do not overlap, by the caller's contract.
     if let (Some(to), Some(from)) = unsafe { (to.as_mut(), from.as_ref()) } {
         path_rec_to(to, from);
     }
@@ -54,13 +54,15 @@ macro_rules! copy {
     };
 }
 
+/// Converts the attributes of an address handle from the kernel's structure.
 fn ah_attr(to: &mut ibv_ah_attr, from: &ib_uverbs_ah_attr) {
     to.grh.dgid.raw = from.grh.dgid;
     copy!(to.grh, from.grh; flow_label sgid_index hop_limit traffic_class);
     copy!(to, from; dlid sl src_path_bits static_rate is_global port_num);
 }
 
-/// Leaves `rate_limit`, which the kernel's structure lacks, and `qp_state`, as the real library does.
+/// Converts the attributes of a queue pair from the kernel's structure. Does not change `rate_limit`, which the
+/// kernel's structure lacks, nor `qp_state`, which the real library does not convert either.
 fn qp_attr(to: &mut ibv_qp_attr, from: &ib_uverbs_qp_attr) {
     copy!(to, from; cur_qp_state path_mtu path_mig_state qkey rq_psn sq_psn dest_qp_num qp_access_flags);
     ah_attr(&mut to.ah_attr, &from.ah_attr);
@@ -70,6 +72,7 @@ fn qp_attr(to: &mut ibv_qp_attr, from: &ib_uverbs_qp_attr) {
     copy!(to, from; min_rnr_timer port_num timeout retry_cnt rnr_retry alt_port_num alt_timeout);
 }
 
+/// Converts a path record from the kernel's structure.
 fn path_rec_from(to: &mut ibv_sa_path_rec, from: &ib_user_path_rec) {
     to.dgid.raw = from.dgid;
     to.sgid.raw = from.sgid;
@@ -80,8 +83,9 @@ fn path_rec_from(to: &mut ibv_sa_path_rec, from: &ib_user_path_rec) {
     copy!(to, from; packet_life_time_selector packet_life_time preference);
 }
 
+/// Converts a path record to the kernel's structure.
 fn path_rec_to(to: &mut ib_user_path_rec, from: &ibv_sa_path_rec) {
-    // SAFETY: both members of the union are plain bytes.
+    // SAFETY: `ibv_gid` is a union of sixteen bytes and two integers, so all its bytes are initialised.
     (to.dgid, to.sgid) = unsafe { (from.dgid.raw, from.sgid.raw) };
     to.raw_traffic = from.raw_traffic.cast_unsigned();
     to.reversible = from.reversible.cast_unsigned();

@@ -2,16 +2,16 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | `device`, `query` | finding and opening the device; its attributes and those of its port |
+//! | `device`, `query` | listing and opening the device; attributes of the device and its port |
 //! | `pd`, `td`, `mr`, `mw`, `dm`, `buf` | domains and memory |
 //! | `cq`, `cq_ex`, `channel`, `async_event` | completions and events |
 //! | `qp`, `srq`, `xrc`, `ah` | queue pairs, shared receive queues, XRC domains, address handles |
-//! | `work_request`, `post`, `qp_ex` | work requests: converting them, posting a chain, building them by calls |
-//! | `import` | importing objects of another part of the program |
+//! | `work_request`, `post`, `qp_ex` | converting work requests, posting a chain, building and posting by extended calls |
+//! | `import` | importing objects that another part of the program created |
 //! | `vtable` | the tables of functions that inline code of the headers calls |
 //! | [`text`] | names of statuses and events, link rates |
-//! | [`fork`] | preparing for fork |
-//! | [`sysfs`], [`marshal`] | helpers that are not verbs |
+//! | [`fork`] | calls that prepare memory for fork |
+//! | [`sysfs`], [`marshal`] | reading files of sysfs; converting structures of the kernel |
 //! | `unsupported` | functions that fail with EOPNOTSUPP |
 
 pub(crate) mod ah;

@@ -1,4 +1,4 @@
-//! Registering memory.
+//! Entry points for memory regions.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
@@ -10,6 +10,7 @@ use crate::support::object::{CObject, find};
 use ironwarp_wire::Tag;
 use std::ffi::{c_int, c_uint, c_void};
 
+/// Registers a range of memory in a protection domain, and returns the new region.
 fn register(pd: *mut ibv_pd, range: Range, access: c_uint) -> Result<*mut ibv_mr, Errno> {
     find::<Pd>(pd).and_then(|pd| {
         if range.len == 0 {
@@ -48,26 +49,28 @@ pub extern "C" fn ibv_reg_mr_iova2(
     object!(register(pd, Range { addr: addr as u64, len, start: iova }, access))
 }
 
-/// Registers the memory that a structure describes.
+/// Registers the memory that `attr` describes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
     if attr.is_null() {
         return object!(Err(Errno::null("mr_init_attr")));
     }
-    // SAFETY: valid by the caller's contract, with the fields that its `comp_mask` names.
+    // SAFETY: not NULL, and valid by the caller's contract, with the fields that its `comp_mask` names.
     object!(unsafe { register_described(pd, attr) })
 }
 
+/// Checks the attributes of `ibv_reg_mr_ex`, and registers the memory that they describe.
+///
 /// # Safety
-/// `attr` is valid, with the fields that its `comp_mask` names.
+/// `attr` is valid up to `comp_mask`, with the fields that `comp_mask` names.
 unsafe fn register_described(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> Result<*mut ibv_mr, Errno> {
-    // SAFETY: these fields always exist.
+    // SAFETY: the caller guarantees the fields up to the mask.
     let (len, access, mask) = unsafe { ((*attr).length, (*attr).access.cast_unsigned(), (*attr).comp_mask) };
-    let of_file = IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET;
-    if mask & IBV_REG_MR_MASK_BUF != 0 && mask & of_file != 0 {
+    let file_bits = IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET;
+    if mask & IBV_REG_MR_MASK_BUF != 0 && mask & file_bits != 0 {
         return Err(Errno::INVALID.because("comp_mask: IBV_REG_MR_MASK_BUF excludes _FD and _FD_OFFSET"));
     }
-    if mask & of_file != 0 {
+    if mask & file_bits != 0 {
         return Err(Errno::UNSUPPORTED.because("memory of other devices cannot be registered: copy it"));
     }
     if mask & IBV_REG_MR_MASK_DMAH != 0 {
@@ -79,21 +82,21 @@ unsafe fn register_described(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> Re
     if mask & IBV_REG_MR_MASK_ADDR == 0 {
         return Err(Errno::INVALID.because("comp_mask lacks IBV_REG_MR_MASK_ADDR"));
     }
-    // SAFETY: the mask names it, here and below.
+    // SAFETY: the mask names this field, so it exists by the caller's contract.
     let addr = unsafe { (*attr).addr } as u64;
     if mask & IBV_REG_MR_MASK_BUF != 0 {
-        // SAFETY: as above.
+        // SAFETY: the mask names this field, so it exists by the caller's contract.
         find::<Buf>(unsafe { (*attr).buf })?.check(pd, addr, len)?;
     }
     let start = match mask & IBV_REG_MR_MASK_IOVA {
         0 => addr,
-        // SAFETY: as above.
+        // SAFETY: the mask names this field, so it exists by the caller's contract.
         _ => unsafe { (*attr).iova },
     };
     register(pd, Range { addr, len, start }, access)
 }
 
-/// Registers a range of memory from `ibv_alloc_buf`.
+/// Registers a range of a buffer from `ibv_alloc_buf`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_reg_buf_mr(
     pd: *mut ibv_pd,
@@ -124,7 +127,8 @@ pub extern "C" fn ibv_rereg_mr(
         0 => mr.reregister(flags, pd, Range { addr, len, start: addr }, access),
         rest => Err(Errno::INVALID.because(format_args!("flags has unknown bits {rest:#x}"))),
     });
-    // Unlike other verbs, this one returns at which step it failed. The region is unchanged then.
+    // Unlike other verbs, this one returns a code for the step that failed. This code says that the region is
+    // unchanged.
     match result {
         Ok(()) => 0,
         Err(errno) => {
@@ -139,7 +143,8 @@ pub extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     destroy_code!(mr::destroy(mr))
 }
 
-/// A hint to page memory in. All memory is pageable, so this only checks that it is registered.
+/// Checks that the memory is registered in the domain. The call is a hint to page memory in, which is not necessary:
+/// the adapter accesses memory like any thread of the process.
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: ibv_advise_mr_advice,
@@ -154,7 +159,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     if list.is_null() || count == 0 {
         return Errno::INVALID.0;
     }
-    // SAFETY: the list has that many elements by the caller's contract.
+    // SAFETY: `list` is not NULL, and has `count` elements by the caller's contract.
     let list = unsafe { std::slice::from_raw_parts(list, count as usize) };
     let table = pd.context().engine().device().table();
     let known = list.iter().all(|sge| {

@@ -1,4 +1,4 @@
-//! Memory windows.
+//! Entry points for memory windows.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
@@ -25,7 +25,8 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     destroy_code!(mw::destroy(mw))
 }
 
-/// Binds a window of type 1. Each binding changes its tag, which the program reads from the window.
+/// Posts a request that binds a window of type 1. The binding gives the window a new tag, which the program reads from
+/// the C structure after this call.
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: NULL, or valid by the caller's contract.
     let Some(bind) = (unsafe { bind.as_ref() }) else { return code!(Err(Errno::null("mw_bind"))) };
@@ -44,7 +45,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
             fence: bind.send_flags & IBV_SEND_FENCE != 0,
             ..WorkRequest::new(bind.wr_id, operation, Data::Memory(Sges::default()))
         };
-        let next = next_tag(window.tag());
+        let next = next_tag(window.tag()); // the tag that the adapter will give the window
         pair.post_send(vec![request])?;
         window.set_tag(next);
         Ok(())

@@ -1,4 +1,4 @@
-//! Protection domains.
+//! Entry points for protection domains.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;

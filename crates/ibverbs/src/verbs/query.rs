@@ -1,4 +1,4 @@
-//! Attributes of the device and its port.
+//! Queries of the device and its port: attributes, GIDs, P_Keys, clock.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
@@ -12,12 +12,15 @@ use ironwarp_engine::gid::{GidEntry, GidTable, MAX_GIDS};
 use std::ffi::c_int;
 use std::ptr;
 
-/// The default partition with full membership, which every port has. In network byte order.
+/// The P_Key of the default partition with full membership, which every port has. Its bytes are equal, so network byte
+/// order does not matter.
 const PKEY: u16 = 0xffff;
-/// 1 GiB, as on RoCE and InfiniBand.
+/// Maximum length of a message in bytes, as on RoCE and InfiniBand.
 const MAX_MESSAGE: u32 = 1 << 30;
-/// Not the identifier of a hardware vendor.
+/// `vendor_id` of the device: the letters IWR, which are not the identifier of a hardware vendor.
 const VENDOR: u32 = 0x49_57_52;
+
+/// Returns the attributes of the device. Limits that no module enforces are arbitrary large numbers.
 fn device_attr(context: &Context) -> ibv_device_attr {
     let config = context.engine().config();
     let mut attr = ibv_device_attr::zeroed();
@@ -63,10 +66,11 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     attr
 }
 
+/// Returns the extended attributes of the device.
 fn device_attr_ex(context: &Context) -> ibv_device_attr_ex {
     let mut attr = ibv_device_attr_ex::zeroed();
     attr.orig_attr = device_attr(context);
-    // No page is pinned, so any page may come and go.
+    // Registration pins no pages, so all memory behaves like memory with on-demand paging.
     let all = IBV_ODP_SUPPORT_SEND
         | IBV_ODP_SUPPORT_RECV
         | IBV_ODP_SUPPORT_WRITE
@@ -88,6 +92,7 @@ fn device_attr_ex(context: &Context) -> ibv_device_attr_ex {
     attr
 }
 
+/// Returns the attributes of the port.
 fn port_attr() -> Result<ibv_port_attr, Errno> {
     let mut attr = ibv_port_attr::zeroed();
     let active = GidTable::of_process().port_is_active()?;
@@ -100,28 +105,30 @@ fn port_attr() -> Result<ibv_port_attr, Errno> {
     attr.pkey_tbl_len = 1;
     attr.lid = lid()?;
     attr.max_vl_num = 1;
-    attr.active_width = 2; // 4 lanes
-    attr.active_speed = 32; // of 25 Gb/s, an arbitrary value: TCP has no link speed
+    // 4 lanes of 25 Gb/s, an arbitrary value because TCP has no link speed. `PORT_SPEED` is the same.
+    attr.active_width = 2;
+    attr.active_speed = 32;
     attr.active_speed_ex = 32;
     attr.phys_state = if active { 5 } else { 3 }; // LinkUp, Disabled
     attr.link_layer = IBV_LINK_LAYER_ETHERNET;
     Ok(attr)
 }
 
-/// Copies a structure into a caller's buffer of `room` bytes: truncated if the buffer is shorter, and
-/// followed by zeros if it is longer.
+/// Copies a structure into a caller's buffer of `room` bytes: truncated if the buffer is shorter, and followed by
+/// zeros if it is longer. The structures of programs that were built against other releases differ in length.
 ///
 /// # Safety
-/// `to` has room for `room` bytes.
+/// `to` is valid for writes of `room` bytes.
 unsafe fn write_part<T>(from: &T, to: *mut T, room: usize) {
     let len = room.min(size_of::<T>());
-    // SAFETY: both have `len` bytes, and the buffer has `room`.
+    // SAFETY: `from` has at least `len` bytes, and `to` has `room`, which is at least `len`.
     unsafe {
         ptr::copy_nonoverlapping(ptr::from_ref(from).cast::<u8>(), to.cast::<u8>(), len);
         ptr::write_bytes(to.cast::<u8>().add(len), 0, room - len);
     }
 }
 
+/// Checks that the context exists and that the port is 1, the only one.
 fn check_port(context: *mut ibv_context, port: u8) -> Result<(), Errno> {
     find_any::<Context>(context)?;
     if port == 1 { Ok(()) } else { Err(Errno::INVALID.because(format_args!("port_num {port} must be 1"))) }
@@ -149,7 +156,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         return Errno::INVALID.0;
     }
     code!(find_any::<Context>(context).map(|context| {
-        // SAFETY: it has that much room by the caller's contract.
+        // SAFETY: `attr` is not NULL and has `room` bytes, by the caller's contract.
         unsafe { write_part(&device_attr_ex(&context), attr, room) };
     }))
 }
@@ -161,22 +168,23 @@ pub(crate) unsafe extern "C" fn query_port(
     room: usize,
 ) -> c_int {
     if attr.is_null() {
-        return Errno::INVALID.0;
+        return code!(Err(Errno::null("port_attr")));
     }
     code!(check_port(context, port).and_then(|()| port_attr()).map(|found| {
-        // SAFETY: it has that much room by the caller's contract.
+        // SAFETY: `attr` is not NULL and has `room` bytes, by the caller's contract.
         unsafe { write_part(&found, attr, room) };
     }))
 }
 
-/// The exported function, for programs whose headers have a shorter structure.
+/// The exported function, which only programs call that were built against headers with a shorter structure. Newer
+/// headers call `query_port` through the table of the context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
     port: u8,
     attr: *mut _compat_ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the structure of such programs has that many bytes.
+    // SAFETY: NULL, or a structure of which this many bytes exist, by the caller's contract.
     unsafe { query_port(context, port, attr.cast(), COMPAT_PORT_ATTR_LEN) }
 }
 
@@ -189,7 +197,7 @@ pub unsafe extern "C" fn ibv_query_port_speed(
     port: u32,
     speed: *mut u64,
 ) -> c_int {
-    let port = u8::try_from(port).unwrap_or(0);
+    let port = u8::try_from(port).unwrap_or(0); // 0 is invalid, like every number above 255
     code_and_errno!(check_port(context, port).map(|()| {
         // SAFETY: NULL, or valid by the caller's contract.
         unsafe { put(speed, PORT_SPEED) };
@@ -218,24 +226,27 @@ pub unsafe extern "C" fn ibv_query_pkey(
     index: c_int,
     pkey: *mut u16,
 ) -> c_int {
-    let there = if index == 0 {
-        Ok(())
-    } else {
-        Err(Errno::INVALID.because(format_args!("no P_Key at index {index}")))
+    let check_index = || match index {
+        0 => Ok(()),
+        _ => Err(Errno::INVALID.because(format_args!("no P_Key at index {index}"))),
     };
-    minus_one!(check_port(context, port).and(there).map(|()| {
+    minus_one!(check_port(context, port).and_then(|()| check_index()).map(|()| {
         // SAFETY: NULL, or valid by the caller's contract.
         unsafe { put(pkey, PKEY) };
     }))
 }
 
+/// Returns the index of a P_Key, which is 0 for the only one, or -1.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
-    let there =
-        if pkey == PKEY { Ok(()) } else { Err(Errno::INVALID.because(format_args!("no P_Key {pkey:#x}"))) };
-    minus_one!(check_port(context, port).and(there))
+    let check_key = || match pkey {
+        PKEY => Ok(()),
+        _ => Err(Errno::INVALID.because(format_args!("no P_Key {pkey:#x}"))),
+    };
+    minus_one!(check_port(context, port).and_then(|()| check_key()))
 }
 
+/// Converts an entry of the GID table to C.
 fn entry_to_c(entry: &GidEntry) -> ibv_gid_entry {
     ibv_gid_entry {
         gid: ibv_gid { raw: entry.gid.to_bytes() },
@@ -258,15 +269,16 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     if flags != 0 || size != size_of::<ibv_gid_entry>() || entry.is_null() {
         return Errno::UNSUPPORTED.0;
     }
-    let port = u8::try_from(port).unwrap_or(0);
+    let port = u8::try_from(port).unwrap_or(0); // 0 is invalid, like every number above 255
     let found = check_port(context, port).and_then(|()| Ok(GidTable::of_process().get(index as usize)?));
     code!(found.and_then(|found| found.ok_or(Errno(libc::ENODATA))).map(|found| {
-        // SAFETY: valid by the caller's contract.
+        // SAFETY: not NULL, and valid by the caller's contract.
         unsafe { put(entry, entry_to_c(&found)) };
     }))
 }
 
-/// Returns the number of entries written, or a negative errno.
+/// Writes the entries of the GID table that are in use. Returns their number, or a negative errno: -EINVAL if there
+/// are more than `room`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
@@ -285,7 +297,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         Ok(found) if found.len() > room || entries.is_null() => refuse(Errno::INVALID),
         Ok(found) => {
             for (at, entry) in found.iter().enumerate() {
-                // SAFETY: the caller has room for all entries.
+                // SAFETY: `entries` is not NULL, and has room for `room` entries, which is enough for all.
                 unsafe { entries.add(at).write(entry_to_c(entry)) };
             }
             isize::try_from(found.len()).unwrap_or(isize::MAX)
@@ -306,7 +318,8 @@ pub(crate) unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mu
     0
 }
 
-/// Whether data is guaranteed to become visible in order. It is not, although TCP delivers it in order.
+/// Returns whether received data is guaranteed to become visible in memory in order. It is not, although TCP delivers
+/// the bytes in order.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_query_qp_data_in_order(_: *mut ibv_qp, _: ibv_wr_opcode, _: u32) -> c_int {
     0

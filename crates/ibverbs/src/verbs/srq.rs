@@ -1,4 +1,4 @@
-//! Shared receive queues.
+//! Entry points for shared receive queues, except for the data path.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
@@ -14,9 +14,9 @@ use std::ffi::c_int;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     if init.is_null() {
-        return object!(Err(Errno::null("init")));
+        return object!(Err(Errno::null("srq_init_attr")));
     }
-    // SAFETY: valid by the caller's contract.
+    // SAFETY: not NULL, and valid by the caller's contract.
     let init = unsafe { &mut *init };
     object!(find::<Pd>(pd).and_then(|pd| Srq::new(pd, init, None)).map(|srq| srq.c()))
 }
@@ -28,14 +28,16 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     if attr.is_null() {
         return object!(Err(Errno::null("attr")));
     }
-    // SAFETY: valid by the caller's contract. Fields behind the mask exist if it names them.
+    // SAFETY: not NULL, and valid by the caller's contract. Fields behind the mask exist if the mask names them.
     unsafe { object!(create_extended(attr)) }
 }
 
+/// Creates a basic or XRC shared receive queue from extended attributes, and writes the granted capacities to them.
+///
 /// # Safety
-/// `attr` is valid, with the fields that its `comp_mask` names.
+/// `attr` is valid up to `comp_mask`, with the fields that `comp_mask` names.
 unsafe fn create_extended(attr: *mut ibv_srq_init_attr_ex) -> Result<*mut ibv_srq, Errno> {
-    // SAFETY: guaranteed by the caller. Both forms begin with the same fields.
+    // SAFETY: the caller guarantees the fields of `ibv_srq_init_attr`, with which the structure begins, and the mask.
     let (mut init, mask) = unsafe { (attr.cast::<ibv_srq_init_attr>().read(), (*attr).comp_mask) };
     let known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
     if mask & !known != 0 {
@@ -43,7 +45,7 @@ unsafe fn create_extended(attr: *mut ibv_srq_init_attr_ex) -> Result<*mut ibv_sr
             Errno::UNSUPPORTED.because(format_args!("comp_mask {mask:#x} has bits that are not supported"))
         );
     }
-    // SAFETY: read only if the mask names it.
+    // SAFETY: each field is read only if the mask names it, so it exists by the caller's contract.
     let (kind, pd) = unsafe {
         let kind = if mask & IBV_SRQ_INIT_ATTR_TYPE != 0 { (*attr).srq_type } else { IBV_SRQT_BASIC };
         let pd = if mask & IBV_SRQ_INIT_ATTR_PD != 0 { (*attr).pd } else { std::ptr::null_mut() };
@@ -58,7 +60,7 @@ unsafe fn create_extended(attr: *mut ibv_srq_init_attr_ex) -> Result<*mut ibv_sr
                     "an XRC shared receive queue requires IBV_SRQ_INIT_ATTR_XRCD and IBV_SRQ_INIT_ATTR_CQ",
                 ));
             }
-            // SAFETY: the mask names it.
+            // SAFETY: the mask names both fields, so they exist by the caller's contract.
             unsafe {
                 Some(XrcParts { xrcd: find::<Xrcd>((*attr).xrcd)?, cq: find::<Cq>((*attr).cq.cast())? })
             }
@@ -70,7 +72,7 @@ unsafe fn create_extended(attr: *mut ibv_srq_init_attr_ex) -> Result<*mut ibv_sr
         }
     };
     let srq = Srq::new(pd, &mut init, xrc)?;
-    // SAFETY: valid by the caller's contract. Returns what was granted.
+    // SAFETY: the field exists in every form of the structure, by the caller's contract.
     unsafe { (*attr).attr = init.attr };
     Ok(srq.c())
 }
@@ -84,11 +86,8 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
-    if attr.is_null() {
-        return Errno::INVALID.0;
-    }
-    // SAFETY: valid by the caller's contract.
-    let attr = unsafe { &*attr };
+    // SAFETY: NULL, or valid by the caller's contract.
+    let Some(attr) = (unsafe { attr.as_ref() }) else { return code!(Err(Errno::null("srq_attr"))) };
     let mask = mask.cast_unsigned();
     code!(find::<Srq>(srq).and_then(|srq| {
         if mask & IBV_SRQ_MAX_WR != 0 {

@@ -1,6 +1,6 @@
-//! Thread domains and parent domains. A thread domain is a promise that one thread at a time uses what is
-//! created in it. A parent domain is an alias of a protection domain that adds a thread domain, or functions
-//! from which a provider allocates its queues. This provider does not use those.
+//! Entry points for thread domains and parent domains. By creating objects in a thread domain, a program promises that
+//! one thread at a time uses them. A parent domain is an alias of a protection domain, with a thread domain or with
+//! functions by which a provider allocates memory for its queues. This provider does not call these functions.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
@@ -37,19 +37,22 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     if attr.is_null() {
         return object!(Err(Errno::null("attr")));
     }
-    // SAFETY: valid by the caller's contract. Fields behind the mask exist if it names them.
+    // SAFETY: not NULL, and valid by the caller's contract. Fields behind the mask exist if the mask names them.
     object!(find::<Context>(context).and_then(|context| unsafe { create(&context, attr) }))
 }
 
+/// Creates a parent domain.
+///
 /// # Safety
-/// `attr` is valid, with the fields that its `comp_mask` names.
+/// `attr` is valid up to `comp_mask`, with the fields that `comp_mask` names.
 unsafe fn create(
     context: &Arc<Context>,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> Result<*mut ibv_pd, Errno> {
-    // SAFETY: these fields always exist.
+    // SAFETY: the caller guarantees the fields up to the mask.
     let (pd, td, mask) = unsafe { ((*attr).pd, (*attr).td, (*attr).comp_mask) };
-    // In a confidential guest, devices need unprotected memory. Here the kernel's sockets take any memory.
+    // ALLOW_CC_UNPROTECTED_ALLOC is for devices that cannot access the protected memory of a confidential guest. Here
+    // the kernel's sockets access any memory, so the flag has no effect.
     let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
         | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
         | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
@@ -57,7 +60,7 @@ unsafe fn create(
         return Err(Errno::UNSUPPORTED.because("comp_mask has bits that are not supported"));
     }
     if mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS != 0 {
-        // SAFETY: the mask names them. One without the other could not free what it allocated.
+        // SAFETY: the mask names both fields, so they exist by the caller's contract.
         let (alloc, free) = unsafe { ((*attr).alloc, (*attr).free) };
         if alloc.is_some() != free.is_some() {
             return Err(Errno::INVALID);

@@ -1,11 +1,11 @@
-//! Names of enumeration values, and conversion of link rates. People and scripts read these names, so they
-//! are exactly those of the real libraries.
+//! Names of enumeration values, and conversion of link rates. Users and scripts read these names, so the names are
+//! exactly those of the real libraries.
 #![expect(unsafe_code, reason = "exports symbols")]
 
 use crate::abi::*;
 use std::ffi::{CStr, c_char, c_int};
 
-/// Indexed by `ibv_wc_status`.
+/// Names of completion statuses, indexed by `ibv_wc_status`.
 const STATUSES: [&CStr; 24] = [
     c"success",
     c"local length error",
@@ -33,7 +33,7 @@ const STATUSES: [&CStr; 24] = [
     c"TM software rendezvous",
 ];
 
-/// Indexed by `ibv_wr_opcode`, in which two values are unused.
+/// Names of opcodes, indexed by `ibv_wr_opcode`, in which two values are unused.
 const OPCODES: [Option<&CStr>; 16] = [
     Some(c"rdma-write"),
     Some(c"rdma-write-with-imm"),
@@ -53,7 +53,7 @@ const OPCODES: [Option<&CStr>; 16] = [
     Some(c"atomic-write"),
 ];
 
-/// Indexed by `ibv_event_type`.
+/// Names of asynchronous events, indexed by `ibv_event_type`.
 const EVENTS: [&CStr; 21] = [
     c"CQ error",
     c"local work queue catastrophic error",
@@ -78,11 +78,11 @@ const EVENTS: [&CStr; 21] = [
     c"Device link speed change",
 ];
 
-/// Indexed by `ibv_port_state`.
+/// Names of port states, indexed by `ibv_port_state`.
 const PORT_STATES: [&CStr; 6] =
     [c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer"];
 
-/// Indexed by `ibv_node_type`, which has no value 0.
+/// Names of node types, indexed by `ibv_node_type`, which has no value 0.
 const NODE_TYPES: [&CStr; 8] = [
     UNKNOWN,
     c"InfiniBand channel adapter",
@@ -94,8 +94,8 @@ const NODE_TYPES: [&CStr; 8] = [
     c"unspecified",
 ];
 
-/// Indexed by `rdma_cm_event_type`: the names of the constants. Later events have no name in librdmacm
-/// either.
+/// Names of connection manager events, indexed by `rdma_cm_event_type`. Events with higher values have no name in
+/// librdmacm either.
 const CM_EVENTS: [&CStr; 18] = [
     c"RDMA_CM_EVENT_ADDR_RESOLVED",
     c"RDMA_CM_EVENT_ADDR_ERROR",
@@ -120,7 +120,8 @@ const CM_EVENTS: [&CStr; 18] = [
 const UNKNOWN: &CStr = c"unknown";
 const UNKNOWN_CM_EVENT: &CStr = c"UNKNOWN EVENT";
 
-/// A link rate, its Mbit/s, and the multiple of 2.5 Gbit/s if it is defined as one.
+/// The link rates: the constant, the rate in Mbit/s, and the multiple of 2.5 Gbit/s that `ibv_rate_to_mult` defines
+/// for it, if any.
 const RATES: [(ibv_rate, c_int, Option<c_int>); 23] = [
     (IBV_RATE_2_5_GBPS, 2_500, Some(1)),
     (IBV_RATE_5_GBPS, 5_000, Some(2)),
@@ -152,11 +153,11 @@ pub extern "C" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char {
     name(&STATUSES, status, UNKNOWN)
 }
 
-/// Since rdma-core 56. The real function returns NULL for unknown values.
+/// Returns the name of an opcode. The real function, which exists since rdma-core 56, returns NULL for unknown values.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
-    let opcode = usize::try_from(opcode).ok().and_then(|opcode| OPCODES.get(opcode).copied());
-    opcode.flatten().unwrap_or(UNKNOWN).as_ptr()
+    let name = usize::try_from(opcode).ok().and_then(|opcode| OPCODES.get(opcode).copied());
+    name.flatten().unwrap_or(UNKNOWN).as_ptr()
 }
 
 #[unsafe(no_mangle)]
@@ -179,31 +180,31 @@ pub extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
     name(&CM_EVENTS, event, UNKNOWN_CM_EVENT)
 }
 
-/// The multiple of 2.5 Gbit/s, or -1.
+/// Returns a rate as a multiple of 2.5 Gbit/s, or -1 if the rate has none.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rate_to_mult(rate: ibv_rate) -> c_int {
     RATES.iter().find(|row| row.0 == rate).and_then(|row| row.2).unwrap_or(-1)
 }
 
-/// The rate of a multiple of 2.5 Gbit/s, or `IBV_RATE_MAX`.
+/// Returns the rate for a multiple of 2.5 Gbit/s, or `IBV_RATE_MAX` if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate {
     RATES.iter().find(|row| row.2 == Some(mult)).map_or(IBV_RATE_MAX, |row| row.0)
 }
 
-/// The rate in Mbit/s, or -1.
+/// Returns a rate in Mbit/s, or -1 if the rate is unknown.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rate_to_mbps(rate: ibv_rate) -> c_int {
     RATES.iter().find(|row| row.0 == rate).map_or(-1, |row| row.1)
 }
 
-/// The rate for a number of Mbit/s, or `IBV_RATE_MAX`.
+/// Returns the rate for a number of Mbit/s, or `IBV_RATE_MAX` if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> ibv_rate {
     RATES.iter().find(|row| row.1 == mbps).map_or(IBV_RATE_MAX, |row| row.0)
 }
 
-/// The name of a value, which may be out of range.
+/// Returns the name of a value, or `unknown` if the value is out of range.
 fn name(names: &[&'static CStr], value: u32, unknown: &'static CStr) -> *const c_char {
     usize::try_from(value).ok().and_then(|value| names.get(value)).unwrap_or(&unknown).as_ptr()
 }

@@ -1,9 +1,9 @@
-//! Functions of both libraries that exist so that programs load, and always fail.
+//! Functions of both libraries that are not supported. They are exported because programs that refer to them would not
+//! load otherwise.
 //!
 //! Each fails in the way that its manual page describes, with EOPNOTSUPP: programs and rdma-core's tests take
-//! that for a missing feature, and any other errno for a failure. The functions do not look at their
-//! arguments, so they declare none. In C calling conventions only the caller needs to know how many there
-//! are.
+//! EOPNOTSUPP for a missing feature, and any other errno for a failure. The functions ignore their arguments, so they
+//! declare none. In C calling conventions only the caller needs to know how many arguments there are.
 #![expect(unsafe_code, reason = "exports symbols")]
 
 use crate::abi::*;
@@ -12,14 +12,15 @@ use crate::support::report;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-/// Defines functions by what they return. Those that programs call log a reason; those of drivers do not.
+/// Defines exported functions, in groups by the helper that sets errno and returns the value for an error. A text in
+/// parentheses is logged as the reason. Only functions that programs call have one, not those of drivers.
 macro_rules! unsupported {
-    ($($answer:ident: $type:ty { $($name:ident $(($why:literal))?,)* })*) => {
+    ($($fail:ident: $type:ty { $($name:ident $(($why:literal))?,)* })*) => {
         $($(
             #[unsafe(no_mangle)]
             extern "C" fn $name() -> $type {
                 $(report::log_unsupported_call(stringify!($name), $why);)?
-                $answer()
+                $fail()
             }
         )*)*
     };
@@ -52,7 +53,7 @@ unsupported! {
     minus_one: isize {
         ibv_dm_export_dmabuf_fd("device memory is ordinary memory, without a DMA-buf"),
     }
-    // For drivers of other devices, which load, register themselves, and are never given a device.
+    // Functions that drivers of other devices call. Such drivers load and register themselves, but get no device.
     null: *mut c_void {
         _verbs_init_and_alloc_context,
         ibv_dmabuf_heap_alloc,
@@ -154,49 +155,52 @@ unsupported! {
     }
 }
 
-/// Drivers set it if a device that was removed may be closed without an error.
+/// A variable that drivers of other devices set. Nothing reads it here.
 #[unsafe(no_mangle)]
 static verbs_allow_disassociate_destroy: bool = false;
 
+/// Sets errno and returns NULL.
 fn null() -> *mut c_void {
     errno();
     ptr::null_mut()
 }
 
+/// Sets errno and returns -1.
 fn minus_one() -> isize {
     errno();
     -1
 }
 
-/// The errno, which most verbs return.
+/// Sets errno and returns it, as most verbs do.
 fn errno() -> c_int {
     Errno::UNSUPPORTED.set();
     Errno::UNSUPPORTED.0
 }
 
+/// Sets errno and returns zero.
 fn zero() -> u64 {
     errno();
     0
 }
 
-/// For functions that return nothing: callers do not look at errno, so it is left alone.
+/// Does nothing, for functions that return nothing. Their callers do not read errno, so it stays.
 fn nothing() {}
 
-/// Fills the remaining slots of the table. Inline code of the headers would return EOPNOTSUPP for an empty
-/// slot, but without a log entry.
+/// Fills slots of the table that are not supported. For an empty slot, inline code of the headers would also return
+/// EOPNOTSUPP, but without a log entry. Slots that the caller has filled stay.
 pub(crate) fn fill(verbs: &mut verbs_context) {
     macro_rules! slots {
         ($($slot:ident($($argument:ty),*) -> *mut $object:ty: $why:literal;)* ; $($other:ident($($of:ty),*): $reason:literal;)*) => {
             $({
                 unsafe extern "C" fn $slot($(_: $argument),*) -> *mut $object {
-                    report::log_unsupported_call(&named(stringify!($slot)), $why);
+                    report::log_unsupported_call(&c_name(stringify!($slot)), $why);
                     null().cast()
                 }
                 verbs.$slot.get_or_insert($slot);
             })*
             $({
                 unsafe extern "C" fn $other($(_: $of),*) -> c_int {
-                    report::log_unsupported_call(&named(stringify!($other)), $reason);
+                    report::log_unsupported_call(&c_name(stringify!($other)), $reason);
                     errno()
                 }
                 verbs.$other.get_or_insert($other);
@@ -216,7 +220,7 @@ pub(crate) fn fill(verbs: &mut verbs_context) {
     }
 }
 
-/// The C name of a slot.
-fn named(slot: &str) -> String {
+/// Returns the name of the C function that calls a slot.
+fn c_name(slot: &str) -> String {
     format!("ibv_{}", slot.strip_prefix("ibv_").unwrap_or(slot))
 }

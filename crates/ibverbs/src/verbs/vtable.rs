@@ -1,9 +1,9 @@
-//! The tables of functions that inline code of the headers calls through a context.
+//! Fills the tables of functions that inline code of the headers calls through a context.
 
 use super::{buf, cq, cq_ex, dm, mr, mw, post, qp, query, srq, td, unsupported, xrc};
 use crate::abi::*;
 
-/// The tables of a new context.
+/// Returns the tables for a new context. All other fields are zero.
 pub(crate) fn tables() -> verbs_context {
     let mut verbs = verbs_context::zeroed();
     verbs.sz = size_of::<verbs_context>();

@@ -1,4 +1,4 @@
-//! XRC domains.
+//! Entry points for XRC domains.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     )
 }
 
-/// The file of a descriptor. -1 means none: a domain that cannot be opened again.
+/// Returns the file of a descriptor, or `None` for -1, which means a domain that cannot be opened again.
 fn file(fd: c_int) -> Result<Option<File>, Errno> {
     if fd == -1 {
         return Ok(None);
@@ -35,7 +35,7 @@ fn file(fd: c_int) -> Result<Option<File>, Errno> {
     if fd < 0 {
         return Err(Errno(libc::EBADF));
     }
-    // SAFETY: open during the call, by the caller's contract. If not, the kernel returns an error.
+    // SAFETY: `fd` is not -1. `fstat` only passes it to the kernel, which refuses a closed descriptor.
     let found = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) })?;
     Ok(Some(File { device: found.st_dev, inode: found.st_ino }))
 }
