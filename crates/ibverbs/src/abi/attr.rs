@@ -1,4 +1,4 @@
-//! Attributes of objects that calls take or return, and the small structures in them.
+//! Structures of the attributes of objects that calls take or return.
 
 use super::*;
 use std::ffi::{c_int, c_uint, c_void};

@@ -1,4 +1,4 @@
-//! librdmacm: ids, events, addresses.
+//! Structures and constants of librdmacm: ids, events, addresses.
 
 use super::*;
 use std::ffi::{c_char, c_int, c_void};
@@ -21,7 +21,7 @@ pub struct rdma_addr {
     pub addr: rdma_ib_addr,
 }
 
-/// The family, with which all members begin, says which member is valid.
+/// A socket address. All members begin with the address family, which says which member is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_sockaddr {
@@ -99,7 +99,7 @@ pub struct rdma_cm_event {
     pub param: rdma_cm_event_param,
 }
 
-/// The port space of the id says which member is valid.
+/// Parameters of an event. The port space of the id says which member is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_cm_event_param {
@@ -179,7 +179,7 @@ c_enums! { CM_CONSTANTS;
     rdma_udp_qkey: u32 {
         RDMA_UDP_QKEY = 0x0123_4567,
     }
-    /// Ask for more than any device has, so that the device's limit applies. Unnamed in C.
+    /// Values that request as many resources as the device has. Unnamed in C.
     rdma_max_resources: u8 {
         RDMA_MAX_RESP_RES = 0xff,
         RDMA_MAX_INIT_DEPTH = 0xff,

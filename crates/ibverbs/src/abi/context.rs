@@ -29,7 +29,7 @@ pub struct ibv_device {
     pub ibdev_path: [c_char; IBV_SYSFS_PATH_MAX],
 }
 
-/// Functions that inline code calls without checking whether they are set.
+/// Functions that inline code of the headers calls without checking for NULL.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_context_ops {
@@ -209,7 +209,7 @@ pub struct verbs_context {
             init_attr: *mut ibv_cq_init_attr_ex,
         ) -> *mut ibv_cq_ex,
     >,
-    /// Private state of the real library. NULL here, because it never gets these contexts.
+    /// Private state of the real library. NULL here, because the real library never gets these contexts.
     pub priv_: *mut c_void,
     pub query_device_ex: Option<
         unsafe extern "C" fn(

@@ -1,4 +1,4 @@
-//! Attributes of devices and ports.
+//! Structures of the attributes of devices and ports.
 
 use super::*;
 use std::ffi::{c_char, c_int, c_uint};

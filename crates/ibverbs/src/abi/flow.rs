@@ -1,4 +1,5 @@
-//! Packet steering and counters. They are not supported: these types complete the extended table.
+//! Structures of packet steering and counters, which are not supported. Function types of the extended table refer to
+//! these structures.
 
 use super::*;
 use std::ffi::c_void;

@@ -1,5 +1,5 @@
-//! Structures of the kernel interface that a few exported functions convert. Nothing here uses that
-//! interface.
+//! Structures of the kernel interface, which a few exported functions convert. This library does not use the kernel
+//! interface itself.
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

@@ -1,8 +1,8 @@
 //! The ABI of rdma-core's headers: structures, function tables, constants.
 //!
-//! Names are those of C, so that the manual pages describe them. Layouts and values are those of rdma-core 65 on 64-bit
+//! Names are those of C, and the manual pages describe them. Layouts and values are those of rdma-core 65 on 64-bit
 //! Linux, which extends older releases. `tests/layout` compares all of them with the real headers. C enumerations are
-//! integers here, because a caller may store any value in them, which is undefined for a Rust enumeration.
+//! integers here: a C caller may store any value in one, and such a value in a Rust enumeration is undefined behaviour.
 //!
 //! | file | for |
 //! |---|---|
@@ -17,7 +17,7 @@
 //! | `sa` | records of InfiniBand's subnet administration that ids of librdmacm contain |
 //! | `kern` | structures of the kernel that a few functions convert |
 //! | `cm` | librdmacm |
-//! | `zeroed` | zeroed structures |
+//! | `zeroed` | creating structures of zero bytes |
 
 #![allow(non_camel_case_types, non_snake_case, reason = "names as in C")]
 
@@ -62,7 +62,8 @@ macro_rules! c_enums {
 }
 pub(crate) use c_enums;
 
-/// Prints only the name of a union, because which member is valid is not known here.
+/// Implements `Debug` by printing only the name. For unions, of which the valid member is unknown, and structures with
+/// fields that lack `Debug`.
 macro_rules! opaque_debug {
     ($($name:ident),* $(,)?) => {
         $(impl std::fmt::Debug for $name {

@@ -1,4 +1,4 @@
-//! Records of InfiniBand's subnet administration. Ids and options of librdmacm contain them.
+//! Records of InfiniBand's subnet administration, which ids and options of librdmacm contain.
 
 use super::*;
 use std::ffi::c_int;

@@ -1,5 +1,5 @@
-//! The objects that programs hold pointers to. Inline functions of the headers read their fields and call
-//! their functions.
+//! Structures of the objects that programs hold pointers to, and some of their attributes. Inline functions of the
+//! headers read fields of these objects, and call functions through them.
 
 use super::*;
 use std::ffi::{c_int, c_uint, c_void};
@@ -314,7 +314,7 @@ pub struct ibv_qp_ex {
     >,
 }
 
-/// Separate receive queues. Not supported.
+/// A receive queue that is not part of a queue pair. Not supported.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wq {

@@ -1,4 +1,4 @@
-//! Work requests, completions and events.
+//! Structures of work requests, completions and events.
 
 use super::*;
 use std::ffi::{c_int, c_uint, c_void};
@@ -18,7 +18,7 @@ pub struct ibv_data_buf {
     pub length: usize,
 }
 
-/// Commands that a driver passes to the kernel. No exported function uses it.
+/// A list of descriptors that a driver passes to the kernel. No exported function uses this structure.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_fd_arr {

@@ -1,5 +1,5 @@
-//! Zeroed structures, with which C programs initialise most of them.
-#![expect(unsafe_code, reason = "says which types are valid as zero bytes")]
+//! [`Zeroed`]: creates C structures of zero bytes, as C programs do before they set fields.
+#![expect(unsafe_code, reason = "declares the types for which zero bytes are valid")]
 
 use super::*;
 
@@ -9,7 +9,7 @@ use super::*;
 /// Zero bytes must be valid: integers, pointers, optional functions, and arrays, structures or unions of
 /// these, without references and Rust enumerations.
 pub unsafe trait Zeroed: Sized {
-    /// A value of zero bytes.
+    /// Returns a value of zero bytes.
     #[must_use]
     fn zeroed() -> Self {
         // SAFETY: zero bytes are valid by the contract of the trait.
@@ -17,6 +17,7 @@ pub unsafe trait Zeroed: Sized {
     }
 }
 
+/// Implements [`Zeroed`] for structures of this module.
 macro_rules! zeroed {
     ($($name:ident),* $(,)?) => {
         $(
