@@ -1,9 +1,8 @@
-//! Errors as data: which check failed, whose fault it is, which memory, what the peer said. `Display` writes the
-//! line that every user sees.
+//! The errors of queue pairs. An error contains the values involved, and prints as one line for the user.
 //!
-//! [`QpError`] ends a stream or a request; completions and events carry it. [`Protocol`] lists the rules that can
-//! only be checked against the state of a stream, and which Terminate answers each violation. (The rules that a
-//! header shows by itself are `Violation` in `wire`.) [`PostError`] is a mistake of the caller, returned at once.
+//! A [`QpError`] ends a stream or a request; completions contain it. [`Protocol`] lists the protocol violations that
+//! can be detected only with the state of a stream, and the Terminate for each. (Violations that are visible in a
+//! header alone are `Violation` in `wire`.) A [`PostError`] is a mistake of the caller, returned at once.
 
 mod vendor;
 
@@ -21,20 +20,20 @@ use ironwarp_wire::{
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QpError {
-    /// A local request named memory that it may not access in this way (requirement M8).
+    /// A local request named memory that does not allow the access (requirement M8).
     #[error("the request may not access this memory: {0}")]
     Local(Denied),
-    /// The peer named memory that it may not access in this way (requirement M9).
+    /// The peer named memory that does not allow the access (requirement M9).
     #[error("the peer may not access this memory: {0}")]
     Remote(Denied),
-    /// Registered memory is no longer mapped.
+    /// The program has unmapped or write-protected registered memory.
     #[error("registered memory was unmapped or write-protected by the program: {len} bytes at {place}")]
     Unmapped {
-        /// Where it is.
+        /// The tag and offset of the memory.
         place: Place,
         /// Number of bytes to be accessed.
         len: usize,
-        /// Whether the peer accessed it.
+        /// Whether the access was made for the peer.
         remote: bool,
     },
     /// A registration by work request was refused (requirement M6).
@@ -42,7 +41,7 @@ pub enum QpError {
     Register {
         /// The tag to be registered.
         tag: Tag,
-        /// Why it failed.
+        /// Why the registration failed.
         error: RegisterError,
     },
     /// The peer sent bytes that violate the protocol.
@@ -51,20 +50,20 @@ pub enum QpError {
     /// The peer sent a message that does not fit the state of the stream.
     #[error("protocol violation by the peer: {0}")]
     Protocol(Protocol),
-    /// The peer runs another release of Ironwarp, which requires an extension unknown to this one.
+    /// The peer runs another release of Ironwarp, which requires an extension unknown to this release.
     #[error("{0}")]
     OtherRelease(Unreadable),
-    /// The peer terminated the stream, with this reason.
+    /// The peer ended the stream with this Terminate.
     #[error("the peer ended the stream: {0}")]
     Terminated(Terminate),
     /// The connection was lost, with this errno.
     #[error("the connection was lost: {}", std::io::Error::from_raw_os_error(*.0))]
     Lost(i32),
-    /// The program unmapped memory after the first bytes of its segment were sent: nothing could follow, not even
-    /// a Terminate.
+    /// The program unmapped memory while a segment from it was being sent. The connection was reset, because neither
+    /// the rest of the segment nor a Terminate could be sent.
     #[error("the program unmapped memory while it was being sent: the connection was reset")]
     HalfSent,
-    /// A manually connected queue pair has no connection: its peer does not exist, or has left.
+    /// A manually connected queue pair has no connection: its peer does not exist, or has closed.
     #[error("the peer is unreachable or has closed: retries exceeded")]
     Unreachable,
     /// The program moved the queue pair to the error state.
@@ -73,21 +72,21 @@ pub enum QpError {
     /// The peer posted no receive within the time that the retries allow.
     #[error("the peer posted no receive in time: receiver-not-ready retries exceeded")]
     NotReady,
-    /// The peer closed in the middle of a message.
+    /// The peer closed the connection in the middle of a message.
     #[error("the peer closed the connection in the middle of a message")]
     CutShort,
-    /// The peer closed the connection in order.
+    /// The peer closed the connection between two messages, as intended.
     #[error("the peer closed the connection")]
     Closed,
     /// This end closed the connection.
     #[error("this end closed the connection")]
     Disconnected,
-    /// A Send with Immediate for a peer that does not support it (requirement X8).
+    /// A Send with Immediate was posted, which the peer does not support (requirement X8).
     #[error(
         "the peer does not support Send with Immediate, an extension of Ironwarp: use Write with Immediate"
     )]
     NoImmediate,
-    /// A datagram does not fit one packet (requirement P2).
+    /// A datagram exceeds the maximum length (requirement P2).
     #[error("datagram of {len} bytes exceeds the maximum of {limit}: split it, or use a connection")]
     DatagramTooLong {
         /// Length of the datagram.
@@ -103,15 +102,15 @@ pub enum QpError {
         "the adapter has stopped: one of its event queues overflowed, or one of its threads failed (see the log)"
     )]
     Stopped,
-    /// Something did not happen in time.
+    /// A step of the connection, named here, timed out.
     #[error("timed out: {0}")]
     TimedOut(&'static str),
-    /// A bug in the adapter. It ends only this connection.
+    /// The adapter panicked. Only this connection ends.
     #[error("{0}")]
     Bug(Bug),
 }
 
-/// Who caused an error.
+/// The party that caused an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorOrigin {
@@ -121,14 +120,15 @@ pub enum ErrorOrigin {
     Peer,
     /// The network.
     Network,
-    /// Nobody: the connection ended as intended.
+    /// No party: the connection ended as intended.
     Nobody,
     /// This adapter.
     Adapter,
 }
 
 impl QpError {
-    /// The status of the request that this error ends. All other requests are flushed.
+    /// Returns the status of the oldest request that the peer has not answered when this error ends the stream. All
+    /// other requests are flushed.
     pub(crate) const fn remote_status(&self) -> Status {
         match self {
             Self::Terminated(terminate) => match terminate.cause {
@@ -143,11 +143,11 @@ impl QpError {
     }
 }
 
-/// A rule that can only be checked against the state of a stream.
+/// A protocol violation that can be detected only with the state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// RFC 5041 §5.2: messages of a queue are numbered without gaps.
+    /// The message sequence number is not the next one of its queue (RFC 5041 §5.2).
     #[error("unexpected message sequence number {found} on queue {queue}, expected {expected}")]
     Sequence {
         /// The queue.
@@ -157,7 +157,7 @@ pub enum Protocol {
         /// The received number.
         found: u32,
     },
-    /// RFC 5041 §5.2: the segments of a message follow each other.
+    /// A segment does not start where the previous segment of its message ended (RFC 5041 §5.2).
     #[error("unexpected message offset {found}, expected {expected}")]
     Offset {
         /// The expected offset.
@@ -168,33 +168,33 @@ pub enum Protocol {
     /// The message does not fit its receive.
     #[error("message of at least {found} bytes exceeds its receive of {room}")]
     TooLong {
-        /// Size of the receive.
+        /// Size of the receive's buffers in bytes.
         room: u64,
         /// Number of bytes received so far.
         found: u64,
     },
-    /// XRC: the named shared receive queue does not exist.
+    /// The shared receive queue that a message names does not exist (XRC).
     #[error("message for unknown shared receive queue {0}")]
     NoSharedQueue(u32),
-    /// No receive is posted, and the adapter is configured not to wait for one.
+    /// No receive is posted, and the adapter is configured not to park messages.
     #[error("no receive is posted for a message")]
     NoReceive,
-    /// Requirement M11: the peer has more outstanding Reads than agreed.
+    /// The peer has more outstanding Reads than agreed (requirement M11).
     #[error("more than the agreed {ird} outstanding Read Requests")]
     ReadsExceeded {
         /// The agreed maximum.
         ird: u16,
     },
-    /// A response without a request.
+    /// A response arrived without a request.
     #[error("unexpected Read or Atomic Response")]
     UnexpectedResponse,
-    /// RFC 7306 §8.2: the target of an atomic operation must be aligned.
+    /// The target of an atomic operation is not aligned (RFC 7306 §8.2).
     #[error("atomic operation at {place}, which is not aligned to 8 bytes")]
     Misaligned {
         /// The target.
         place: Place,
     },
-    /// A Read Response for another place than requested.
+    /// A Read Response names another place than the request.
     #[error("Read Response for {found}, expected {expected}")]
     ResponsePlace {
         /// The expected place.
@@ -202,7 +202,7 @@ pub enum Protocol {
         /// The received place.
         found: Place,
     },
-    /// A Read Response that is longer or shorter than requested.
+    /// A Read Response is longer or shorter than requested.
     #[error("Read Response of {found} bytes, expected {expected}")]
     ResponseLength {
         /// The requested length.
@@ -210,7 +210,7 @@ pub enum Protocol {
         /// The received length, at least.
         found: u64,
     },
-    /// A Read V2 Response, which names no memory, that is longer or shorter than requested.
+    /// A Read V2 Response, which names no memory, is longer or shorter than requested.
     #[error("Read V2 Response of {found} bytes, expected {expected}")]
     V2ResponseLength {
         /// The requested length.
@@ -218,7 +218,7 @@ pub enum Protocol {
         /// The received length, at least.
         found: u64,
     },
-    /// RFC 5041 §5.1: segments of different messages must not be interleaved.
+    /// A segment of another message arrived before the last segment of a message (RFC 5041 §5.1).
     #[error("a message starts within another")]
     Interleaved,
     /// The peer acknowledged more messages than were sent.
@@ -229,18 +229,19 @@ pub enum Protocol {
         /// Number of messages acknowledged.
         found: u64,
     },
-    /// A "not ready" signal for a message that was already signalled, or an earlier one (`docs/wire.md`).
+    /// A "not ready" signal arrived for the same message as the previous signal, or for an earlier one
+    /// (`docs/wire.md`).
     #[error("\"not ready\" after {found} messages, already signalled after {last}")]
     NotReadyAgain {
-        /// The count in the previous signal.
+        /// The number of messages in the previous signal.
         last: u64,
-        /// The count in this signal.
+        /// The number of messages in this signal.
         found: u64,
     },
 }
 
 impl Protocol {
-    /// The cause of the Terminate that answers the violation.
+    /// Returns the cause of the Terminate that answers this violation.
     pub(crate) const fn cause(self) -> Cause {
         match self {
             Self::Sequence { .. } => Cause::UntaggedBuffer(UntaggedBuffer::Sequence),
@@ -271,14 +272,14 @@ impl Protocol {
 /// The cause of the Terminate for a remote access to memory that the program has unmapped.
 pub(crate) const UNMAPPED: Cause = Cause::Protection(Protection::Unspecified);
 
-/// A work request that cannot be posted.
+/// Why a work request cannot be posted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
     /// The queue is full.
     #[error("the queue is full with {capacity} requests: poll its completion queue first")]
     Full {
-        /// Number of requests that it holds.
+        /// Maximum number of requests in the queue.
         capacity: usize,
     },
     /// The scatter/gather list is too long.
@@ -297,13 +298,13 @@ pub enum PostError {
         /// Maximum length.
         limit: u32,
     },
-    /// The result of an atomic operation needs eight bytes of memory.
+    /// The scatter/gather list of an atomic operation is not eight bytes long.
     #[error("an atomic operation needs 8 bytes of memory for its result, not {len}")]
     AtomicData {
         /// Length of the scatter/gather list.
         len: u64,
     },
-    /// A Read needs memory for its result.
+    /// A Read was posted with inline data instead of a scatter/gather list.
     #[error("a Read cannot be inline")]
     InlineRead,
     /// The queue pair is not connected, or is being disconnected.
@@ -312,19 +313,20 @@ pub enum PostError {
     /// The state of the queue pair does not allow this request.
     #[error("cannot post in the queue pair's state \"{0}\"")]
     State(crate::state::State),
-    /// The queue pair uses a shared receive queue, or none.
+    /// The queue pair has no receive queue of its own: it uses a shared receive queue, or none.
     #[error("the queue pair has no receive queue of its own")]
     NoReceiveQueue,
-    /// The queue pair is fed by a shared send queue (requirement X7).
+    /// The queue pair takes its requests from a shared send queue (requirement X7).
     #[error("the queue pair has no send queue of its own: post to its shared send queue")]
     NoSendQueue,
-    /// The shared send queue does not feed this queue pair.
+    /// The queue pair was not created with this shared send queue.
     #[error("the queue pair was not created with this shared send queue")]
     OtherSendQueue,
-    /// A datagram queue pair supports only Sends.
+    /// The request is not a Send, and was posted to a datagram queue pair.
     #[error("a datagram queue pair supports only Sends")]
     Connectionless,
-    /// The address handle names a local address that the queue pair does not have, or the other IP version.
+    /// The local address of the address handle does not belong to the queue pair, or the remote address has another IP
+    /// version.
     #[error("no path from {from} to {to}: the queue pair does not have this local address")]
     NoPath {
         /// The local address.
@@ -332,7 +334,7 @@ pub enum PostError {
         /// The remote address.
         to: crate::gid::Gid,
     },
-    /// The queue pair number is wider than 24 bits.
+    /// The queue pair number exceeds 24 bits.
     #[error("invalid queue pair number {0:#x}: QPNs are 24 bits wide")]
     NoNumber(u32),
 }

@@ -1,4 +1,4 @@
-//! What an end asks of a connection, what both ends agree on, and how startup fails.
+//! The data types of startup: the terms that an end requests, the terms that both ends agree on, and errors.
 
 use ironwarp_wire::mpa::{Enhanced, Framing, MAX_STARTUP, NOT_NEGOTIATED, Revision, RtrSet, Startup};
 use ironwarp_wire::{Cause, Misuse as WireMisuse, MpaFault, Violation};
@@ -6,49 +6,48 @@ use ironwarp_wire::{Cause, Misuse as WireMisuse, MpaFault, Violation};
 /// Maximum IRD or ORD. The next 14-bit value means "not negotiated" (RFC 6581 §9.1).
 pub const MAX_DEPTH: u16 = NOT_NEGOTIATED - 1;
 
-/// What one end requests of a connection.
+/// The terms that one end requests for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Number of remote Reads and atomic operations that this end offers to hold; at most `max_ird`.
+    /// Number of the peer's Reads and atomic operations that this end offers to accept at once, at most `max_ird`.
     pub ird: u16,
-    /// Maximum to which `ird` may be raised if the peer wants more: the limit of the device. At most
-    /// [`MAX_DEPTH`].
+    /// Maximum to which `ird` may be raised if the peer requests more. At most [`MAX_DEPTH`].
     pub max_ird: u16,
-    /// Number of outstanding Reads and atomic operations that this end wants; at most [`MAX_DEPTH`].
+    /// Number of Reads and atomic operations that this end requests to have outstanding, at most [`MAX_DEPTH`].
     pub ord: u16,
-    /// This end wants CRCs. If either end does, both directions use them.
+    /// Whether this end requests CRCs. If either end does, both directions use CRCs.
     pub crc: bool,
-    /// This end wants markers in what it receives.
+    /// Whether this end requests markers in the bytes that it receives.
     pub markers: bool,
 }
 
-/// How a connection is set up. The initiator chooses, the responder follows.
+/// The mode of MPA startup. The initiator chooses, the responder follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MpaMode {
-    /// Revision 2; the device sends the first message, the RTR, so that either program may send first. The
-    /// default, because the Intel driver accepts no other form of revision 2, and the Chelsio driver demands
-    /// it as initiator by default.
+    /// Revision 2, peer-to-peer model: the initiator's device sends the first message, the RTR, so that either
+    /// program may send first. The default, because the Intel driver accepts no other mode of revision 2, and the
+    /// Chelsio driver requests this mode by default.
     #[default]
     PeerToPeer,
-    /// Revision 2; the initiator's program must send first.
+    /// Revision 2, client-server model: the initiator's program must send first.
     ClientServer,
-    /// Revision 1, or revision 2 without the S bit, which is equivalent: no IRD and ORD on the wire, and the
-    /// initiator's program must send first.
+    /// Revision 1, or the equivalent revision 2 without the S bit: IRD and ORD are not exchanged, and the initiator's
+    /// program must send first.
     Unenhanced,
 }
 
-/// What both ends agreed on: all that a stream needs to begin.
+/// The terms that both ends agreed on: all that is needed to create a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Which end this is, and how it begins.
+    /// Which end this is, and the RTR.
     pub role: Role,
-    /// How the connection was set up, as the Reply says, not as the Request asked for.
+    /// The mode, as in the Reply. It may have fewer features than the mode of the Request.
     pub mode: MpaMode,
-    /// The framing of what this end sends.
+    /// The framing of the bytes that this end sends.
     pub send: Framing,
-    /// The framing of what this end receives.
+    /// The framing of the bytes that this end receives.
     pub receive: Framing,
-    /// Number of remote Reads and atomic operations that this end must hold.
+    /// Number of the peer's Reads and atomic operations that this end must accept at once.
     pub ird: u16,
     /// Maximum number of outstanding Reads and atomic operations of this end.
     pub ord: u16,
@@ -56,7 +55,7 @@ pub struct Agreed {
     pub peer: Depths,
 }
 
-/// Which end of a connection this is, and what must happen before it may send.
+/// Which end of a connection this is, and what has to happen before this end may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// This end sent the Request.
@@ -68,8 +67,8 @@ pub enum Role {
     /// This end sent the Reply. It must not send an FPDU or a marker before it has received a valid FPDU (RFC
     /// 5044 §7.1.2).
     Responder {
-        /// The forms of RTR that the first FPDU may take; an RTR gives no completion. If empty, the first
-        /// FPDU is an ordinary message.
+        /// The forms of RTR that the first FPDU may have. An RTR does not cause a completion. If empty, the first FPDU
+        /// is an ordinary message.
         rtr: RtrSet,
     },
 }
@@ -77,20 +76,20 @@ pub enum Role {
 /// The form of the empty message by which an initiator signals that it is ready to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rtr {
-    /// An RDMA Write. Its address is ignored, so the signal that carries our capabilities can serve as one.
+    /// An RDMA Write. The peer ignores its address, so the signal that carries our capabilities can serve as RTR.
     Write,
-    /// An RDMA Read. It uses MSN 1 of the read queue and counts against the ORD, and is answered with an
-    /// empty Read Response.
+    /// An RDMA Read. It uses MSN 1 of the read queue, counts against the ORD, and is answered with an empty Read
+    /// Response.
     Read,
 }
 
-/// The IRD and ORD that the peer stated. `None` if it did not (revision 1), or does not want to negotiate
-/// (0x3fff).
+/// The IRD and ORD that the peer stated. `None` for a depth that the peer did not state (revision 1), or does not
+/// negotiate (0x3fff).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depths {
-    /// Number of our Reads and atomic operations that the peer can hold.
+    /// Number of our Reads and atomic operations that the peer accepts at once.
     pub ird: Option<u16>,
-    /// Number of Reads and atomic operations that the peer will have outstanding, or wants to.
+    /// Number of Reads and atomic operations that the peer requests, or was granted, to have outstanding.
     pub ord: Option<u16>,
 }
 
@@ -102,16 +101,16 @@ pub enum StartupError {
     /// A malformed frame. The connection must be closed (RFC 5044 §7.1.2).
     #[error("malformed MPA startup frame: {0}")]
     Malformed(#[from] Violation),
-    /// Data after the Request. The initiator must wait for the Reply before it sends anything else (RFC 5044
+    /// Data followed the Request. The initiator must wait for the Reply before it sends anything else (RFC 5044
     /// §7.1.2).
     #[error("{0} bytes received after the MPA Request, before the Reply was sent")]
     DataBeforeReply(usize),
-    /// An enhanced Reply to an unenhanced Request, which must get an unenhanced Reply (RFC 6581 §10).
+    /// The Reply to an unenhanced Request is enhanced, which RFC 6581 §10 forbids.
     #[error("enhanced MPA Reply to an unenhanced Request")]
     UnexpectedEnhancedReply,
 
     // Both ends follow the protocol, but cannot agree.
-    /// The responder's ORD exceeds what this initiator can hold (RFC 6581 §9.1).
+    /// The responder's ORD exceeds the maximum IRD of this initiator (RFC 6581 §9.1).
     #[error(
         "the peer's ORD of {need} exceeds the maximum IRD of {have}: raise the maximum IRD or lower the peer's ORD"
     )]
@@ -120,7 +119,7 @@ pub enum StartupError {
         need: u16,
         /// The maximum IRD of this end.
         have: u16,
-        /// The framing of what this end sends.
+        /// The framing of the bytes that this end sends.
         send: Framing,
     },
     /// The ends have no form of RTR in common (RFC 6581 §9.2).
@@ -130,7 +129,7 @@ pub enum StartupError {
     NoRtr {
         /// The forms that the responder named, which include neither Write nor Read.
         named: RtrSet,
-        /// The framing of what this end sends.
+        /// The framing of the bytes that this end sends.
         send: Framing,
     },
 }
@@ -161,8 +160,8 @@ pub enum InvalidArgument {
 }
 
 impl StartupError {
-    /// The cause and framing of the Terminate to send before the connection is closed; it is the only FPDU.
-    /// `None` if the connection is to be closed at once.
+    /// Returns the cause and framing of the Terminate to send, as the only FPDU, before the connection is closed. `None`
+    /// if the connection is to be closed at once.
     pub const fn terminate(&self) -> Option<(Cause, Framing)> {
         match *self {
             Self::Malformed(_) | Self::DataBeforeReply(_) | Self::UnexpectedEnhancedReply => None,
@@ -173,8 +172,8 @@ impl StartupError {
 }
 
 impl MpaMode {
-    /// The setup that a frame of this revision stands for.
-    pub(super) fn of(revision: Revision) -> Self {
+    /// Returns the mode of a frame with this revision.
+    pub(super) fn from_revision(revision: Revision) -> Self {
         match revision {
             Revision::One | Revision::Two(None) => Self::Unenhanced,
             Revision::Two(Some(Enhanced { rtr: None, .. })) => Self::ClientServer,
@@ -184,7 +183,8 @@ impl MpaMode {
 }
 
 impl Depths {
-    pub(super) fn of(revision: Revision) -> Self {
+    /// Returns the depths in a frame with this revision.
+    pub(super) fn from_revision(revision: Revision) -> Self {
         let Revision::Two(Some(Enhanced { ird, ord, .. })) = revision else { return Self::default() };
         let stated = |depth| (depth != NOT_NEGOTIATED).then_some(depth);
         Self { ird: stated(ird), ord: stated(ord) }
@@ -205,15 +205,16 @@ impl Terms {
         }
     }
 
-    /// The framing of what is sent and of what is received, given the flags of the peer.
-    pub(super) fn framing(&self, peer_crc: bool, peer_markers: bool) -> (Framing, Framing) {
+    /// Returns the framing of the bytes that this end sends, and of those that it receives, given the flags of the
+    /// peer.
+    pub(super) fn agree_framing(&self, peer_crc: bool, peer_markers: bool) -> (Framing, Framing) {
         // RFC 5044 §7.1.1: a C bit in either frame binds both ends; an M bit binds the other end alone.
         let crc = self.crc || peer_crc;
         (Framing { crc, markers: peer_markers }, Framing { crc, markers: self.markers })
     }
 }
 
-/// Encodes a frame whose depths were checked.
+/// Encodes a frame whose depths were [checked](Terms::check).
 pub(super) fn emit(startup: &Startup<'_>) -> Result<Box<[u8]>, InvalidArgument> {
     let mut out = [0; MAX_STARTUP];
     match startup.emit(&mut out) {

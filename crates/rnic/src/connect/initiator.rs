@@ -1,23 +1,26 @@
-//! The initiator of a connection, which sends the Request. Mirrors `responder.rs`.
+//! Startup on the side of the initiator, which sends the Request. Mirrors `responder.rs`.
 
 use super::agreement::{Agreed, Depths, InvalidArgument, MpaMode, Role, Rtr, StartupError, Terms, emit};
 use ironwarp_wire::Parse;
 use ironwarp_wire::mpa::{self, Enhanced, Framing, Revision, RtrSet, Startup};
 
-/// The forms of RTR that the device can send. Not a Send, which would consume a receive of the peer's
-/// program.
+/// The forms of RTR that the device can send. A Send is not among them, because it would consume a receive of the
+/// peer's program.
 const OFFERED: RtrSet = RtrSet::WRITE.union(RtrSet::READ);
 
-/// A connection requested by this end: send [`request`](Self::request) and nothing else, then pass what is
-/// received to [`parse_reply`](Self::parse_reply).
+/// A connection that this end requests. Send [`request`](Self::request) and nothing else, then pass the bytes received
+/// to [`parse_reply`](Self::parse_reply).
 #[derive(Clone, Debug)]
 pub struct Initiator {
+    /// The terms that this end requests.
     terms: Terms,
+    /// The mode that this end requests.
     mode: MpaMode,
+    /// The Request frame.
     request: Box<[u8]>,
 }
 
-/// The responder's decision.
+/// The parsed Reply of the responder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// The connection was accepted.
@@ -26,12 +29,12 @@ pub enum Reply {
         agreed: Agreed,
         /// Private data for the program.
         private_data: Box<[u8]>,
-        /// Length of the Reply. FPDUs may follow it: not every responder waits for our first FPDU.
+        /// Length of the Reply in bytes. FPDUs may follow: not every responder waits for our first FPDU.
         consumed: usize,
     },
-    /// The connection was rejected. Close it.
+    /// The connection was rejected, and is to be closed.
     Rejected {
-        /// The depths that the responder stated, possibly those that it would have needed (RFC 6581 §9.1).
+        /// The depths that the responder stated, possibly those that it requires (RFC 6581 §9.1).
         peer: Depths,
         /// Private data for the program.
         private_data: Box<[u8]>,
@@ -57,12 +60,12 @@ impl Initiator {
         Ok(Self { terms, mode, request })
     }
 
-    /// The Request to send.
+    /// Returns the Request to send.
     pub fn request(&self) -> &[u8] {
         &self.request
     }
 
-    /// Parses the Reply at the beginning of all bytes received so far.
+    /// Parses the Reply. `bytes` are all bytes received so far, and may contain FPDUs after the Reply.
     pub fn parse_reply(&self, bytes: &[u8]) -> Result<Parse<Reply>, StartupError> {
         let (reply, consumed) = match Startup::parse_reply(bytes)? {
             Parse::Need(len) => return Ok(Parse::Need(len)),
@@ -70,40 +73,45 @@ impl Initiator {
         };
         let private_data = reply.private_data.into();
         if reply.role == (mpa::Role::Reply { rejected: true }) {
-            return Ok(Parse::Done(Reply::Rejected { peer: Depths::of(reply.revision), private_data }));
+            return Ok(Parse::Done(Reply::Rejected {
+                peer: Depths::from_revision(reply.revision),
+                private_data,
+            }));
         }
         let agreed = self.agree(&reply)?;
         Ok(Parse::Done(Reply::Accepted { agreed, private_data, consumed }))
     }
 
+    /// Determines the terms of the connection from an accepting Reply.
     fn agree(&self, reply: &Startup<'_>) -> Result<Agreed, StartupError> {
-        // The Reply decides on the setup as long as it only takes features away. A peer that answers an
-        // enhanced Request without the word, or without the A bit, violates RFC 6581, but states clearly what
-        // it will do.
-        let mode = MpaMode::of(reply.revision);
+        // The Reply determines the mode, as long as it does not add features to those of the Request. A peer that
+        // answers an enhanced Request without IRD and ORD, or without the A bit, violates RFC 6581, but its Reply is
+        // unambiguous.
+        let mode = MpaMode::from_revision(reply.revision);
         if self.mode == MpaMode::Unenhanced && mode != MpaMode::Unenhanced {
             return Err(StartupError::UnexpectedEnhancedReply);
         }
-        let (send, receive) = self.terms.framing(reply.crc, reply.markers);
-        let peer = Depths::of(reply.revision);
-        let ird = self.ird(peer, send)?;
+        let (send, receive) = self.terms.agree_framing(reply.crc, reply.markers);
+        let peer = Depths::from_revision(reply.revision);
+        let ird = self.agree_ird(peer, send)?;
         let rtr = choose_rtr(reply.revision, send)?;
         let ord = peer.ird.map_or(self.terms.ord, |ird| self.terms.ord.min(ird));
-        // RFC 6581 §9.1: a responder that accepts a Read as RTR holds at least one, whatever its IRD says.
+        // RFC 6581 §9.1: a responder that accepts a Read as RTR accepts at least one Read, whatever its IRD.
         let ord = if rtr == Some(Rtr::Read) { ord.max(1) } else { ord };
         Ok(Agreed { role: Role::Initiator { rtr }, mode, send, receive, ird, ord, peer })
     }
 
-    /// The IRD of this end, which must be at least the responder's ORD (RFC 6581 §9.1).
-    fn ird(&self, peer: Depths, send: Framing) -> Result<u16, StartupError> {
+    /// Returns the IRD of this end, raised to the responder's ORD if needed (RFC 6581 §9.1). Fails if that exceeds the
+    /// maximum.
+    fn agree_ird(&self, peer: Depths, send: Framing) -> Result<u16, StartupError> {
         let Terms { ird, max_ird: have, .. } = self.terms;
         let need = peer.ord.unwrap_or(0);
         if need > have { Err(StartupError::InsufficientIrd { need, have, send }) } else { Ok(ird.max(need)) }
     }
 }
 
-/// Chooses one of the forms that the responder named (RFC 6581 §9.2). A Write is preferred, because it costs
-/// the peer no Read and can serve as the signal.
+/// Chooses the RTR among the forms that the Reply names (RFC 6581 §9.2). `None` if the Reply does not ask for an RTR. A
+/// Write is preferred, because it does not count against the IRD and can also carry the signal.
 fn choose_rtr(revision: Revision, send: Framing) -> Result<Option<Rtr>, StartupError> {
     let Revision::Two(Some(Enhanced { rtr: Some(named), .. })) = revision else { return Ok(None) };
     if named.contains(RtrSet::WRITE) {

@@ -1,19 +1,20 @@
-//! MPA startup: from the first byte of a connection to what both ends agreed on (RFC 5044 §7.1, RFC 6581).
+//! MPA startup: the exchange of Request and Reply by which the two ends of a connection agree on its terms (RFC 5044
+//! §7.1, RFC 6581).
 //!
 //! ```text
-//!   Initiator::new ── request() ──────────▶ Incoming::parse       shown to the program, which decides
+//!   Initiator::new ── request() ──────────▶ Incoming::parse       the program decides
 //!   Initiator::parse_reply ◀─────────────── accept() or reject()
 //!        │ Agreed                                │ Agreed
 //!        ▼                                       ▼
 //!   sends the RTR, then may send            may send once a valid FPDU has arrived
 //! ```
 //!
-//! Startup begins on an established TCP connection. It ends with [`Agreed`], which is all that a stream
-//! needs. This module turns bytes into bytes and decisions: reading, writing, waiting and timeouts are up to
-//! the driver. So is trying again with [`MpaMode::Unenhanced`] when a peer closes the connection on a Request
-//! of revision 2 (RFC 6581 §10).
+//! Startup begins on an established TCP connection and ends with [`Agreed`], the terms with which a stream is
+//! created. This module only parses and builds frames and decides. The driver reads and writes bytes and handles
+//! timeouts. The driver also tries again with [`MpaMode::Unenhanced`] when a peer closes the connection after a
+//! Request of revision 2 (RFC 6581 §10).
 //!
-//! How a connection manager reports the depths in its events, seen from the end that gets the event:
+//! A connection manager reports the depths in its events as follows, from the view of the end that gets the event:
 //!
 //! | event | `initiator_depth` | `responder_resources` |
 //! |---|---|---|

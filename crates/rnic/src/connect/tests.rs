@@ -1,5 +1,5 @@
-//! MPA startup: frames of real peers byte by byte, then both ends against each other on all terms, then
-//! arbitrary bytes.
+//! Unit tests of MPA startup: with frames of real peers, with both of our own ends on all terms, and with arbitrary
+//! bytes.
 
 use super::*;
 use ironwarp_wire::Parse;
@@ -16,22 +16,25 @@ const SIW: Terms = Terms { crc: false, ..TERMS };
 const CRC: Framing = Framing { crc: true, markers: false };
 const WRITE_READ: RtrSet = RtrSet::WRITE.union(RtrSet::READ);
 
-/// Builds a frame from the part between key and private data, in hex, and the private data.
-fn frame(key: &str, words: &str, private_data: &[u8]) -> Vec<u8> {
-    let digits: Vec<u32> = words.chars().filter_map(|c| c.to_digit(16)).collect();
+/// Builds a frame from its key, the hexadecimal digits of the fields, and the private data.
+fn build_frame(key: &str, fields: &str, private_data: &[u8]) -> Vec<u8> {
+    let digits: Vec<u32> = fields.chars().filter_map(|c| c.to_digit(16)).collect();
     let bytes = digits.chunks(2).map(|pair| u8::try_from(pair[0] << 4 | pair[1]).unwrap());
     [key.as_bytes(), &bytes.collect::<Vec<_>>(), private_data].concat()
 }
 
-fn req(words: &str, private_data: &[u8]) -> Vec<u8> {
-    frame("MPA ID Req Frame", words, private_data)
+/// Builds a Request.
+fn request_frame(fields: &str, private_data: &[u8]) -> Vec<u8> {
+    build_frame("MPA ID Req Frame", fields, private_data)
 }
 
-fn rep(words: &str, private_data: &[u8]) -> Vec<u8> {
-    frame("MPA ID Rep Frame", words, private_data)
+/// Builds a Reply.
+fn reply_frame(fields: &str, private_data: &[u8]) -> Vec<u8> {
+    build_frame("MPA ID Rep Frame", fields, private_data)
 }
 
-fn incoming(bytes: &[u8]) -> Incoming {
+/// Parses a Request, which must be valid.
+fn parse_incoming(bytes: &[u8]) -> Incoming {
     let Ok(Parse::Done(incoming)) = Incoming::parse(bytes) else { panic!("the Request was not accepted") };
     incoming
 }
@@ -40,7 +43,8 @@ fn initiator(mode: MpaMode, terms: Terms) -> Initiator {
     Initiator::new(mode, terms, b"").unwrap()
 }
 
-fn accepted(initiator: &Initiator, reply: &[u8]) -> Agreed {
+/// Parses a Reply, which must accept the connection, and returns the terms.
+fn parse_accepted(initiator: &Initiator, reply: &[u8]) -> Agreed {
     let Ok(Parse::Done(Reply::Accepted { agreed, .. })) = initiator.parse_reply(reply) else {
         panic!("the Reply was not accepted")
     };
@@ -51,11 +55,11 @@ fn depths(ird: u16, ord: u16) -> Depths {
     Depths { ird: Some(ird), ord: Some(ord) }
 }
 
-/// Connects two of our own ends; returns what each of them agreed on.
+/// Connects two of our own ends, and returns the agreed terms of the initiator and of the responder.
 fn connect(mode: MpaMode, ours: Terms, theirs: Terms) -> (Agreed, Agreed) {
     let initiator = initiator(mode, ours);
-    let (reply, responder) = incoming(initiator.request()).accept(theirs, b"").unwrap();
-    (accepted(&initiator, &reply), responder)
+    let (reply, responder) = parse_incoming(initiator.request()).accept(theirs, b"").unwrap();
+    (parse_accepted(&initiator, &reply), responder)
 }
 
 // --- Outgoing Requests ---
@@ -65,7 +69,7 @@ fn default_request_is_what_every_peer_takes() {
     // The Intel driver requires A with C or D, the Chelsio driver requires D. RFC 5044 §7.1.1: CRC by
     // default.
     let initiator = Initiator::new(MpaMode::default(), TERMS, b"hello").unwrap();
-    assert_eq!(initiator.request(), req("50 02 0009 8004 c004", b"hello"));
+    assert_eq!(initiator.request(), request_frame("50 02 0009 8004 c004", b"hello"));
 }
 
 #[test]
@@ -73,25 +77,25 @@ fn request_of_a_siw_built_for_peer_to_peer_and_crc() {
     // siw-gold-p2p-crc.pcap, frame 11.
     let terms = Terms { ird: 3, ord: 5, ..TERMS };
     let initiator = Initiator::new(MpaMode::PeerToPeer, terms, b"hello-from-client").unwrap();
-    assert_eq!(initiator.request(), req("50 02 0015 8003 c005", b"hello-from-client"));
+    assert_eq!(initiator.request(), request_frame("50 02 0015 8003 c005", b"hello-from-client"));
 }
 
 #[test]
 fn requests_of_the_other_setups() {
     // siw-gold.pcap, frame 11; siw-rping-v1.pcap, frame 11.
     let terms = Terms { ird: 3, ord: 5, ..SIW };
-    assert_eq!(initiator(MpaMode::ClientServer, terms).request(), req("10 02 0004 0003 0005", b""));
-    assert_eq!(initiator(MpaMode::Unenhanced, terms).request(), req("00 01 0000", b""));
+    assert_eq!(initiator(MpaMode::ClientServer, terms).request(), request_frame("10 02 0004 0003 0005", b""));
+    assert_eq!(initiator(MpaMode::Unenhanced, terms).request(), request_frame("00 01 0000", b""));
     let terms = Terms { markers: true, ..TERMS };
-    assert_eq!(initiator(MpaMode::Unenhanced, terms).request(), req("c0 01 0000", b""));
+    assert_eq!(initiator(MpaMode::Unenhanced, terms).request(), request_frame("c0 01 0000", b""));
 }
 
 #[test]
 fn peer_to_peer_asks_for_at_least_one_read() {
     // RFC 6581 §9.1: a Read may have to be the RTR. siw does the same.
     let terms = Terms { ird: 0, ord: 0, ..TERMS };
-    assert_eq!(initiator(MpaMode::PeerToPeer, terms).request(), req("50 02 0004 8000 c001", b""));
-    assert_eq!(initiator(MpaMode::ClientServer, terms).request(), req("50 02 0004 0000 0000", b""));
+    assert_eq!(initiator(MpaMode::PeerToPeer, terms).request(), request_frame("50 02 0004 8000 c001", b""));
+    assert_eq!(initiator(MpaMode::ClientServer, terms).request(), request_frame("50 02 0004 0000 0000", b""));
 }
 
 // --- Incoming Replies ---
@@ -100,7 +104,7 @@ fn peer_to_peer_asks_for_at_least_one_read() {
 fn replies_of_siw() {
     // siw-gold-p2p-crc.pcap, frames 11 and 13.
     let terms = Terms { ird: 3, ord: 5, ..TERMS };
-    let reply = rep("50 02 0014 8005 8003", b"sixteen bytes ok");
+    let reply = reply_frame("50 02 0014 8005 8003", b"sixteen bytes ok");
     let Ok(Parse::Done(answer)) = initiator(MpaMode::PeerToPeer, terms).parse_reply(&reply) else { panic!() };
     let agreed = Agreed {
         role: Role::Initiator { rtr: Some(Rtr::Write) },
@@ -115,7 +119,8 @@ fn replies_of_siw() {
     assert_eq!(answer, Reply::Accepted { agreed, private_data, consumed: 40 });
 
     // siw-rping.pcap, frames 14 and 16: no RTR, no CRC.
-    let agreed = accepted(&initiator(MpaMode::ClientServer, SIW), &rep("10 02 0004 0001 0001", b""));
+    let agreed =
+        parse_accepted(&initiator(MpaMode::ClientServer, SIW), &reply_frame("10 02 0004 0001 0001", b""));
     let plain = Framing::default();
     assert_eq!((agreed.role, agreed.mode), (Role::Initiator { rtr: None }, MpaMode::ClientServer));
     assert_eq!((agreed.send, agreed.receive, agreed.ird, agreed.ord), (plain, plain, 4, 1));
@@ -124,11 +129,11 @@ fn replies_of_siw() {
 #[test]
 fn rejection_tells_what_the_responder_said() {
     // siw-gold.pcap, frame 121. RFC 6581 §9.1: IRD and ORD are passed on for a reject too.
-    let reply = rep("30 02 0012 0005 0003", b"nope-not-today");
+    let reply = reply_frame("30 02 0012 0005 0003", b"nope-not-today");
     let rejected =
         |peer| Ok(Parse::Done(Reply::Rejected { peer, private_data: Box::from(*b"nope-not-today") }));
     assert_eq!(initiator(MpaMode::PeerToPeer, TERMS).parse_reply(&reply), rejected(depths(5, 3)));
-    let reply = rep("20 01 000e", b"nope-not-today");
+    let reply = reply_frame("20 01 000e", b"nope-not-today");
     assert_eq!(initiator(MpaMode::PeerToPeer, TERMS).parse_reply(&reply), rejected(Depths::default()));
 }
 
@@ -136,7 +141,7 @@ fn rejection_tells_what_the_responder_said() {
 fn ord_is_at_most_the_responders_ird_and_ird_at_least_its_ord() {
     // RFC 6581 §9.1.
     let initiator = initiator(MpaMode::ClientServer, Terms { max_ird: 6, ..TERMS });
-    for (words, ird, ord) in [
+    for (fields, ird, ord) in [
         ("0003 0002", 4, 3),
         ("0008 0006", 6, 4),
         ("0000 0000", 4, 0),
@@ -144,10 +149,10 @@ fn ord_is_at_most_the_responders_ird_and_ird_at_least_its_ord() {
         ("0002 3fff", 4, 2),
         ("3fff 3fff", 4, 4),
     ] {
-        let agreed = accepted(&initiator, &rep(&format!("50 02 0004 {words}"), b""));
-        assert_eq!((agreed.ird, agreed.ord), (ird, ord), "{words}");
+        let agreed = parse_accepted(&initiator, &reply_frame(&format!("50 02 0004 {fields}"), b""));
+        assert_eq!((agreed.ird, agreed.ord), (ird, ord), "{fields}");
     }
-    let failed = initiator.parse_reply(&rep("d0 02 0004 0008 0007", b""));
+    let failed = initiator.parse_reply(&reply_frame("d0 02 0004 0008 0007", b""));
     let send = Framing { crc: true, markers: true };
     assert_eq!(failed, Err(StartupError::InsufficientIrd { need: 7, have: 6, send }));
 }
@@ -157,7 +162,7 @@ fn rtr_is_chosen_among_those_the_responder_named() {
     // RFC 6581 §9.2. Chelsio and Intel name D, siw names C.
     let terms = Terms { ord: 0, ..TERMS };
     let initiator = initiator(MpaMode::PeerToPeer, terms);
-    for (words, rtr, ord) in [
+    for (fields, rtr, ord) in [
         ("8000 8000", Rtr::Write, 0),
         ("8001 8000", Rtr::Write, 1), // ours was raised to 1 in the Request
         ("8001 c000", Rtr::Write, 1),
@@ -166,36 +171,37 @@ fn rtr_is_chosen_among_those_the_responder_named() {
         ("8000 4000", Rtr::Read, 1), // a responder that accepts a Read as RTR holds one
         ("ffff 7fff", Rtr::Read, 1),
     ] {
-        let agreed = accepted(&initiator, &rep(&format!("50 02 0004 {words}"), b""));
-        assert_eq!((agreed.role, agreed.ord), (Role::Initiator { rtr: Some(rtr) }, ord), "{words}");
+        let agreed = parse_accepted(&initiator, &reply_frame(&format!("50 02 0004 {fields}"), b""));
+        assert_eq!((agreed.role, agreed.ord), (Role::Initiator { rtr: Some(rtr) }, ord), "{fields}");
         assert_eq!(agreed.mode, MpaMode::PeerToPeer);
     }
-    for (words, named) in [("c001 0001", RtrSet::SEND), ("8001 0001", RtrSet::empty())] {
-        let failed = initiator.parse_reply(&rep(&format!("50 02 0004 {words}"), b""));
-        assert_eq!(failed, Err(StartupError::NoRtr { named, send: CRC }), "{words}");
+    for (fields, named) in [("c001 0001", RtrSet::SEND), ("8001 0001", RtrSet::empty())] {
+        let failed = initiator.parse_reply(&reply_frame(&format!("50 02 0004 {fields}"), b""));
+        assert_eq!(failed, Err(StartupError::NoRtr { named, send: CRC }), "{fields}");
     }
 }
 
 #[test]
 fn responder_that_demands_an_rtr_gets_one_even_unasked() {
     // RFC 6581 §9.2: on an A bit in the Reply the initiator must send an RTR.
-    let agreed = accepted(&initiator(MpaMode::ClientServer, TERMS), &rep("50 02 0004 8001 4001", b""));
+    let agreed =
+        parse_accepted(&initiator(MpaMode::ClientServer, TERMS), &reply_frame("50 02 0004 8001 4001", b""));
     assert_eq!(agreed.role, Role::Initiator { rtr: Some(Rtr::Read) });
 }
 
 #[test]
 fn responder_may_know_less_than_was_asked() {
     let initiator = initiator(MpaMode::PeerToPeer, TERMS);
-    for (words, mode, ord, peer) in [
+    for (fields, mode, ord, peer) in [
         // RFC 6581 §9.2: without A there is no RTR, and B, C and D are ignored.
         ("50 02 0004 4002 c003", MpaMode::ClientServer, 2, depths(2, 3)),
         // Unenhanced Replies: our own terms apply.
         ("50 01 0000", MpaMode::Unenhanced, 4, Depths::default()),
         ("40 02 0000", MpaMode::Unenhanced, 4, Depths::default()),
     ] {
-        let agreed = accepted(&initiator, &rep(words, b""));
-        assert_eq!((agreed.role, agreed.mode), (Role::Initiator { rtr: None }, mode), "{words}");
-        assert_eq!((agreed.ird, agreed.ord, agreed.peer), (4, ord, peer), "{words}");
+        let agreed = parse_accepted(&initiator, &reply_frame(fields, b""));
+        assert_eq!((agreed.role, agreed.mode), (Role::Initiator { rtr: None }, mode), "{fields}");
+        assert_eq!((agreed.ird, agreed.ord, agreed.peer), (4, ord, peer), "{fields}");
     }
 }
 
@@ -204,12 +210,12 @@ fn enhanced_reply_to_an_unenhanced_request_is_a_violation() {
     // RFC 6581 §10. A rejection is valid in either form.
     let initiator = initiator(MpaMode::Unenhanced, TERMS);
     assert_eq!(
-        initiator.parse_reply(&rep("50 02 0004 0001 0001", b"")),
+        initiator.parse_reply(&reply_frame("50 02 0004 0001 0001", b"")),
         Err(StartupError::UnexpectedEnhancedReply)
     );
-    let rejected = initiator.parse_reply(&rep("70 02 0004 0001 0001", b""));
+    let rejected = initiator.parse_reply(&reply_frame("70 02 0004 0001 0001", b""));
     assert!(matches!(rejected, Ok(Parse::Done(Reply::Rejected { .. }))));
-    assert_eq!(accepted(&initiator, &rep("40 02 0000", b"")).mode, MpaMode::Unenhanced);
+    assert_eq!(parse_accepted(&initiator, &reply_frame("40 02 0000", b"")).mode, MpaMode::Unenhanced);
 }
 
 #[test]
@@ -220,11 +226,12 @@ fn markers_are_a_demand_on_the_other_end() {
             let initiator = initiator(MpaMode::PeerToPeer, Terms { markers: ours, ..SIW });
             assert_eq!(initiator.request()[16], if ours { 0x90 } else { 0x10 });
             let flags = if theirs { "90" } else { "10" };
-            let agreed = accepted(&initiator, &rep(&format!("{flags} 02 0004 8001 8001"), b""));
+            let agreed = parse_accepted(&initiator, &reply_frame(&format!("{flags} 02 0004 8001 8001"), b""));
             assert_eq!((agreed.send.markers, agreed.receive.markers), (theirs, ours));
 
-            let request = req(&format!("{flags} 02 0004 8001 8001"), b"");
-            let (reply, agreed) = incoming(&request).accept(Terms { markers: ours, ..SIW }, b"").unwrap();
+            let request = request_frame(&format!("{flags} 02 0004 8001 8001"), b"");
+            let (reply, agreed) =
+                parse_incoming(&request).accept(Terms { markers: ours, ..SIW }, b"").unwrap();
             assert_eq!(reply[16], if ours { 0x90 } else { 0x10 });
             assert_eq!((agreed.send.markers, agreed.receive.markers), (theirs, ours));
         }
@@ -236,30 +243,36 @@ fn markers_are_a_demand_on_the_other_end() {
 #[test]
 fn requests_of_siw_and_the_answers_siw_gave() {
     // siw-gold.pcap, frames 11, 13 and 121; the program accepted with 4 and 4.
-    let default = incoming(&req("10 02 0015 0003 0005", b"hello-from-client"));
+    let default = parse_incoming(&request_frame("10 02 0015 0003 0005", b"hello-from-client"));
     assert_eq!((default.mode(), default.peer()), (MpaMode::ClientServer, depths(3, 5)));
     assert_eq!(default.private_data(), b"hello-from-client");
     let (reply, agreed) = default.accept(SIW, b"sixteen bytes ok").unwrap();
-    assert_eq!(*reply, rep("10 02 0014 0005 0003", b"sixteen bytes ok"));
+    assert_eq!(*reply, reply_frame("10 02 0014 0005 0003", b"sixteen bytes ok"));
     assert_eq!((agreed.ird, agreed.ord, agreed.send.crc), (5, 3, false));
     assert_eq!(agreed.role, Role::Responder { rtr: RtrSet::empty() });
-    assert_eq!(*default.reject(b"nope-not-today").unwrap(), rep("30 02 0012 0005 0003", b"nope-not-today"));
+    assert_eq!(
+        *default.reject(b"nope-not-today").unwrap(),
+        reply_frame("30 02 0012 0005 0003", b"nope-not-today")
+    );
 
     // siw-gold-p2p-crc.pcap, frames 11, 13 and 136. siw names one RTR in its answers (8003); RFC 6581 §9.2 asks for all.
-    let p2p = incoming(&req("50 02 0015 8003 c005", b"hello-from-client"));
+    let p2p = parse_incoming(&request_frame("50 02 0015 8003 c005", b"hello-from-client"));
     let (reply, agreed) = p2p.accept(SIW, b"sixteen bytes ok").unwrap();
-    assert_eq!(*reply, rep("50 02 0014 8005 c003", b"sixteen bytes ok"));
+    assert_eq!(*reply, reply_frame("50 02 0014 8005 c003", b"sixteen bytes ok"));
     assert_eq!((agreed.ird, agreed.ord, agreed.send, agreed.receive), (5, 3, CRC, CRC));
     assert_eq!(agreed.role, Role::Responder { rtr: WRITE_READ });
-    assert_eq!(*p2p.reject(b"nope-not-today").unwrap(), rep("70 02 0012 8005 c003", b"nope-not-today"));
+    assert_eq!(
+        *p2p.reject(b"nope-not-today").unwrap(),
+        reply_frame("70 02 0012 8005 c003", b"nope-not-today")
+    );
 
     // siw-rping-v1.pcap, frames 11 and 13.
-    let v1 = incoming(&req("00 01 0000", b""));
+    let v1 = parse_incoming(&request_frame("00 01 0000", b""));
     assert_eq!((v1.mode(), v1.peer()), (MpaMode::Unenhanced, Depths::default()));
     let (reply, agreed) = v1.accept(SIW, b"").unwrap();
-    assert_eq!(*reply, rep("00 01 0000", b""));
+    assert_eq!(*reply, reply_frame("00 01 0000", b""));
     assert_eq!((agreed.mode, agreed.ird, agreed.ord), (MpaMode::Unenhanced, 4, 4));
-    assert_eq!(*v1.reject(b"no").unwrap(), rep("20 01 0002", b"no"));
+    assert_eq!(*v1.reject(b"no").unwrap(), reply_frame("20 01 0002", b"no"));
 }
 
 #[test]
@@ -267,8 +280,8 @@ fn revision_and_s_bit_are_echoed() {
     // RFC 6581 §10: an unenhanced Request gets an unenhanced Reply, and on revision 1 the S bit is still
     // reserved.
     for (request, reply) in [("40 02 0000", "40 02 0000"), ("50 01 0000", "40 01 0000")] {
-        let (bytes, agreed) = incoming(&req(request, b"")).accept(TERMS, b"").unwrap();
-        assert_eq!(*bytes, rep(reply, b""));
+        let (bytes, agreed) = parse_incoming(&request_frame(request, b"")).accept(TERMS, b"").unwrap();
+        assert_eq!(*bytes, reply_frame(reply, b""));
         assert_eq!(agreed.mode, MpaMode::Unenhanced);
     }
 }
@@ -285,9 +298,9 @@ fn every_rtr_that_was_offered_and_is_taken_is_named() {
         ("8001 0001", "8004 8001", RtrSet::WRITE),
         ("4001 c001", "0004 0001", RtrSet::empty()), // without A, the others mean nothing
     ] {
-        let request = req(&format!("50 02 0004 {offered}"), b"");
-        let (reply, agreed) = incoming(&request).accept(TERMS, b"").unwrap();
-        assert_eq!(*reply, rep(&format!("50 02 0004 {named}"), b""), "{offered}");
+        let request = request_frame(&format!("50 02 0004 {offered}"), b"");
+        let (reply, agreed) = parse_incoming(&request).accept(TERMS, b"").unwrap();
+        assert_eq!(*reply, reply_frame(&format!("50 02 0004 {named}"), b""), "{offered}");
         assert_eq!(agreed.role, Role::Responder { rtr }, "{offered}");
     }
 }
@@ -306,9 +319,9 @@ fn reply_carries_the_depths_that_are_configured() {
         ("0002 3fff", "3fff 0002", 4, 2),
         ("3fff 3fff", "3fff 3fff", 4, 4),
     ] {
-        let request = incoming(&req(&format!("50 02 0004 {request}"), b""));
+        let request = parse_incoming(&request_frame(&format!("50 02 0004 {request}"), b""));
         let (bytes, agreed) = request.accept(terms, b"").unwrap();
-        assert_eq!(*bytes, rep(&format!("50 02 0004 {reply}"), b""));
+        assert_eq!(*bytes, reply_frame(&format!("50 02 0004 {reply}"), b""));
         assert_eq!((agreed.ird, agreed.ord), (ird, ord), "{reply}");
     }
 }
@@ -325,15 +338,15 @@ fn a_read_as_first_message_needs_an_ird_of_one() {
         ("50 02 0004 0000 0000", "50 02 0004 0000 0000", 0),
         ("40 01 0000", "40 01 0000", 1),
     ] {
-        let (bytes, agreed) = incoming(&req(request, b"")).accept(none, b"").unwrap();
-        assert_eq!((bytes, agreed.ird), (rep(reply, b"").into(), ird), "{request}");
+        let (bytes, agreed) = parse_incoming(&request_frame(request, b"")).accept(none, b"").unwrap();
+        assert_eq!((bytes, agreed.ird), (reply_frame(reply, b"").into(), ird), "{request}");
     }
 }
 
 #[test]
 fn nothing_may_follow_the_request() {
     // RFC 5044 §7.1.2: the initiator must wait.
-    let mut bytes = req("50 02 0005 8001 c001", b"x");
+    let mut bytes = request_frame("50 02 0005 8001 c001", b"x");
     bytes.extend_from_slice(b"\x00\x0e\xc1");
     assert_eq!(Incoming::parse(&bytes), Err(StartupError::DataBeforeReply(3)));
 }
@@ -348,7 +361,7 @@ fn depths_as_a_connection_manager_sees_them() {
     let event = incoming(client.request());
     assert_eq!((event.peer().ord, event.peer().ird), (Some(5), Some(3)));
     let (reply, server) = event.accept(TERMS, b"").unwrap();
-    let client = accepted(&client, &reply);
+    let client = parse_accepted(&client, &reply);
     assert_eq!((client.ord, client.ird), (5, 3));
     assert_eq!((server.ord, server.ird), (3, 5));
 }
@@ -356,8 +369,8 @@ fn depths_as_a_connection_manager_sees_them() {
 #[test]
 fn frames_are_taken_at_any_split() {
     let initiator = initiator(MpaMode::PeerToPeer, TERMS);
-    let reply = rep("50 02 0014 8005 c003", b"sixteen bytes ok");
-    let request = req("50 02 0015 8003 c005", b"hello-from-client");
+    let reply = reply_frame("50 02 0014 8005 c003", b"sixteen bytes ok");
+    let request = request_frame("50 02 0015 8003 c005", b"hello-from-client");
     for n in 0..reply.len() {
         let need = if n < 20 { 20 } else { reply.len() };
         assert_eq!(initiator.parse_reply(&reply[..n]), Ok(Parse::Need(need)), "{n} bytes of the Reply");
@@ -379,15 +392,15 @@ fn frames_are_taken_at_any_split() {
 fn malformed_frames_end_the_connection_without_an_answer() {
     // RFC 5044 §7.1.2.
     let initiator = initiator(MpaMode::PeerToPeer, TERMS);
-    for (words, violation) in [
+    for (fields, violation) in [
         ("50 00 0000", Violation::Revision(0)),
         ("50 03 0000", Violation::Revision(3)),
         ("50 02 0201", Violation::PrivateDataLength(513)),
         ("50 02 0003 000000", Violation::EnhancedWordMissing(3)),
     ] {
         let malformed = StartupError::Malformed(violation);
-        assert_eq!(Incoming::parse(&req(words, b"")), Err(malformed), "{words}");
-        assert_eq!(initiator.parse_reply(&rep(words, b"")), Err(malformed), "{words}");
+        assert_eq!(Incoming::parse(&request_frame(fields, b"")), Err(malformed), "{fields}");
+        assert_eq!(initiator.parse_reply(&reply_frame(fields, b"")), Err(malformed), "{fields}");
     }
     // Two initiators, or two responders.
     let key = |expected| StartupError::Malformed(Violation::Key { expected });
@@ -444,7 +457,7 @@ fn misuse_is_told_at_once_and_names_the_limit() {
     assert_eq!(new(MpaMode::PeerToPeer, 509), too_long(509, 508));
     assert_eq!(new(MpaMode::Unenhanced, 512), Ok(()));
     assert_eq!(new(MpaMode::Unenhanced, 513), too_long(513, 512));
-    let request = incoming(&req("50 02 0004 8001 c001", b""));
+    let request = parse_incoming(&request_frame("50 02 0004 8001 c001", b""));
     assert_eq!(request.accept(TERMS, &long[..509]).map(|_| ()), too_long(509, 508));
     assert_eq!(request.reject(&long[..509]).map(|_| ()), too_long(509, 508));
     // The call can be repeated, and the longest frame arrives.
@@ -466,7 +479,7 @@ fn misuse_is_told_at_once_and_names_the_limit() {
     assert_eq!(request.reject(&long[..509]).unwrap_err().to_string(), text);
 }
 
-/// Connects two ends and checks the invariants of what they agreed on.
+/// Connects two ends, and checks the invariants of the agreed terms.
 fn check_pair(mode: MpaMode, ours: Terms, theirs: Terms) {
     let (a, b) = connect(mode, ours, theirs);
     assert_eq!((a.mode, b.mode), (mode, mode));
@@ -527,7 +540,7 @@ fn mode() -> impl Strategy<Value = MpaMode> {
     prop::sample::select(&SETUPS)
 }
 
-/// A frame with a valid key and length, so that the later checks are reached.
+/// Generates frames with a valid key and length, so that the later checks are reached.
 fn well_formed(role: Frame) -> impl Strategy<Value = Vec<u8>> {
     let key = if role == Frame::Request { "MPA ID Req Frame" } else { "MPA ID Rep Frame" };
     (any::<u8>(), 0..4u8, vec(any::<u8>(), 0..40), 0..3usize).prop_map(move |(flags, revision, data, cut)| {
@@ -538,7 +551,7 @@ fn well_formed(role: Frame) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Checks that the outcome of any Reply is within the limits and the request of this end.
+/// Checks that the terms agreed by any Reply are within the limits and the request of this end.
 fn check_reply(mode: MpaMode, terms: Terms, bytes: &[u8]) {
     match initiator(mode, terms).parse_reply(bytes) {
         Ok(Parse::Need(n)) => assert!(n > bytes.len() && n <= MAX_STARTUP),
@@ -563,7 +576,7 @@ fn check_request(terms: Terms, bytes: &[u8]) {
             assert!(agreed.peer.ird.is_none_or(|ird| agreed.ord <= ird));
             for reply in [reply, incoming.reject(b"no").unwrap()] {
                 let Ok(Parse::Done((reply, _))) = Startup::parse_reply(&reply) else { panic!() };
-                assert_eq!(MpaMode::of(reply.revision), incoming.mode());
+                assert_eq!(MpaMode::from_revision(reply.revision), incoming.mode());
             }
         }
         Err(failure) => assert_eq!(failure.terminate(), None),

@@ -1,5 +1,5 @@
-//! An error as one number, for `vendor_err` in completions of the C verbs: the kind of error, and as much detail
-//! as fits. The drop-in writes it, `ironwarp explain` reads it; the format is defined only here.
+//! The encoding of an error as one number, for `vendor_err` in completions of the C verbs: the kind of error, and as
+//! much detail as fits. The drop-in encodes the number, `ironwarp explain` decodes it.
 //!
 //! ```text
 //!  31     24 23     16 15                 0
@@ -16,7 +16,7 @@ use crate::memory::Check;
 use ironwarp_wire::Cause;
 use std::fmt;
 
-/// What a `vendor_err` tells about a [`QpError`].
+/// The part of a [`QpError`] that a `vendor_err` contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum VendorError {
@@ -26,7 +26,7 @@ pub enum VendorError {
     Remote(Check),
     /// [`QpError::Unmapped`].
     Unmapped {
-        /// Whether the peer accessed it.
+        /// Whether the access was made for the peer.
         remote: bool,
     },
     /// [`QpError::Register`].
@@ -69,10 +69,10 @@ pub enum VendorError {
     Bug,
 }
 
-/// The first byte, which marks the numbers of Ironwarp.
+/// The top byte of all numbers of Ironwarp.
 const MARK: u32 = 0x49 << 24;
 
-/// The checks by number. Append new ones.
+/// All checks, in the order of their numbers.
 const CHECKS: [Check; 15] = [
     Check::Valid,
     Check::Kind,
@@ -92,19 +92,19 @@ const CHECKS: [Check; 15] = [
 ];
 
 impl QpError {
-    /// Who caused the error.
+    /// Returns the party that caused the error.
     pub const fn origin(&self) -> ErrorOrigin {
         VendorError::of(self).origin()
     }
 
-    /// The error as a number, for `vendor_err` in completions of C programs. `ironwarp explain` explains it.
+    /// Returns the error as a number, for `vendor_err` in completions of C programs. `ironwarp explain` decodes it.
     pub const fn vendor_err(&self) -> u32 {
         VendorError::of(self).to_u32()
     }
 }
 
 impl VendorError {
-    /// Reduces an error to what fits the number.
+    /// Returns the part of an error that the number contains.
     pub const fn of(error: &QpError) -> Self {
         match error {
             QpError::Local(denied) => Self::Local(denied.check),
@@ -140,9 +140,9 @@ impl VendorError {
             Self::Remote(check) => (2, check as u16 + 1),
             Self::Unmapped { remote } => (3, remote as u16),
             Self::Register => (4, 0),
-            Self::Violation(cause) => (5, on_wire(cause)),
-            Self::Protocol(cause) => (6, on_wire(cause)),
-            Self::Terminated(cause) => (7, on_wire(cause)),
+            Self::Violation(cause) => (5, encode_cause(cause)),
+            Self::Protocol(cause) => (6, encode_cause(cause)),
+            Self::Terminated(cause) => (7, encode_cause(cause)),
             Self::Lost(errno) => (8, errno),
             Self::HalfSent => (9, 0),
             Self::Unreachable => (10, 0),
@@ -162,7 +162,7 @@ impl VendorError {
         MARK | (kind as u32) << 16 | detail as u32
     }
 
-    /// Decodes a number. `None` if it belongs to another adapter or a later version.
+    /// Decodes a number. `None` if the number is from another adapter or a later version of Ironwarp.
     pub fn from_u32(number: u32) -> Option<Self> {
         let [mark, kind, high, low] = number.to_be_bytes();
         let detail = u16::from_be_bytes([high, low]);
@@ -193,14 +193,14 @@ impl VendorError {
             22 => Self::Bug,
             _ => return None,
         };
-        // A kind without detail must have a zero detail, and a cause has only one encoding.
+        // Encode again to reject other details: nonzero where the kind has none, or another encoding of a cause.
         (u32::from(mark) << 24 == MARK && found.to_u32() == number).then_some(found)
     }
 
-    /// Who caused the error.
+    /// Returns the party that caused the error.
     pub const fn origin(self) -> ErrorOrigin {
         match self {
-            // The end that sent the error failed for reasons of its own.
+            // With these causes, the peer reports a failure of its own.
             Self::Terminated(Cause::LocalCatastrophic | Cause::DdpCatastrophic)
             | Self::Remote(_)
             | Self::Violation(_)
@@ -216,7 +216,7 @@ impl VendorError {
             | Self::HalfSent
             | Self::NoImmediate
             | Self::DatagramTooLong
-            | Self::Terminated(_) => ErrorOrigin::Program, // a Terminate complains of what this end did
+            | Self::Terminated(_) => ErrorOrigin::Program, // other causes blame a message of this end
             Self::Lost(_) | Self::TimedOut | Self::Unreachable => ErrorOrigin::Network,
             Self::Closed | Self::Disconnected | Self::Moved => ErrorOrigin::Nobody,
             Self::Bug => ErrorOrigin::Adapter,
@@ -224,8 +224,8 @@ impl VendorError {
     }
 }
 
-/// Layer, type and code, as in a Terminate.
-const fn on_wire(cause: Cause) -> u16 {
+/// Encodes a cause as in a Terminate: layer, type and code.
+const fn encode_cause(cause: Cause) -> u16 {
     let (layer, kind, code) = cause.to_wire();
     u16::from_be_bytes([layer << 4 | kind, code])
 }
@@ -276,6 +276,7 @@ mod tests {
         MpaFault, Offender, Operation, Protection, TaggedBuffer, Terminate, UntaggedBuffer, Violation,
     };
 
+    /// Returns all causes.
     fn causes() -> Vec<Cause> {
         let mut all = vec![
             Cause::LocalCatastrophic,
@@ -290,6 +291,7 @@ mod tests {
         all
     }
 
+    /// Returns all values, with all details.
     fn all() -> Vec<VendorError> {
         use VendorError::*;
         let mut all = vec![
@@ -343,11 +345,11 @@ mod tests {
         }
         let another_adapters = VendorError::Closed.to_u32() ^ 0x0100_0000;
         assert_eq!(VendorError::from_u32(another_adapters), None);
-        // Some drivers' form of an MPA error: nothing here makes it.
+        // The form in which some drivers report an MPA error. Ironwarp never encodes it.
         assert_eq!(VendorError::from_u32(0x4907_2302), None);
     }
 
-    /// Written down in logs: these do not change.
+    /// Numbers must not change, because they appear in logs.
     #[test]
     fn numbers_that_people_have_seen() {
         let access = Cause::Protection(Protection::Access);

@@ -1,7 +1,7 @@
-//! A link that injects faults, between a stream and its real link.
+//! A link that injects faults into the byte stream. It is put between a stream and its real link.
 
-use super::plan::{FaultPlan, Wait};
-use super::{Faults, Injected, Pacer, Rng, Sequence, sequence};
+use super::plan::{FaultPlan, RandomDelay};
+use super::{Faults, Injected, Pacer, Rng, Sequence, rng_for};
 use crate::host::Span;
 use crate::link::{Link, LinkError, Piece};
 use crate::sync::{
@@ -15,49 +15,52 @@ use std::time::Duration;
 /// The errno of a connection that was cut: ECONNRESET on Linux.
 const ECONNRESET: i32 = 104;
 
-/// Passes bytes on, and injects the faults of a plan.
+/// A link that passes bytes on to another link, and injects the faults of a plan.
 ///
-/// Each call that transfers bytes draws once. A call that has nothing to transfer keeps its draw, so that the
-/// number of unsuccessful calls has no influence. Delays and cuts happen in the middle of a transfer: one byte is
-/// passed on first, because a delay would go unnoticed while there is nothing to transfer.
+/// Each call that transfers bytes uses one random draw. A call that transfers nothing leaves the draw to the next
+/// call, so that the faults do not depend on the number of unsuccessful calls. Before a delay, a stall or a cut, one
+/// byte is passed on, so that the fault happens in the middle of a transfer.
 #[derive(Debug)]
 pub struct FaultyLink {
+    /// The real link.
     inner: Arc<dyn Link>,
     faults: Arc<Faults>,
+    /// The number of the stream.
     stream: u64,
     pacer: Arc<dyn Pacer>,
     tx: Mutex<Half>,
     rx: Mutex<Half>,
-    /// When the delay of both directions ends.
+    /// When the stall of both directions ends, by the pacer's clock. Zero before the first stall.
     stalled_until: Mutex<Duration>,
+    /// Whether the connection was cut.
     is_cut: AtomicBool,
 }
 
-/// One direction.
+/// The state of one direction.
 #[derive(Debug)]
 struct Half {
-    /// The name of its calls.
-    does: &'static str,
+    /// "sends" or "receives", for the log.
+    verb: &'static str,
     /// Number of calls that have transferred bytes.
     calls: u64,
     rng: Rng,
-    /// What happens at the next call that transfers bytes.
-    next: Throw,
-    /// When the delay of this direction ends.
+    /// The draw for the next call that transfers bytes.
+    next: Draw,
+    /// When the delay of this direction ends, by the pacer's clock. Zero before the first delay.
     delayed_until: Duration,
 }
 
-/// What happens at one call.
+/// The random outcome of one call.
 #[derive(Debug)]
-struct Throw {
+struct Draw {
+    /// The fault to inject. `None` to inject none.
     fault: Option<Injected>,
-    /// For a split: draws the number of bytes that are passed on.
+    /// Draws the number of bytes that a split passes on.
     part: Rng,
 }
 
 impl Faults {
-    /// Puts fault injection between a stream and its link. The number of the stream and the seed decide on the
-    /// faults.
+    /// Wraps the link of a stream, to inject faults. The seed and the number of the stream determine the faults.
     pub fn wrap_link(
         self: &Arc<Self>,
         stream: u64,
@@ -75,10 +78,10 @@ impl FaultyLink {
         inner: Arc<dyn Link>,
         pacer: Arc<dyn Pacer>,
     ) -> Self {
-        let half = |does, which| {
-            let mut rng = sequence(faults.seed, stream, which);
-            let next = Throw::new(&mut rng, &faults.plan);
-            Mutex::new(Half { does, calls: 0, rng, next, delayed_until: Duration::ZERO })
+        let half = |verb, which| {
+            let mut rng = rng_for(faults.seed, stream, which);
+            let next = Draw::new(&mut rng, &faults.plan);
+            Mutex::new(Half { verb, calls: 0, rng, next, delayed_until: Duration::ZERO })
         };
         Self {
             inner,
@@ -92,8 +95,9 @@ impl FaultyLink {
         }
     }
 
-    /// Lets `pass` transfer some of the bytes offered, at most the number that it gets.
-    fn through(
+    /// Transfers bytes in one direction with `pass`, and injects a fault if the draw says so. `pass` gets the maximum
+    /// number of bytes to transfer, which is at most `offered`, and returns the number transferred.
+    fn transfer(
         &self,
         half: &Mutex<Half>,
         offered: usize,
@@ -105,19 +109,20 @@ impl FaultyLink {
         let mut half = lock(half);
         let now = self.pacer.now();
         if now < half.delayed_until || now < *lock(&self.stalled_until) {
-            return Err(LinkError::WouldBlock); // the pacer knows since when it began
+            return Err(LinkError::WouldBlock); // the pacer was told when the delay began
         }
-        let most = half.next.most_of(offered);
-        let moved = pass(most)?;
+        let max_len = half.next.max_len(offered);
+        let moved = pass(max_len)?;
         half.calls += 1;
-        let next = Throw::new(&mut half.rng, &self.faults.plan);
+        let next = Draw::new(&mut half.rng, &self.faults.plan);
         let fault = std::mem::replace(&mut half.next, next).fault;
-        // A split beyond the end of a transfer is none.
-        let Some(fault) = fault.filter(|fault| *fault != Injected::Split || moved == most && most < offered)
+        // Report a split only if it made the transfer shorter.
+        let Some(fault) =
+            fault.filter(|fault| *fault != Injected::Split || moved == max_len && max_len < offered)
         else {
             return Ok(moved);
         };
-        self.faults.note(Some(self.stream), fault, format_args!("call {} that {}", half.calls, half.does));
+        self.faults.record(Some(self.stream), fault, format_args!("call {} that {}", half.calls, half.verb));
         match fault {
             Injected::Delay(time) => {
                 half.delayed_until = now.saturating_add(time);
@@ -133,10 +138,11 @@ impl FaultyLink {
         Ok(moved)
     }
 
+    /// Resets the connection, and returns the error for the call that was cut.
     fn cut(&self) -> LinkError {
         self.is_cut.store(true, Ordering::Release);
         self.inner.abort();
-        self.pacer.schedule(Duration::ZERO); // the other direction must notice
+        self.pacer.schedule(Duration::ZERO); // the other direction must find the connection lost
         LinkError::Lost(ECONNRESET)
     }
 }
@@ -144,19 +150,19 @@ impl FaultyLink {
 impl Link for FaultyLink {
     fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
         let offered = pieces.iter().map(Piece::len).sum();
-        self.through(&self.tx, offered, |most| {
-            if most == offered {
+        self.transfer(&self.tx, offered, |max_len| {
+            if max_len == offered {
                 return self.inner.send(pieces);
             }
-            self.inner.send(&first(pieces, most, cut_piece))
+            self.inner.send(&take_first(pieces, max_len, shorten_piece))
         })
     }
 
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
         let in_host: usize = host.iter().map(|span| span.len).sum();
-        self.through(&self.rx, in_host + own.len(), |most| match most.checked_sub(in_host) {
+        self.transfer(&self.rx, in_host + own.len(), |max_len| match max_len.checked_sub(in_host) {
             Some(in_own) => self.inner.recv(host, &mut own[..in_own]),
-            None => self.inner.recv(&first(host, most, cut_span), &mut []),
+            None => self.inner.recv(&take_first(host, max_len, shorten_span), &mut []),
         })
     }
 
@@ -177,19 +183,20 @@ impl Link for FaultyLink {
     }
 }
 
-impl Throw {
-    /// Draws the same number of values for every outcome, so that adding a fault to a plan does not move its
-    /// other faults.
+impl Draw {
+    /// Draws the outcome of one call. Draws the same number of values for every outcome, so that adding a fault to a plan does not change when
+    /// its other faults happen.
     fn new(rng: &mut Rng, plan: &FaultPlan) -> Self {
         let part = Rng::new(rng.next());
         let split = rng.hits(plan.split).then_some(Injected::Split);
-        let delay = wait(rng, &plan.delay).map(Injected::Delay);
-        let stall = wait(rng, &plan.stall).map(Injected::Stall);
+        let delay = draw_delay(rng, &plan.delay).map(Injected::Delay);
+        let stall = draw_delay(rng, &plan.stall).map(Injected::Stall);
         let cut = rng.hits(plan.cut).then_some(Injected::Cut);
         Self { fault: cut.or(stall).or(delay).or(split), part }
     }
 
-    fn most_of(&self, offered: usize) -> usize {
+    /// Returns the maximum number of bytes to pass on, of those that a call offers.
+    fn max_len(&self, offered: usize) -> usize {
         match self.fault {
             None => offered,
             Some(Injected::Split) => self.part.clone().part_of(offered),
@@ -198,17 +205,19 @@ impl Throw {
     }
 }
 
-fn wait(rng: &mut Rng, wait: &Wait) -> Option<Duration> {
-    let range = u64::try_from((wait.max - wait.min).as_nanos()).unwrap_or(u64::MAX);
+/// Draws whether a delay happens, and its duration.
+fn draw_delay(rng: &mut Rng, delay: &RandomDelay) -> Option<Duration> {
+    let range = u64::try_from((delay.max - delay.min).as_nanos()).unwrap_or(u64::MAX);
     let more = Duration::from_nanos(rng.below(range.saturating_add(1)));
-    rng.hits(wait.chance).then_some(wait.min + more)
+    rng.hits(delay.chance).then_some(delay.min + more)
 }
 
-/// The first `left` bytes of `all`; `cut` shortens an element.
-fn first<T: Copy>(all: &[T], mut left: usize, cut: impl Fn(T, usize) -> (T, usize)) -> Vec<T> {
+/// Returns the elements with the first `left` bytes of `all`. `shorten` shortens an element to a maximum length, and
+/// returns its length.
+fn take_first<T: Copy>(all: &[T], mut left: usize, shorten: impl Fn(T, usize) -> (T, usize)) -> Vec<T> {
     let mut short = Vec::new();
     for &one in all {
-        let (one, len) = cut(one, left);
+        let (one, len) = shorten(one, left);
         short.push(one);
         left -= len;
         if left == 0 {
@@ -218,15 +227,17 @@ fn first<T: Copy>(all: &[T], mut left: usize, cut: impl Fn(T, usize) -> (T, usiz
     short
 }
 
-fn cut_piece(piece: Piece<'_>, most: usize) -> (Piece<'_>, usize) {
+/// Shortens a piece to at most `max_len` bytes, and returns its length, too.
+fn shorten_piece(piece: Piece<'_>, max_len: usize) -> (Piece<'_>, usize) {
     let piece = match piece {
-        Piece::Own(bytes) => Piece::Own(&bytes[..bytes.len().min(most)]),
-        Piece::Host(span) => Piece::Host(cut_span(span, most).0),
+        Piece::Own(bytes) => Piece::Own(&bytes[..bytes.len().min(max_len)]),
+        Piece::Host(span) => Piece::Host(shorten_span(span, max_len).0),
     };
     (piece, piece.len())
 }
 
-fn cut_span(span: Span, most: usize) -> (Span, usize) {
-    let len = span.len.min(most);
+/// Shortens a span to at most `max_len` bytes, and returns its length, too.
+fn shorten_span(span: Span, max_len: usize) -> (Span, usize) {
+    let len = span.len.min(max_len);
     (Span { len, ..span }, len)
 }

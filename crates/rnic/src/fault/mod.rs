@@ -1,9 +1,10 @@
 //! Fault injection, by the simulator or by the user of a real adapter.
 //!
-//! Protocol code knows nothing of it. A [`FaultyLink`] sits between a stream and its link; the device calls
-//! [`ReceiveFaults::should_withhold_receive`] and [`Faults::should_fail_registration`]. A [`FaultPlan`] says what may happen
-//! and how often, and a seed says when: the same seed and the same sequence of calls cause the same faults. Every
-//! link and every stream has a random sequence of its own, so that threads do not influence each other.
+//! Protocol code does not know about fault injection. A [`FaultyLink`] is put between a stream and its link; the
+//! device calls [`ReceiveFaults::should_withhold_receive`] and [`Faults::should_fail_registration`]. A [`FaultPlan`]
+//! determines which faults happen and how often, and a seed determines when: the same seed and the same sequence of
+//! calls cause the same faults. Each direction of a stream, its receives, and the registrations of the device have
+//! their own random sequences, so that threads do not influence each other.
 
 mod link;
 mod plan;
@@ -23,13 +24,13 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of faults listed; older ones are only counted.
-const LISTED: usize = 256;
+/// Maximum number of faults in [`Report::recent`]. Older faults are only counted.
+const MAX_RECENT: usize = 256;
 
-/// How long a receive is withheld before it is looked for again.
-const WITHHELD_FOR: Duration = Duration::from_millis(1);
+/// Time between withholding a receive and trying to take it again.
+const WITHHOLD_TIME: Duration = Duration::from_millis(1);
 
-/// The random sequences derived from a seed and a stream number.
+/// The random sequences that are derived from a seed and a stream number.
 #[derive(Clone, Copy, Debug)]
 enum Sequence {
     Send,
@@ -38,38 +39,41 @@ enum Sequence {
     Registrations,
 }
 
-/// The driver of a stream, as fault injection sees it: a lane of the engine, or the simulator.
+/// The clock and timer of a stream, implemented by its driver: the engine or the simulator.
 pub trait Pacer: Send + Sync + fmt::Debug {
-    /// The time since an arbitrary start.
+    /// Returns the time since an arbitrary start.
     fn now(&self) -> Duration;
 
-    /// Has both halves of the stream driven again when this much time has passed, by [`now`](Self::now), and not
-    /// earlier. Must not drive them itself, because the caller holds one of them.
+    /// Makes another thread drive both halves of the stream when this much time has passed on the clock of
+    /// [`now`](Self::now), and not earlier. Must not drive the halves itself, because the caller holds one of them.
     fn schedule(&self, after: Duration);
 }
 
-/// A plan, its seed, and the faults injected so far.
+/// The fault injection of a device: a plan, a seed, and a log of the faults injected so far.
 #[derive(Debug)]
 pub struct Faults {
     plan: FaultPlan,
     seed: u64,
+    /// Draws the registrations that fail.
     registrations: Mutex<Rng>,
     log: Mutex<Log>,
 }
 
-/// Faults that withhold receives from one stream.
+/// Withholds posted receives from one stream.
 #[derive(Debug)]
 pub struct ReceiveFaults {
     faults: Arc<Faults>,
+    /// The number of the stream.
     stream: u64,
     pacer: Arc<dyn Pacer>,
+    /// Draws the receives that are withheld.
     receives: Mutex<Rng>,
 }
 
 /// An injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Injected {
-    /// Only the first bytes were passed on.
+    /// A call passed on only the first bytes that it was offered.
     Split,
     /// One direction was delayed.
     Delay(Duration),
@@ -83,7 +87,7 @@ pub enum Injected {
     FailedRegistration,
 }
 
-/// Number of faults injected, by kind.
+/// The number of faults injected, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// [`Injected::Split`]
@@ -100,8 +104,8 @@ pub struct Counts {
     pub failed_registrations: u64,
 }
 
-/// A report of the faults injected. Prints as a few lines, beginning with the plan and the seed that reproduce
-/// it.
+/// A report of the faults injected. Prints as several lines, of which the first has the plan and the seed that
+/// reproduce the faults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The plan.
@@ -110,10 +114,12 @@ pub struct Report {
     pub seed: u64,
     /// The number of faults by kind.
     pub counts: Counts,
-    /// The most recent faults and their streams. Splits are left out, because they would displace all others.
+    /// The most recent faults, each with the number of its stream (`None` for the device), oldest first. Splits are
+    /// left out, because they would displace all others.
     pub recent: Vec<(Option<u64>, Injected)>,
 }
 
+/// The faults injected so far, as in [`Report`].
 #[derive(Debug, Default)]
 struct Log {
     counts: Counts,
@@ -121,42 +127,43 @@ struct Log {
 }
 
 impl Faults {
-    /// Creates faults for this plan. Note the seed of a failure, to reproduce it.
+    /// Creates the fault injection of a device. The seed reproduces the faults of an earlier run.
     pub fn new(plan: FaultPlan, seed: u64) -> Arc<Self> {
-        let registrations = Mutex::new(sequence(seed, 0, Sequence::Registrations));
+        let registrations = Mutex::new(rng_for(seed, 0, Sequence::Registrations));
         Arc::new(Self { plan, seed, registrations, log: Mutex::default() })
     }
 
-    /// The faults that withhold receives from a stream.
+    /// Creates the faults that withhold receives from the stream with this number.
     pub fn receive_faults(self: &Arc<Self>, stream: u64, pacer: Arc<dyn Pacer>) -> ReceiveFaults {
-        let receives = Mutex::new(sequence(self.seed, stream, Sequence::Receives));
+        let receives = Mutex::new(rng_for(self.seed, stream, Sequence::Receives));
         ReceiveFaults { faults: Arc::clone(self), stream, pacer, receives }
     }
 
-    /// Whether a registration is to fail, as if the device had no room for it. Called at every registration.
+    /// Draws whether a registration is to fail, as if the table were full. Called for every registration.
     pub fn should_fail_registration(&self) -> bool {
         let fails = lock(&self.registrations).hits(self.plan.no_register);
         if fails {
-            self.note(None, Injected::FailedRegistration, format_args!("a registration"));
+            self.record(None, Injected::FailedRegistration, format_args!("a registration"));
         }
         fails
     }
 
-    /// The faults injected so far.
+    /// Returns a report of the faults injected so far.
     pub fn report(&self) -> Report {
         let log = lock(&self.log);
         let recent = log.recent.iter().copied().collect();
         Report { plan: self.plan, seed: self.seed, counts: log.counts, recent }
     }
 
-    fn note(&self, stream: Option<u64>, fault: Injected, at: fmt::Arguments<'_>) {
+    /// Logs and counts a fault of a stream, or of the device if `None`. `at` says where it was injected.
+    fn record(&self, stream: Option<u64>, fault: Injected, at: fmt::Arguments<'_>) {
         tracing::debug!(stream, %at, %fault, "injected fault");
         let mut log = lock(&self.log);
-        *log.counts.of(fault) += 1;
+        *log.counts.count_mut(fault) += 1;
         if fault == Injected::Split {
             return;
         }
-        if log.recent.len() == LISTED {
+        if log.recent.len() == MAX_RECENT {
             log.recent.pop_front();
         }
         log.recent.push_back((stream, fault));
@@ -164,19 +171,20 @@ impl Faults {
 }
 
 impl ReceiveFaults {
-    /// Whether to treat a posted receive as missing. Called when a message needs a receive. If so, the halves of
-    /// the stream are driven again soon, and this is called again.
+    /// Draws whether to treat a posted receive as missing. Called when a message needs a receive. If true, the stream
+    /// is driven again soon, and this is called again for the same message.
     pub fn should_withhold_receive(&self) -> bool {
         let withheld = lock(&self.receives).hits(self.faults.plan.no_receive);
         if withheld {
-            self.faults.note(Some(self.stream), Injected::WithheldReceive, format_args!("a message"));
-            self.pacer.schedule(WITHHELD_FOR);
+            self.faults.record(Some(self.stream), Injected::WithheldReceive, format_args!("a message"));
+            self.pacer.schedule(WITHHOLD_TIME);
         }
         withheld
     }
 }
 
-fn sequence(seed: u64, stream: u64, which: Sequence) -> Rng {
+/// Returns the generator of a random sequence.
+fn rng_for(seed: u64, stream: u64, which: Sequence) -> Rng {
     let mut of_stream = Rng::stream(seed, stream);
     Rng::stream(of_stream.next(), which as u64)
 }
@@ -201,7 +209,8 @@ impl fmt::Display for Counts {
 }
 
 impl Counts {
-    const fn of(&mut self, fault: Injected) -> &mut u64 {
+    /// Returns the counter for this kind of fault.
+    const fn count_mut(&mut self, fault: Injected) -> &mut u64 {
         match fault {
             Injected::Split => &mut self.splits,
             Injected::Delay(_) => &mut self.delays,

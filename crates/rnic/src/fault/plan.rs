@@ -1,24 +1,24 @@
-//! Which faults to inject, and how often: one line of text, which fits an environment variable and a failure
-//! report.
+//! Fault plans: which faults to inject, and how often. A plan is written as one line of text, for an environment
+//! variable and for failure reports.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The probability of each fault. Written as a list separated by commas, in any order:
+/// A fault plan: the probability of each fault. Written as a list separated by commas, in any order:
 ///
-/// | word | what happens |
+/// | entry | effect |
 /// |---|---|
-/// | `split=0.2` | every fifth send or receive passes on only its first bytes |
+/// | `split=0.2` | one in five sends or receives, on average, passes on only its first bytes |
 /// | `delay=50us..2ms@0.05` | one direction is delayed in the middle of a transfer |
 /// | `stall=100ms@0.001` | both directions are delayed |
 /// | `cut@0.0001` | the connection is reset in the middle of a transfer |
-/// | `no-receive@0.01` | a posted receive is withheld at first |
+/// | `no-receive@0.01` | a posted receive is withheld for about a millisecond |
 /// | `no-register@0.01` | a registration of memory fails |
 ///
-/// A probability is per call that transfers bytes, per receive or per registration; it has at most six decimals.
-/// Times are whole numbers of `ns`, `us`, `ms` or `s`, or ranges of them. The default, which prints as `none`,
-/// injects nothing.
+/// A probability is per call that transfers bytes, per receive or per registration, and has at most six decimals.
+/// Times are whole numbers of `ns`, `us`, `ms` or `s`, or ranges of such times. The default, which prints as `none`,
+/// injects no fault.
 ///
 /// ```
 /// use ironwarp_rnic::fault::FaultPlan;
@@ -32,8 +32,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     pub(super) split: Chance,
-    pub(super) delay: Wait,
-    pub(super) stall: Wait,
+    pub(super) delay: RandomDelay,
+    pub(super) stall: RandomDelay,
     pub(super) cut: Chance,
     pub(super) no_receive: Chance,
     pub(super) no_register: Chance,
@@ -43,9 +43,9 @@ pub struct FaultPlan {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chance(u32);
 
-/// A delay within this range, and its probability.
+/// A delay: the range of its duration, and its probability.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Wait {
+pub(super) struct RandomDelay {
     pub(super) min: Duration,
     pub(super) max: Duration,
     pub(super) chance: Chance,
@@ -55,46 +55,48 @@ pub(super) struct Wait {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadPlan {
-    /// Unknown fault.
+    /// The fault is unknown.
     #[error("unknown fault `{0}`, expected one of {FORMS}")]
     Word(String),
     /// The entry lacks its value, or has one too many.
     #[error("invalid fault `{0}`, expected one of {FORMS}")]
     Form(String),
-    /// Invalid probability.
+    /// The probability is invalid.
     #[error("invalid probability `{0}`: must be above 0, at most 1, with at most six decimals, as in 0.05")]
     Chance(String),
-    /// Invalid time.
+    /// The time is invalid.
     #[error("invalid time `{0}`: must be a whole number followed by ns, us, ms or s, as in 50us")]
     Time(String),
-    /// A range whose upper bound is below its lower bound.
+    /// The upper bound of a range is below its lower bound.
     #[error("empty range `{0}`: the lower bound must come first, as in 50us..2ms")]
     Range(String),
-    /// A fault that is named twice.
+    /// A fault is named twice.
     #[error("duplicate fault `{0}`")]
     Twice(String),
 }
 
+/// The forms of all entries, for error messages.
 const FORMS: &str = "split=CHANCE, delay=TIME@CHANCE, stall=TIME@CHANCE, cut@CHANCE, no-receive@CHANCE and \
     no-register@CHANCE, where TIME may be a range TIME..TIME";
 
-/// How an empty plan prints.
+/// The text of an empty plan.
 const NONE: &str = "none";
 
-/// Units of time in nanoseconds. `s` must be last, because every unit ends with it.
+/// Units of time in nanoseconds. `s` must be last, because the other units end with `s`, too.
 const UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
 impl Chance {
-    /// Never.
+    /// The probability 0.
     pub const NEVER: Self = Self(0);
-    /// Always.
+    /// The probability 1.
     pub const ALWAYS: Self = Self(1_000_000);
 
-    /// This many times in a million, at most always.
+    /// Creates a probability of `times` in a million, or [`ALWAYS`](Self::ALWAYS) if `times` exceeds a million.
     pub const fn in_a_million(times: u32) -> Self {
         if times > Self::ALWAYS.0 { Self::ALWAYS } else { Self(times) }
     }
 
+    /// Returns the probability in millionths.
     pub(super) const fn millionths(self) -> u32 {
         self.0
     }
@@ -106,69 +108,78 @@ impl FromStr for FaultPlan {
     fn from_str(text: &str) -> Result<Self, BadPlan> {
         let mut plan = Self::default();
         if !matches!(text.trim(), "" | NONE) {
-            text.split(',').try_for_each(|entry| plan.add(entry.trim()))?;
+            text.split(',').try_for_each(|entry| plan.parse_entry(entry.trim()))?;
         }
         Ok(plan)
     }
 }
 
 impl FaultPlan {
-    fn add(&mut self, entry: &str) -> Result<(), BadPlan> {
-        let (word, rest) = entry.split_at(entry.find(['=', '@']).unwrap_or(entry.len()));
-        match word {
-            "split" => set(&mut self.split, word, chance(after(entry, rest, '=')?)?),
-            "cut" => set(&mut self.cut, word, chance(after(entry, rest, '@')?)?),
-            "no-receive" => set(&mut self.no_receive, word, chance(after(entry, rest, '@')?)?),
-            "no-register" => set(&mut self.no_register, word, chance(after(entry, rest, '@')?)?),
-            "delay" => set(&mut self.delay, word, wait(entry, after(entry, rest, '=')?)?),
-            "stall" => set(&mut self.stall, word, wait(entry, after(entry, rest, '=')?)?),
-            _ => Err(BadPlan::Word(word.to_owned())),
+    /// Parses one entry of the list, and sets the fault that it names.
+    fn parse_entry(&mut self, entry: &str) -> Result<(), BadPlan> {
+        let (name, rest) = entry.split_at(entry.find(['=', '@']).unwrap_or(entry.len()));
+        match name {
+            "split" => set_once(&mut self.split, name, parse_chance(strip_sign(entry, rest, '=')?)?),
+            "cut" => set_once(&mut self.cut, name, parse_chance(strip_sign(entry, rest, '@')?)?),
+            "no-receive" => {
+                set_once(&mut self.no_receive, name, parse_chance(strip_sign(entry, rest, '@')?)?)
+            }
+            "no-register" => {
+                set_once(&mut self.no_register, name, parse_chance(strip_sign(entry, rest, '@')?)?)
+            }
+            "delay" => set_once(&mut self.delay, name, parse_delay(entry, strip_sign(entry, rest, '=')?)?),
+            "stall" => set_once(&mut self.stall, name, parse_delay(entry, strip_sign(entry, rest, '=')?)?),
+            _ => Err(BadPlan::Word(name.to_owned())),
         }
     }
 }
 
-/// Sets an entry that was not set before. A parsed value is never the default, because its probability is above
-/// 0.
-fn set<T: Default + PartialEq>(place: &mut T, word: &str, value: T) -> Result<(), BadPlan> {
+/// Sets the value of a fault, unless it was set before. A parsed value is never the default, because its probability
+/// is above 0.
+fn set_once<T: Default + PartialEq>(place: &mut T, name: &str, value: T) -> Result<(), BadPlan> {
     if *place != T::default() {
-        return Err(BadPlan::Twice(word.to_owned()));
+        return Err(BadPlan::Twice(name.to_owned()));
     }
     *place = value;
     Ok(())
 }
 
-fn after<'a>(entry: &str, rest: &'a str, sign: char) -> Result<&'a str, BadPlan> {
+/// Returns the value of an entry: `rest` without the sign that it must start with.
+fn strip_sign<'a>(entry: &str, rest: &'a str, sign: char) -> Result<&'a str, BadPlan> {
     rest.strip_prefix(sign).ok_or_else(|| BadPlan::Form(entry.to_owned()))
 }
 
-fn wait(entry: &str, text: &str) -> Result<Wait, BadPlan> {
-    let (times, often) = text.split_once('@').ok_or_else(|| BadPlan::Form(entry.to_owned()))?;
+/// Parses `TIME@CHANCE` or `TIME..TIME@CHANCE`. `entry` is the whole entry, for errors.
+fn parse_delay(entry: &str, text: &str) -> Result<RandomDelay, BadPlan> {
+    let (times, chance) = text.split_once('@').ok_or_else(|| BadPlan::Form(entry.to_owned()))?;
     let (min, max) = times.split_once("..").unwrap_or((times, times));
-    let wait = Wait { min: time(min)?, max: time(max)?, chance: chance(often)? };
-    if wait.max < wait.min { Err(BadPlan::Range(times.to_owned())) } else { Ok(wait) }
+    let delay = RandomDelay { min: parse_time(min)?, max: parse_time(max)?, chance: parse_chance(chance)? };
+    if delay.max < delay.min { Err(BadPlan::Range(times.to_owned())) } else { Ok(delay) }
 }
 
-fn chance(text: &str) -> Result<Chance, BadPlan> {
+/// Parses a probability, such as `0.05`.
+fn parse_chance(text: &str) -> Result<Chance, BadPlan> {
     let (ones, decimals) = text.split_once('.').unwrap_or((text, "0"));
     let parsed = || {
         let millionths = format!("{decimals:0<6}");
         let exact = !ones.is_empty() && !decimals.is_empty() && millionths.len() == 6;
-        number(&format!("{ones}{millionths}")).filter(|value| exact && (1..=1_000_000).contains(value))
+        parse_digits(&format!("{ones}{millionths}")).filter(|value| exact && (1..=1_000_000).contains(value))
     };
     let value = parsed().and_then(|value| u32::try_from(value).ok());
     value.map(Chance).ok_or_else(|| BadPlan::Chance(text.to_owned()))
 }
 
-fn time(text: &str) -> Result<Duration, BadPlan> {
+/// Parses a time, such as `50us`.
+fn parse_time(text: &str) -> Result<Duration, BadPlan> {
     let parsed = || {
         let (digits, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
-        number(digits)?.checked_mul(*unit)
+        parse_digits(digits)?.checked_mul(*unit)
     };
     parsed().map(Duration::from_nanos).ok_or_else(|| BadPlan::Time(text.to_owned()))
 }
 
-/// Parses digits only: the standard parser would accept a sign.
-fn number(text: &str) -> Option<u64> {
+/// Parses a number that consists of digits only: the standard parser would accept a sign.
+fn parse_digits(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
@@ -182,14 +193,14 @@ impl fmt::Display for FaultPlan {
             (self.no_receive, format!("no-receive@{}", self.no_receive)),
             (self.no_register, format!("no-register@{}", self.no_register)),
         ];
-        let there = entries.into_iter().filter(|(chance, _)| *chance != Chance::NEVER);
-        let words: Vec<String> = there.map(|(_, word)| word).collect();
-        f.write_str(if words.is_empty() { NONE } else { "" })?;
-        f.write_str(&words.join(","))
+        let set = entries.into_iter().filter(|(chance, _)| *chance != Chance::NEVER);
+        let texts: Vec<String> = set.map(|(_, text)| text).collect();
+        f.write_str(if texts.is_empty() { NONE } else { "" })?;
+        f.write_str(&texts.join(","))
     }
 }
 
-impl fmt::Display for Wait {
+impl fmt::Display for RandomDelay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Time(self.min))?;
         if self.min != self.max {
@@ -206,7 +217,7 @@ impl fmt::Display for Chance {
     }
 }
 
-/// Prints a time in the largest unit that keeps it whole.
+/// Prints a time as a whole number of the largest possible unit.
 pub(super) struct Time(pub(super) Duration);
 
 impl fmt::Display for Time {
@@ -234,9 +245,9 @@ mod tests {
         let plan = parse(ALL).unwrap();
         let (min, max) = (Duration::from_micros(50), Duration::from_millis(2));
         assert_eq!(plan.split, Chance(200_000));
-        assert_eq!(plan.delay, Wait { min, max, chance: Chance(50_000) });
+        assert_eq!(plan.delay, RandomDelay { min, max, chance: Chance(50_000) });
         let long = Duration::from_millis(100);
-        assert_eq!(plan.stall, Wait { min: long, max: long, chance: Chance(1000) });
+        assert_eq!(plan.stall, RandomDelay { min: long, max: long, chance: Chance(1000) });
         assert_eq!(
             (plan.cut, plan.no_receive, plan.no_register),
             (Chance(100), Chance(10_000), Chance(10_000))
@@ -292,15 +303,15 @@ mod tests {
 
     #[test]
     fn errors_say_what_is_allowed() {
-        let said = |wrong| parse(wrong).unwrap_err().to_string();
+        let message = |wrong| parse(wrong).unwrap_err().to_string();
         for wrong in ["sever@0.1", "cut"] {
-            for word in ["split=", "delay=", "stall=", "cut@", "no-receive@", "no-register@", "TIME..TIME"] {
-                assert!(said(wrong).contains(word), "{}", said(wrong));
+            for name in ["split=", "delay=", "stall=", "cut@", "no-receive@", "no-register@", "TIME..TIME"] {
+                assert!(message(wrong).contains(name), "{}", message(wrong));
             }
         }
-        assert!(said("cut@2").contains("invalid probability `2`: must be above 0, at most 1"));
+        assert!(message("cut@2").contains("invalid probability `2`: must be above 0, at most 1"));
         assert!(
-            said("delay=1m@0.1")
+            message("delay=1m@0.1")
                 .contains("invalid time `1m`: must be a whole number followed by ns, us, ms or s")
         );
     }

@@ -5,40 +5,40 @@ use super::plan::Chance;
 /// The increment of SplitMix64: 2^64 divided by the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// SplitMix64: 64 bits of state. All seeds are equally good.
+/// The generator SplitMix64, with 64 bits of state. All seeds are equally good.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The sequence of a seed.
+    /// Creates the generator of the sequence of a seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// One of many independent sequences of a seed, for example for a thread.
+    /// Creates the generator of one of many independent sequences of a seed, for example for a thread.
     pub const fn stream(seed: u64, number: u64) -> Self {
         Self(mix(mix(seed.wrapping_add(STEP)).wrapping_add(number)))
     }
 
-    /// The next number.
+    /// Returns the next number of the sequence.
     pub const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
         mix(self.0)
     }
 
-    /// The next number below `bound`; 0 if `bound` is 0.
+    /// Returns a random number below `bound`, or 0 if `bound` is 0.
     pub const fn below(&mut self, bound: u64) -> u64 {
         let wide = self.next() as u128 * bound as u128;
         (wide >> 64) as u64
     }
 
-    /// Whether an event of this probability happens now.
+    /// Returns true with this probability.
     pub const fn hits(&mut self, chance: Chance) -> bool {
         self.below(Chance::ALWAYS.millionths() as u64) < chance.millionths() as u64
     }
 
-    /// A part of `whole`, from one to all but one; all if fewer than two. Small parts are as likely as large
-    /// ones, because bugs at splits occur near the ends of short items.
+    /// Returns a random number from 1 to `whole - 1`, or `whole` if that is 0 or 1. All orders of magnitude are equally
+    /// likely, because bugs of splitting occur with few bytes.
     pub fn part_of(&mut self, whole: usize) -> usize {
         let most = whole.saturating_sub(1) as u64;
         let magnitude = self.below(u64::from(u64::BITS - most.leading_zeros()));

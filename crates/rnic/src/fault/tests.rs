@@ -1,4 +1,4 @@
-//! Faults on a link that keeps what it is given.
+//! Unit tests of fault injection, on a link that records the bytes it is given.
 
 use super::*;
 use crate::host::Span;
@@ -8,19 +8,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const RESET: LinkError = LinkError::Lost(104);
 
-/// Takes all it is offered, and gives as much as there is room for.
+/// A link that sends all bytes it is offered, and fills all room when it receives.
 #[derive(Debug, Default)]
-struct Tape {
-    /// What each call was offered, in bytes.
+struct RecordingLink {
+    /// Number of bytes offered to each call.
     offers: Mutex<Vec<usize>>,
     sent: Mutex<Vec<u8>>,
-    /// Nothing moves now.
+    /// Whether calls transfer no bytes now.
     blocked: Mutex<bool>,
     aborted: Mutex<bool>,
     finished: Mutex<bool>,
 }
 
-impl Tape {
+impl RecordingLink {
     fn offer(&self, len: usize) -> Result<(), LinkError> {
         if *lock(&self.aborted) {
             return Err(LinkError::Lost(1));
@@ -33,7 +33,7 @@ impl Tape {
     }
 }
 
-impl Link for Tape {
+impl Link for RecordingLink {
     fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
         let len = pieces.iter().map(Piece::len).sum();
         self.offer(len)?;
@@ -77,41 +77,41 @@ fn low(value: u64) -> u8 {
     value.to_le_bytes()[0]
 }
 
-/// A clock that a test moves, and what it was asked to do.
+/// A clock that the test advances, and the times it was scheduled to schedule.
 #[derive(Debug, Default)]
-struct Hand {
+struct ManualClock {
     nanos: AtomicU64,
-    asked: Mutex<Vec<Duration>>,
+    scheduled: Mutex<Vec<Duration>>,
 }
 
-impl Hand {
+impl ManualClock {
     fn advance(&self, time: Duration) {
         self.nanos.fetch_add(u64::try_from(time.as_nanos()).unwrap(), Ordering::Relaxed);
     }
 }
 
-impl Pacer for Hand {
+impl Pacer for ManualClock {
     fn now(&self) -> Duration {
         Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
     }
 
     fn schedule(&self, after: Duration) {
-        lock(&self.asked).push(after);
+        lock(&self.scheduled).push(after);
     }
 }
 
-struct Scene {
+struct Fixture {
     faults: Arc<Faults>,
-    tape: Arc<Tape>,
-    hand: Arc<Hand>,
+    recorder: Arc<RecordingLink>,
+    clock: Arc<ManualClock>,
     link: Arc<FaultyLink>,
 }
 
-fn scene(plan: &str, seed: u64) -> Scene {
-    let (tape, hand) = (Arc::<Tape>::default(), Arc::<Hand>::default());
+fn fixture(plan: &str, seed: u64) -> Fixture {
+    let (recorder, clock) = (Arc::<RecordingLink>::default(), Arc::<ManualClock>::default());
     let faults = Faults::new(plan.parse().unwrap(), seed);
-    let link = faults.wrap_link(5, tape.clone(), hand.clone());
-    Scene { faults, tape, hand, link }
+    let link = faults.wrap_link(5, recorder.clone(), clock.clone());
+    Fixture { faults, recorder, clock, link }
 }
 
 const BYTES: [u8; 100] = [1; 100];
@@ -126,33 +126,33 @@ fn recv(link: &FaultyLink) -> Result<usize, LinkError> {
 
 #[test]
 fn without_a_plan_everything_passes() {
-    let Scene { faults, tape, hand, link } = scene("none", 1);
+    let Fixture { faults, recorder, clock, link } = fixture("none", 1);
     assert_eq!((send(&link), recv(&link), link.segment_size()), (Ok(100), Ok(100), 1448));
-    assert_eq!(*lock(&tape.offers), [100, 100]);
+    assert_eq!(*lock(&recorder.offers), [100, 100]);
     link.finish();
-    assert_eq!((*lock(&tape.finished), *lock(&tape.aborted)), (true, false));
+    assert_eq!((*lock(&recorder.finished), *lock(&recorder.aborted)), (true, false));
     link.abort();
-    assert!(*lock(&tape.aborted));
+    assert!(*lock(&recorder.aborted));
     assert_eq!((send(&link), recv(&link)), (Err(LinkError::Lost(1)), Err(LinkError::Lost(1))));
     assert!(
         !faults.should_fail_registration()
-            && !faults.receive_faults(1, hand.clone()).should_withhold_receive()
+            && !faults.receive_faults(1, clock.clone()).should_withhold_receive()
     );
-    assert_eq!((faults.report().counts, lock(&hand.asked).len()), (Counts::default(), 0));
+    assert_eq!((faults.report().counts, lock(&clock.scheduled).len()), (Counts::default(), 0));
 }
 
 #[test]
 fn a_split_passes_the_first_bytes_of_all_kinds_of_pieces() {
-    let Scene { faults, tape, link, .. } = scene("split=1", 2);
+    let Fixture { faults, recorder, link, .. } = fixture("split=1", 2);
     let host = Span { addr: 0x10_0000, len: 50 };
     let whole: Vec<u8> = [200; 30].into_iter().chain(0..50).chain([201; 20]).collect();
     let mut lengths = std::collections::BTreeSet::new();
     for _ in 0..300 {
-        lock(&tape.sent).clear();
+        lock(&recorder.sent).clear();
         let pieces = [Piece::Own(&[200; 30]), Piece::Host(host), Piece::Own(&[201; 20])];
         let sent = link.send(&pieces).unwrap();
         assert!((1..100).contains(&sent));
-        assert_eq!(*lock(&tape.sent), whole[..sent]);
+        assert_eq!(*lock(&recorder.sent), whole[..sent]);
         lengths.insert(sent);
     }
     assert!(lengths.range(..=30).count() > 10 && lengths.range(31..=80).count() > 10);
@@ -163,14 +163,14 @@ fn a_split_passes_the_first_bytes_of_all_kinds_of_pieces() {
 
 #[test]
 fn a_split_receive_offers_less_and_in_the_same_order() {
-    let Scene { tape, link, .. } = scene("split=1", 3);
+    let Fixture { recorder, link, .. } = fixture("split=1", 3);
     let (one, other) = (Span { addr: 0x1000, len: 40 }, Span { addr: 0x9000, len: 30 });
     let (mut in_host, mut in_own) = (0, 0);
     for _ in 0..300 {
         let mut own = [0; 30];
         let came = link.recv(&[one, other], &mut own).unwrap();
         assert!((1..100).contains(&came));
-        assert_eq!(lock(&tape.offers).pop(), Some(came));
+        assert_eq!(lock(&recorder.offers).pop(), Some(came));
         let behind = came.saturating_sub(70);
         assert_eq!(own.iter().filter(|&&byte| byte == 7).count(), behind);
         if behind == 0 { in_host += 1 } else { in_own += 1 }
@@ -180,34 +180,34 @@ fn a_split_receive_offers_less_and_in_the_same_order() {
 
 #[test]
 fn one_byte_is_not_split() {
-    let Scene { faults, link, .. } = scene("split=1", 4);
+    let Fixture { faults, link, .. } = fixture("split=1", 4);
     assert_eq!(link.send(&[Piece::Own(&[1])]), Ok(1));
     assert_eq!(faults.report().counts.splits, 0);
 }
 
 #[test]
 fn a_delay_holds_one_direction_behind_the_first_byte() {
-    let Scene { faults, tape, hand, link } = scene("delay=5us@1", 5);
+    let Fixture { faults, recorder, clock, link } = fixture("delay=5us@1", 5);
     assert_eq!((send(&link), send(&link)), (Ok(1), Err(LinkError::WouldBlock)));
-    assert_eq!(*lock(&hand.asked), [Duration::from_micros(5)], "once, when it begins");
+    assert_eq!(*lock(&clock.scheduled), [Duration::from_micros(5)], "once, when it begins");
     assert_eq!(recv(&link), Ok(1), "the other direction goes on");
     assert_eq!(recv(&link), Err(LinkError::WouldBlock));
-    hand.advance(Duration::from_nanos(4999));
+    clock.advance(Duration::from_nanos(4999));
     assert_eq!(send(&link), Err(LinkError::WouldBlock));
-    hand.advance(Duration::from_nanos(1));
+    clock.advance(Duration::from_nanos(1));
     assert_eq!((send(&link), recv(&link)), (Ok(1), Ok(1)));
-    assert_eq!(*lock(&tape.offers), [1, 1, 1, 1]);
+    assert_eq!(*lock(&recorder.offers), [1, 1, 1, 1]);
     assert_eq!(faults.report().counts, Counts { delays: 4, ..Counts::default() });
     assert_eq!(faults.report().recent[0], (Some(5), Injected::Delay(Duration::from_micros(5))));
 }
 
 #[test]
 fn a_stall_holds_both_directions() {
-    let Scene { faults, hand, link, .. } = scene("stall=5us@1", 6);
+    let Fixture { faults, clock, link, .. } = fixture("stall=5us@1", 6);
     assert_eq!(recv(&link), Ok(1));
     assert_eq!((recv(&link), send(&link)), (Err(LinkError::WouldBlock), Err(LinkError::WouldBlock)));
-    assert_eq!(*lock(&hand.asked), [Duration::from_micros(5)]);
-    hand.advance(Duration::from_micros(5));
+    assert_eq!(*lock(&clock.scheduled), [Duration::from_micros(5)]);
+    clock.advance(Duration::from_micros(5));
     assert_eq!(send(&link), Ok(1));
     assert_eq!(recv(&link), Err(LinkError::WouldBlock));
     assert_eq!(faults.report().counts, Counts { stalls: 2, ..Counts::default() });
@@ -215,41 +215,41 @@ fn a_stall_holds_both_directions() {
 
 #[test]
 fn a_cut_aborts_and_is_final_for_both_directions() {
-    let Scene { faults, tape, hand, link } = scene("cut@1", 7);
+    let Fixture { faults, recorder, clock, link } = fixture("cut@1", 7);
     assert_eq!(send(&link), Err(RESET));
-    assert!(*lock(&tape.aborted));
-    assert_eq!(*lock(&hand.asked), [Duration::ZERO], "the other direction is told");
+    assert!(*lock(&recorder.aborted));
+    assert_eq!(*lock(&clock.scheduled), [Duration::ZERO], "the other direction is told");
     assert_eq!((recv(&link), send(&link)), (Err(RESET), Err(RESET)));
-    assert_eq!(*lock(&tape.sent), [1], "one byte was on its way");
+    assert_eq!(*lock(&recorder.sent), [1], "one byte was on its way");
     assert_eq!(faults.report().counts, Counts { cuts: 1, ..Counts::default() });
 }
 
 #[test]
 fn the_worse_fault_comes_first() {
     let all = "split=1,delay=1us@1,stall=1us@1";
-    assert_eq!(send(&scene(&format!("{all},cut@1"), 8).link), Err(RESET));
-    let Scene { faults, link, .. } = scene(all, 8);
+    assert_eq!(send(&fixture(&format!("{all},cut@1"), 8).link), Err(RESET));
+    let Fixture { faults, link, .. } = fixture(all, 8);
     assert_eq!(send(&link), Ok(1));
     assert_eq!(faults.report().counts, Counts { stalls: 1, ..Counts::default() });
 }
 
 #[test]
 fn times_come_from_the_whole_of_their_range() {
-    let Scene { hand, link, .. } = scene("delay=10ns..20ns@1", 9);
+    let Fixture { clock, link, .. } = fixture("delay=10ns..20ns@1", 9);
     for _ in 0..500 {
         assert_eq!(send(&link), Ok(1));
-        hand.advance(Duration::from_nanos(20));
+        clock.advance(Duration::from_nanos(20));
     }
-    let asked = lock(&hand.asked);
+    let scheduled = lock(&clock.scheduled);
     let nanos = |time: &Duration| u64::try_from(time.as_nanos()).unwrap();
-    let all: std::collections::BTreeSet<u64> = asked.iter().map(nanos).collect();
+    let all: std::collections::BTreeSet<u64> = scheduled.iter().map(nanos).collect();
     assert!(all.into_iter().eq(10..=20));
 }
 
-/// What a number of sends came to.
-fn trace(link: &FaultyLink, hand: &Hand, count: usize) -> Vec<Result<usize, LinkError>> {
+/// Returns the results of `count` sends, with a microsecond between them.
+fn trace(link: &FaultyLink, clock: &ManualClock, count: usize) -> Vec<Result<usize, LinkError>> {
     let step = |_| {
-        hand.advance(Duration::from_micros(1));
+        clock.advance(Duration::from_micros(1));
         send(link)
     };
     (0..count).map(step).collect()
@@ -260,8 +260,8 @@ const MIXED: &str = "split=0.3,delay=2us..9us@0.1,stall=3us@0.1,cut@0.005";
 #[test]
 fn the_same_seed_and_calls_meet_the_same_faults() {
     let run = |seed| {
-        let Scene { faults, hand, link, .. } = scene(MIXED, seed);
-        (trace(&link, &hand, 500), faults.report())
+        let Fixture { faults, clock, link, .. } = fixture(MIXED, seed);
+        (trace(&link, &clock, 500), faults.report())
     };
     assert_eq!(run(10), run(10));
     assert_ne!(run(10).0, run(11).0);
@@ -269,21 +269,21 @@ fn the_same_seed_and_calls_meet_the_same_faults() {
 
 #[test]
 fn links_and_directions_do_not_disturb_each_other() {
-    let alone = scene(MIXED.strip_suffix(",cut@0.005").unwrap(), 12);
-    let together = scene(&alone.faults.plan.to_string(), 12);
-    let other = together.faults.wrap_link(6, together.tape.clone(), together.hand.clone());
-    let asks = together.faults.receive_faults(5, together.hand.clone());
+    let alone = fixture(MIXED.strip_suffix(",cut@0.005").unwrap(), 12);
+    let together = fixture(&alone.faults.plan.to_string(), 12);
+    let other = together.faults.wrap_link(6, together.recorder.clone(), together.clock.clone());
+    let receives = together.faults.receive_faults(5, together.clock.clone());
     let mut differ = false;
     for _ in 0..500 {
-        alone.hand.advance(Duration::from_micros(100));
-        together.hand.advance(Duration::from_micros(100));
+        alone.clock.advance(Duration::from_micros(100));
+        together.clock.advance(Duration::from_micros(100));
         let expected = send(&alone.link);
         assert_eq!(send(&together.link), expected);
         differ |= send(&other) != expected;
-        together.hand.advance(Duration::from_micros(10)); // beyond a stall
-        alone.hand.advance(Duration::from_micros(10));
+        together.clock.advance(Duration::from_micros(10)); // beyond a stall
+        alone.clock.advance(Duration::from_micros(10));
         differ |= recv(&together.link) != expected;
-        asks.should_withhold_receive();
+        receives.should_withhold_receive();
         together.faults.should_fail_registration();
     }
     assert!(differ);
@@ -291,25 +291,25 @@ fn links_and_directions_do_not_disturb_each_other() {
 
 #[test]
 fn asking_in_vain_changes_nothing() {
-    let (eager, patient) = (scene(MIXED, 13), scene(MIXED, 13));
-    let tries = |scene: &Scene| trace(&scene.link, &scene.hand, 100);
+    let (eager, patient) = (fixture(MIXED, 13), fixture(MIXED, 13));
+    let tries = |fixture: &Fixture| trace(&fixture.link, &fixture.clock, 100);
     assert_eq!(tries(&eager), tries(&patient));
-    *lock(&eager.tape.blocked) = true;
+    *lock(&eager.recorder.blocked) = true;
     let before = eager.faults.report();
-    eager.hand.advance(Duration::from_secs(1));
-    patient.hand.advance(Duration::from_secs(1));
+    eager.clock.advance(Duration::from_secs(1));
+    patient.clock.advance(Duration::from_secs(1));
     assert!((0..1000).all(|_| send(&eager.link) == Err(LinkError::WouldBlock)));
     assert_eq!(eager.faults.report(), before);
-    *lock(&eager.tape.blocked) = false;
+    *lock(&eager.recorder.blocked) = false;
     assert_eq!(tries(&eager), tries(&patient));
 }
 
 #[test]
 fn one_more_word_leaves_the_other_faults_where_they_were() {
     let splits = |plan| {
-        let Scene { faults, hand, link, .. } = scene(plan, 14);
+        let Fixture { faults, clock, link, .. } = fixture(plan, 14);
         let moved = (0..200).map(|_| {
-            hand.advance(Duration::from_secs(1));
+            clock.advance(Duration::from_secs(1));
             send(&link).unwrap()
         });
         (moved.collect::<Vec<_>>(), faults.report().counts.delays)
@@ -323,13 +323,13 @@ fn one_more_word_leaves_the_other_faults_where_they_were() {
 
 #[test]
 fn questions_are_answered_by_the_plan_and_noted() {
-    let Scene { faults, hand, .. } = scene("no-receive@0.5,no-register@0.25", 15);
-    let asks = faults.receive_faults(3, hand.clone());
-    let withheld = (0..1000).filter(|_| asks.should_withhold_receive()).count();
+    let Fixture { faults, clock, .. } = fixture("no-receive@0.5,no-register@0.25", 15);
+    let receives = faults.receive_faults(3, clock.clone());
+    let withheld = (0..1000).filter(|_| receives.should_withhold_receive()).count();
     let failed = (0..1000).filter(|_| faults.should_fail_registration()).count();
     assert!((450..550).contains(&withheld) && (200..300).contains(&failed), "{withheld} {failed}");
-    assert_eq!(lock(&hand.asked).len(), withheld, "a withheld receive is looked for again");
-    assert!(lock(&hand.asked).iter().all(|&after| after == WITHHELD_FOR));
+    assert_eq!(lock(&clock.scheduled).len(), withheld, "a withheld receive is looked for again");
+    assert!(lock(&clock.scheduled).iter().all(|&after| after == WITHHOLD_TIME));
     let counts = faults.report().counts;
     let noted = (counts.withheld_receives, counts.failed_registrations);
     assert_eq!(noted, (u64::try_from(withheld).unwrap(), u64::try_from(failed).unwrap()));
@@ -337,20 +337,20 @@ fn questions_are_answered_by_the_plan_and_noted() {
 
 #[test]
 fn the_list_is_bounded_and_keeps_the_last() {
-    let Scene { faults, hand, .. } = scene("no-receive@1,no-register@1", 16);
-    let asks = faults.receive_faults(3, hand);
-    (0..LISTED + 9).for_each(|_| assert!(faults.should_fail_registration()));
-    assert!(asks.should_withhold_receive());
+    let Fixture { faults, clock, .. } = fixture("no-receive@1,no-register@1", 16);
+    let receives = faults.receive_faults(3, clock);
+    (0..MAX_RECENT + 9).for_each(|_| assert!(faults.should_fail_registration()));
+    assert!(receives.should_withhold_receive());
     let recent = faults.report().recent;
-    assert_eq!((recent.len(), recent[LISTED - 1]), (LISTED, (Some(3), Injected::WithheldReceive)));
-    assert_eq!(recent[LISTED - 2], (None, Injected::FailedRegistration));
+    assert_eq!((recent.len(), recent[MAX_RECENT - 1]), (MAX_RECENT, (Some(3), Injected::WithheldReceive)));
+    assert_eq!(recent[MAX_RECENT - 2], (None, Injected::FailedRegistration));
 }
 
 #[test]
 fn a_report_prints_what_would_do_it_again() {
-    let Scene { faults, link, hand, .. } = scene("stall=5us@1,no-register@1", 17);
+    let Fixture { faults, link, clock, .. } = fixture("stall=5us@1,no-register@1", 17);
     send(&link).unwrap();
-    hand.advance(Duration::from_secs(1));
+    clock.advance(Duration::from_secs(1));
     assert!(faults.should_fail_registration());
     assert_eq!(
         faults.report().to_string(),

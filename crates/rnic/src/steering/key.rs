@@ -1,4 +1,4 @@
-//! The secret key of steering, as a setting.
+//! The secret key of the steering hash, as a setting.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,8 +6,8 @@ use std::str::FromStr;
 /// Length of the key in bytes.
 pub const KEY_LEN: usize = 40;
 
-/// A key for the hash. Without one, every adapter generates its own, so that no peer can aim at a lane by
-/// choosing its port.
+/// The setting for the key of the steering hash. If empty, every adapter generates its own key, so that no peer can
+/// choose its port to overload a lane.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct HashKey(Option<[u8; KEY_LEN]>);
 
@@ -17,7 +17,7 @@ pub struct HashKey(Option<[u8; KEY_LEN]>);
 pub struct NoHashKey;
 
 impl HashKey {
-    /// Creates a key, for tests that depend on it.
+    /// Creates a setting with this key, for tests that need a known one.
     ///
     /// ```
     /// use ironwarp_rnic::steering::HashKey;
@@ -29,7 +29,7 @@ impl HashKey {
         Self(Some(key))
     }
 
-    /// The key, if there is one.
+    /// Returns the key. `None` if the setting is empty.
     pub fn bytes(&self) -> Option<&[u8; KEY_LEN]> {
         self.0.as_ref()
     }
@@ -59,7 +59,7 @@ impl fmt::Display for HashKey {
     }
 }
 
-/// The key is secret and must not appear in logs.
+/// Omits the key, which is secret and must not appear in logs.
 impl fmt::Debug for HashKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "HashKey(given)" } else { "HashKey(none)" })

@@ -1,5 +1,6 @@
-//! Steering (requirement I7): which lane serves a new connection. The addresses and ports of the connection are
-//! hashed with a secret key; the masked hash is an index into the redirection table, which names the lane.
+//! Steering (requirement I7): the choice of the lane that serves a new connection. The addresses and ports of the
+//! connection are hashed with a secret key. The low bits of the hash are an index into the redirection table, whose
+//! entry is the number of the lane.
 
 mod key;
 mod toeplitz;
@@ -26,7 +27,7 @@ const MASK: usize = ENTRIES - 1;
 pub struct RedirectionTable([u16; ENTRIES]);
 
 impl RedirectionTable {
-    /// Spreads the entries evenly over the lanes.
+    /// Creates a table whose entries are spread evenly over the lanes.
     ///
     /// ```
     /// # use ironwarp_rnic::steering::RedirectionTable;
@@ -37,7 +38,7 @@ impl RedirectionTable {
         Self(std::array::from_fn(|at| (at % lanes.max(1)) as u16))
     }
 
-    /// The entries.
+    /// Returns the entries.
     ///
     /// ```
     /// # use ironwarp_rnic::steering::RedirectionTable;
@@ -47,7 +48,7 @@ impl RedirectionTable {
         &self.0
     }
 
-    /// The entries, to be changed.
+    /// Returns the entries, to be changed.
     ///
     /// ```
     /// # use ironwarp_rnic::steering::RedirectionTable;
@@ -59,7 +60,7 @@ impl RedirectionTable {
         &mut self.0
     }
 
-    /// The lane for a hash.
+    /// Returns the number of the lane for a hash.
     ///
     /// ```
     /// # use ironwarp_rnic::steering::RedirectionTable;

@@ -3,23 +3,23 @@
 use super::KEY_LEN;
 use std::net::{IpAddr, SocketAddr};
 
-/// What is hashed, in the order of an arriving packet: source address, destination address, source port,
+/// The input of the hash, in the order of a received packet: source address, destination address, source port,
 /// destination port.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuple {
-    bytes: [u8; LONGEST],
+    bytes: [u8; MAX_LEN],
     len: usize,
 }
 
-/// Two IPv6 addresses and two ports, plus the four bytes of the hash's window: the key is no longer than needed.
-const LONGEST: usize = 16 + 16 + 2 + 2;
-const _: () = assert!(LONGEST + 4 == KEY_LEN);
+/// Maximum length of the input: two IPv6 addresses and two ports. The key is longer by the 32 bits of the hash.
+const MAX_LEN: usize = 16 + 16 + 2 + 2;
+const _: () = assert!(MAX_LEN + 4 == KEY_LEN);
 
 impl Tuple {
-    /// The tuple of a connection between `peer` and `local`, whichever end opened it. An IPv4-mapped IPv6 address
-    /// counts as IPv4.
+    /// Creates the input for a connection between `peer` and `local`, whichever end initiated it. An IPv4-mapped IPv6
+    /// address counts as IPv4.
     pub fn new(peer: SocketAddr, local: SocketAddr) -> Self {
-        let mut tuple = Self { bytes: [0; LONGEST], len: 0 };
+        let mut tuple = Self { bytes: [0; MAX_LEN], len: 0 };
         for end in [peer, local] {
             match end.ip().to_canonical() {
                 IpAddr::V4(ip) => tuple.push(&ip.octets()),
@@ -31,6 +31,7 @@ impl Tuple {
         tuple
     }
 
+    /// Appends bytes to the input.
     fn push(&mut self, part: &[u8]) {
         self.bytes[self.len..][..part.len()].copy_from_slice(part);
         self.len += part.len();
@@ -41,7 +42,8 @@ impl Tuple {
     }
 }
 
-/// The hash of a tuple: the XOR of the 32-bit windows of the key at the positions of all set bits.
+/// Returns the Toeplitz hash of a tuple: for each bit set in the tuple, the 32 bits of the key that start at the
+/// position of that bit, combined by exclusive or.
 pub fn toeplitz(key: &[u8; KEY_LEN], tuple: &Tuple) -> u32 {
     let mut window = u32::from_be_bytes([key[0], key[1], key[2], key[3]]);
     let mut hash = 0;
@@ -67,7 +69,7 @@ mod tests {
         0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// Its sources, destinations and hashes with TCP ports.
+    /// Sources, destinations and hashes with TCP ports from the same document.
     const VECTORS: [(&str, &str, u32); 8] = [
         ("66.9.149.187:2794", "161.142.100.80:1766", 0x51cc_c178),
         ("199.92.111.2:14230", "65.69.140.83:4739", 0xc626_b0ea),
