@@ -1,99 +1,106 @@
-//! Cuts the bytes of a connection where its frames end, so that each frame becomes a packet: analysers get lost where a packet ends in
-//! the middle of an FPDU's header.
+//! Cuts the bytes of a connection at the ends of MPA frames, so that each frame becomes one packet. Packet analysers
+//! cannot follow a stream in which a packet ends in the middle of an FPDU's header.
 
 use ironwarp_wire::mpa::{FpduReader, Framing, Piece, Startup};
 use ironwarp_wire::{Dialect, Parse};
 
-/// More than the longest frame with all its markers. More bytes without an end are not a frame.
-const LONGEST: usize = 128 << 10;
+/// Upper bound on the length of a frame with all its markers. More bytes without the end of a frame are not MPA.
+const MAX_FRAME_LEN: usize = 128 << 10;
 
-/// Which end sent something.
+/// The end that sent bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum From {
-    /// The end that sent the MPA Request.
+pub(super) enum Sender {
+    /// The end that sends the MPA Request.
     Initiator,
+    /// The end that sends the MPA Reply.
     Responder,
 }
 
-/// Both directions of a connection.
+/// Cuts both directions of a connection into frames.
 #[derive(Debug)]
 pub(super) struct Cutter {
-    /// The initiator's, then the responder's.
+    /// Bytes from the initiator, then bytes from the responder.
     directions: [Direction; 2],
 }
 
+/// One direction of a connection.
 #[derive(Debug)]
 struct Direction {
     /// Bytes of a frame that is not complete.
     held: Vec<u8>,
-    /// Number of them that were parsed already.
-    read: usize,
+    /// Number of bytes in `held` that were parsed already.
+    parsed: usize,
     stage: Stage,
-    /// Its startup frame asked for markers in the other direction.
+    /// Whether the sender's startup frame asked for markers in the other direction.
     wants_markers: bool,
 }
 
+/// How far a direction has got.
 #[derive(Debug)]
 enum Stage {
-    /// The startup frame is due.
+    /// Its startup frame is not complete.
     Startup,
-    /// The startup frame came. That of the other direction tells whether there are markers in this one.
-    Between,
+    /// Its startup frame is complete, but that of the other direction, which tells whether this one has markers, is
+    /// not.
+    AwaitingPeer,
+    /// FPDUs follow.
     Frames(Box<FpduReader>),
-    /// Not MPA: bytes are passed on as they come.
+    /// The bytes are not MPA, and are passed on as they come.
     Raw,
 }
 
 impl Cutter {
     pub(super) fn new() -> Self {
         let direction =
-            || Direction { held: Vec::new(), read: 0, stage: Stage::Startup, wants_markers: false };
+            || Direction { held: Vec::new(), parsed: 0, stage: Stage::Startup, wants_markers: false };
         Self { directions: [direction(), direction()] }
     }
 
-    /// Takes bytes that were sent, and passes on each frame that is complete with them.
-    pub(super) fn take(&mut self, from: From, bytes: &[u8], mut pass: impl FnMut(&[u8])) {
+    /// Adds bytes that were sent, and calls `pass` with each frame that is complete now.
+    pub(super) fn add(&mut self, from: Sender, bytes: &[u8], mut pass: impl FnMut(&[u8])) {
         let [initiator, responder] = &mut self.directions;
         let (this, other) = match from {
-            From::Initiator => (initiator, responder),
-            From::Responder => (responder, initiator),
+            Sender::Initiator => (initiator, responder),
+            Sender::Responder => (responder, initiator),
         };
         this.held.extend_from_slice(bytes);
         if matches!(this.stage, Stage::Startup) {
-            this.startup(from, &mut pass);
+            this.pass_startup(from, &mut pass);
         }
-        if matches!(this.stage, Stage::Between) && !matches!(other.stage, Stage::Startup) {
-            // CRCs are for the peer to check: a capture has to show wrong ones.
+        if matches!(this.stage, Stage::AwaitingPeer) && !matches!(other.stage, Stage::Startup) {
+            // CRCs are not checked: a capture must show frames with a wrong CRC, too.
             let framing = Framing { crc: false, markers: other.wants_markers };
             this.stage = Stage::Frames(Box::new(FpduReader::new(framing)));
         }
-        this.frames(&mut pass);
-        if this.held.len() > LONGEST {
+        this.pass_frames(&mut pass);
+        if this.held.len() > MAX_FRAME_LEN {
             this.stage = Stage::Raw;
         }
         if matches!(this.stage, Stage::Raw) {
-            this.rest(pass);
+            this.pass_rest(pass);
         }
     }
 
-    /// Passes on what is left of frames that will not be complete.
-    pub(super) fn end(&mut self, mut pass: impl FnMut(From, &[u8])) {
-        for (from, direction) in [From::Initiator, From::Responder].into_iter().zip(&mut self.directions) {
-            direction.rest(|bytes| pass(from, bytes));
+    /// Calls `pass` with the bytes of incomplete frames, at the end of the connection.
+    pub(super) fn end(&mut self, mut pass: impl FnMut(Sender, &[u8])) {
+        for (from, direction) in [Sender::Initiator, Sender::Responder].into_iter().zip(&mut self.directions)
+        {
+            direction.pass_rest(|bytes| pass(from, bytes));
         }
     }
 }
 
 impl Direction {
-    fn startup(&mut self, from: From, pass: &mut impl FnMut(&[u8])) {
+    /// Passes on the startup frame, if it is complete.
+    fn pass_startup(&mut self, from: Sender, pass: &mut impl FnMut(&[u8])) {
         let parsed = match from {
-            From::Initiator => Startup::parse_request(&self.held),
-            From::Responder => Startup::parse_reply(&self.held),
+            Sender::Initiator => Startup::parse_request(&self.held),
+            Sender::Responder => Startup::parse_reply(&self.held),
         };
         match parsed {
             Ok(Parse::Done((startup, len))) => {
                 self.wants_markers = startup.markers;
-                self.stage = Stage::Between;
+                self.stage = Stage::AwaitingPeer;
                 pass(&self.held[..len]);
                 self.held.drain(..len);
             }
@@ -102,9 +109,10 @@ impl Direction {
         }
     }
 
-    fn frames(&mut self, pass: &mut impl FnMut(&[u8])) {
+    /// Passes on all complete FPDUs. After bytes that are not an FPDU, the direction is raw.
+    fn pass_frames(&mut self, pass: &mut impl FnMut(&[u8])) {
         let Stage::Frames(reader) = &mut self.stage else { return };
-        let (mut input, mut begin) = (&self.held[self.read..], 0);
+        let (mut input, mut begin) = (&self.held[self.parsed..], 0);
         let violated = loop {
             match reader.next(&mut input, Dialect::Ironwarp) {
                 Ok(Some(Piece::End)) => {
@@ -118,18 +126,19 @@ impl Direction {
             }
         };
         self.held.drain(..begin);
-        self.read = self.held.len();
+        self.parsed = self.held.len();
         if violated {
             self.stage = Stage::Raw;
         }
     }
 
-    fn rest(&mut self, mut pass: impl FnMut(&[u8])) {
+    /// Passes on all bytes that are left, whether they are a frame or not.
+    fn pass_rest(&mut self, mut pass: impl FnMut(&[u8])) {
         if !self.held.is_empty() {
             pass(&self.held);
         }
         self.held.clear();
-        self.read = 0;
+        self.parsed = 0;
     }
 }
 
@@ -139,6 +148,7 @@ mod tests {
     use ironwarp_wire::mpa::{FpduWriter, Revision, Role};
     use ironwarp_wire::{Header, Send, SendWord};
 
+    /// Returns a startup frame.
     fn startup(role: Role, markers: bool) -> Vec<u8> {
         let startup = Startup { role, markers, crc: true, revision: Revision::One, private_data: b"private" };
         let mut bytes = [0; 100];
@@ -146,6 +156,7 @@ mod tests {
         bytes[..len].to_vec()
     }
 
+    /// Returns FPDUs with payloads of different lengths.
     fn frames(markers: bool) -> Vec<Vec<u8>> {
         let mut writer = FpduWriter::new(Framing { crc: true, markers });
         let message = |(msn, len): (u32, usize)| {
@@ -157,9 +168,10 @@ mod tests {
         (1..).zip([0, 1, 500, 2000, 3, 60_000]).map(message).collect()
     }
 
-    fn cut(cutter: &mut Cutter, from: From, bytes: &[u8], piece: usize) -> Vec<Vec<u8>> {
+    /// Adds bytes in pieces of this length, and returns the frames that were passed on.
+    fn cut(cutter: &mut Cutter, from: Sender, bytes: &[u8], piece: usize) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
-        bytes.chunks(piece).for_each(|bytes| cutter.take(from, bytes, |frame| found.push(frame.to_vec())));
+        bytes.chunks(piece).for_each(|bytes| cutter.add(from, bytes, |frame| found.push(frame.to_vec())));
         found
     }
 
@@ -170,13 +182,13 @@ mod tests {
             let reply = startup(Role::Reply { rejected: false }, markers_to);
             for piece in [1, 2, 7, 511, 4096, usize::MAX] {
                 let mut cutter = Cutter::new();
-                assert_eq!(cut(&mut cutter, From::Initiator, &request, piece), [&*request]);
-                assert_eq!(cut(&mut cutter, From::Responder, &reply, piece), [&*reply]);
-                for (from, markers) in [(From::Initiator, markers_to), (From::Responder, markers_back)] {
+                assert_eq!(cut(&mut cutter, Sender::Initiator, &request, piece), [&*request]);
+                assert_eq!(cut(&mut cutter, Sender::Responder, &reply, piece), [&*reply]);
+                for (from, markers) in [(Sender::Initiator, markers_to), (Sender::Responder, markers_back)] {
                     let expected = frames(markers);
                     assert_eq!(cut(&mut cutter, from, &expected.concat(), piece), expected, "{piece}");
                 }
-                cutter.end(|_, bytes| panic!("{} bytes are left", bytes.len()));
+                cutter.end(|_, bytes| panic!("{} bytes left over", bytes.len()));
             }
         }
     }
@@ -186,34 +198,34 @@ mod tests {
         let (request, reply) =
             (startup(Role::Request, false), startup(Role::Reply { rejected: false }, false));
         let mut cutter = Cutter::new();
-        cut(&mut cutter, From::Initiator, &request, 100);
-        cut(&mut cutter, From::Responder, &reply, 100);
+        cut(&mut cutter, Sender::Initiator, &request, 100);
+        cut(&mut cutter, Sender::Responder, &reply, 100);
         let mut frame = frames(false).remove(2);
         *frame.last_mut().unwrap() ^= 1;
-        assert_eq!(cut(&mut cutter, From::Initiator, &frame, 10), [frame]);
+        assert_eq!(cut(&mut cutter, Sender::Initiator, &frame, 10), [frame]);
     }
 
     #[test]
     fn bytes_that_are_no_frames_are_passed_as_they_come() {
         let mut cutter = Cutter::new();
-        let found = cut(&mut cutter, From::Initiator, b"GET / HTTP/1.1\r\n\r\n", 6);
+        let found = cut(&mut cutter, Sender::Initiator, b"GET / HTTP/1.1\r\n\r\n", 6);
         assert_eq!(found.concat(), b"GET / HTTP/1.1\r\n\r\n");
         let (request, reply) =
             (startup(Role::Request, false), startup(Role::Reply { rejected: false }, false));
         let mut cutter = Cutter::new();
-        cut(&mut cutter, From::Initiator, &request, 100);
-        cut(&mut cutter, From::Responder, &reply, 100);
+        cut(&mut cutter, Sender::Initiator, &request, 100);
+        cut(&mut cutter, Sender::Responder, &reply, 100);
         let wrong = [0xff; 300];
-        assert_eq!(cut(&mut cutter, From::Responder, &wrong, 100).concat(), wrong);
+        assert_eq!(cut(&mut cutter, Sender::Responder, &wrong, 100).concat(), wrong);
     }
 
     #[test]
     fn what_is_left_of_a_frame_is_passed_at_the_end() {
         let request = startup(Role::Request, false);
         let mut cutter = Cutter::new();
-        assert_eq!(cut(&mut cutter, From::Initiator, &request[..20], 7), [[]; 0]);
+        assert_eq!(cut(&mut cutter, Sender::Initiator, &request[..20], 7), [[]; 0]);
         let mut left = Vec::new();
         cutter.end(|from, bytes| left.push((from, bytes.to_vec())));
-        assert_eq!(left, [(From::Initiator, request[..20].to_vec())]);
+        assert_eq!(left, [(Sender::Initiator, request[..20].to_vec())]);
     }
 }

@@ -1,19 +1,20 @@
-//! Packet capture of the adapter's own traffic (the setting `pcap`). It needs no privileges. A [`Tap`] at each socket sees every byte that a
-//! system call moved.
+//! Packet capture of the adapter's own traffic (the setting `pcap`). It needs no privileges: a [`Tap`] at each socket
+//! sees every byte that a system call sent or received.
 //!
 //! ```text
-//!  sys/socket ── bytes ─▶ cut.rs ── frames ─▶ here: packets with made-up headers ─▶ sys/shared_file
+//!  sys/socket ── bytes ─▶ cut.rs ── frames ─▶ this file: packets with made-up headers ─▶ sys/shared_file
 //! ```
 //!
-//! Each frame is a packet. Sequence numbers are derived from the addresses, so that both ends of a connection, captured into one file by two
-//! processes, show the same packets, the second time as retransmissions.
+//! Each frame is a packet. If both ends of a connection are captured into one file, by two processes, each packet is in
+//! the file twice. The TCP sequence numbers are derived from the addresses, so both copies have the same ones, and
+//! analysers show the second copy as a retransmission.
 
 mod cut;
 
 use crate::config::Config;
 use crate::sys::shared_file::SharedFile;
 use crate::sys::socket::{Tap, TcpLink};
-use cut::{Cutter, From as Sender};
+use cut::{Cutter, Sender};
 use ironwarp_capture::{CaptureWriter, OpenConnection, file_header};
 use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::host::{Host, Span};
@@ -30,14 +31,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[derive(Debug)]
 pub(crate) struct Capture {
     file: SharedFile,
-    /// Reads payload in the program's memory.
+    /// Reads payload from the program's memory.
     host: Arc<dyn Host>,
-    /// The file is full, or cannot be written.
+    /// Whether capturing has stopped: the file is full, or a write failed.
     ended: AtomicBool,
 }
 
 impl Capture {
-    /// Opens the capture file of the settings. A failure is logged: the program must not fail because of it.
+    /// Opens the capture file of the settings. Returns `None` if none is set, or after a failure, which is logged: the
+    /// program must not fail because of it.
     pub(crate) fn open(config: &Config, host: &Arc<dyn Host>) -> Option<Arc<Self>> {
         if config.pcap.as_os_str().is_empty() {
             return None;
@@ -51,7 +53,7 @@ impl Capture {
         }
     }
 
-    /// A tap for a connection that this end dialled, or accepted.
+    /// Creates a tap for a connection. `dialled`: this end is the client, the peer the server.
     pub(crate) fn tap(self: &Arc<Self>, dialled: bool) -> Box<dyn Tap> {
         let state = State {
             cutter: Cutter::new(),
@@ -62,7 +64,7 @@ impl Capture {
         Box::new(ConnectionTap { capture: Arc::clone(self), dialled, state: Mutex::new(state) })
     }
 
-    /// Adds a datagram that was sent or received.
+    /// Adds a datagram that was sent or received, unless an end has no IP address.
     pub(crate) fn record_datagram(
         &self,
         (from, from_port): (Gid, u16),
@@ -76,7 +78,9 @@ impl Capture {
         self.append(written, writer.get_mut());
     }
 
-    /// Writes packets with one call, so that packets of other processes do not come between their bytes.
+    /// Appends packets to the file and clears the buffer, unless capturing has stopped or `written`, the result of
+    /// building the packets, is an error. The first error stops capturing. One system call writes all packets, so that
+    /// other processes cannot write in between.
     fn append(&self, written: io::Result<()>, packets: &mut Vec<u8>) {
         if !self.ended.load(Ordering::Relaxed)
             && let Err(error) = written.and_then(|()| self.file.append(packets))
@@ -87,34 +91,37 @@ impl Capture {
         packets.clear();
     }
 
-    /// Appends the first `len` bytes of `spans` to `bytes`.
-    fn read(&self, spans: impl Iterator<Item = Span>, mut len: usize, bytes: &mut Vec<u8>) {
+    /// Appends the first `len` bytes of the program's memory at `spans` to `bytes`.
+    fn read_memory(&self, spans: impl Iterator<Item = Span>, mut len: usize, bytes: &mut Vec<u8>) {
         for span in spans {
             let part = Span { len: span.len.min(len), ..span };
             len -= part.len;
             let at = bytes.len();
             bytes.resize(at + part.len, 0);
-            // Memory that the program has unmapped since is shown as zeroes.
+            // If it fails, because the program has unmapped the memory since, the bytes stay zero.
             let _ = self.host.gather(&[part], &mut bytes[at..]);
         }
     }
 }
 
-/// Sees the bytes of one connection.
+/// Captures the bytes of one connection.
 #[derive(Debug)]
 struct ConnectionTap {
     capture: Arc<Capture>,
+    /// Whether this end is the client.
     dialled: bool,
     state: Mutex<State>,
 }
 
+/// The state of a captured connection.
 #[derive(Debug)]
 struct State {
     cutter: Cutter,
+    /// Builds packets in a buffer, which is written to the file at once.
     writer: CaptureWriter<Vec<u8>>,
-    /// Set with the first bytes, when the addresses are known.
+    /// Addresses and sequence numbers. `None` until the first bytes: the addresses are not known before.
     connection: Option<OpenConnection>,
-    /// This end aborted it.
+    /// Whether this end has aborted the connection.
     aborted: bool,
 }
 
@@ -125,19 +132,19 @@ impl Tap for ConnectionTap {
             let part = piece.len().min(left);
             match piece {
                 Piece::Own(own) => bytes.extend_from_slice(&own[..part]),
-                Piece::Host(span) => self.capture.read(std::iter::once(*span), part, &mut bytes),
+                Piece::Host(span) => self.capture.read_memory(std::iter::once(*span), part, &mut bytes),
             }
             left -= part;
         }
-        self.passed(link, self.dialled, &bytes);
+        self.record(link, self.dialled, &bytes);
     }
 
     fn on_received(&self, link: &TcpLink, host: &[Span], own: &[u8], len: usize) {
         let in_host = host.iter().map(|span| span.len).sum::<usize>().min(len);
         let mut bytes = Vec::with_capacity(len);
-        self.capture.read(host.iter().copied(), in_host, &mut bytes);
+        self.capture.read_memory(host.iter().copied(), in_host, &mut bytes);
         bytes.extend_from_slice(&own[..len - in_host]);
-        self.passed(link, !self.dialled, &bytes);
+        self.record(link, !self.dialled, &bytes);
     }
 
     fn on_abort(&self) {
@@ -146,7 +153,8 @@ impl Tap for ConnectionTap {
 }
 
 impl ConnectionTap {
-    fn passed(&self, link: &TcpLink, from_dialler: bool, bytes: &[u8]) {
+    /// Adds bytes that the client (`from_client`) or the server sent.
+    fn record(&self, link: &TcpLink, from_client: bool, bytes: &[u8]) {
         if self.capture.ended.load(Ordering::Relaxed) {
             return;
         }
@@ -158,10 +166,10 @@ impl ConnectionTap {
             let opened = ends.and_then(|ends| open(writer, ends, self.dialled));
             written = opened.map(|opened| *connection = Some(opened));
         }
-        let from = if from_dialler { Sender::Initiator } else { Sender::Responder };
-        cutter.take(from, bytes, |frame| {
+        let from = if from_client { Sender::Initiator } else { Sender::Responder };
+        cutter.add(from, bytes, |frame| {
             if let (Ok(()), Some(connection)) = (&written, &mut *connection) {
-                written = writer.send(now(), connection, from_dialler, frame);
+                written = writer.send(now(), connection, from_client, frame);
             }
         });
         self.capture.append(written, writer.get_mut());
@@ -169,7 +177,7 @@ impl ConnectionTap {
 }
 
 impl Drop for ConnectionTap {
-    /// The socket is closed.
+    /// Adds the bytes that are left and the end of the connection, when the socket is closed.
     fn drop(&mut self) {
         let State { cutter, writer, connection, aborted } =
             self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -188,6 +196,7 @@ impl Drop for ConnectionTap {
     }
 }
 
+/// Adds the packets that open a connection between these addresses.
 fn open(
     writer: &mut CaptureWriter<Vec<u8>>,
     (local, peer): (SocketAddr, SocketAddr),
@@ -197,7 +206,7 @@ fn open(
     writer.open_at(now(), (client, first_seq(client, server)), (server, first_seq(server, client)))
 }
 
-/// The first sequence number of a sender: the same at both ends.
+/// Returns the first sequence number of a sender, derived from the addresses: the same in both processes.
 fn first_seq(from: SocketAddr, to: SocketAddr) -> u32 {
     let mut hasher = DefaultHasher::new();
     (from.ip(), from.port(), to.ip(), to.port()).hash(&mut hasher);
@@ -206,6 +215,7 @@ fn first_seq(from: SocketAddr, to: SocketAddr) -> u32 {
     seq
 }
 
+/// Returns the time since the epoch, for the time stamp of a packet.
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The GIDs of this host, and changes to them.
+//! The GIDs of this host, derived from the addresses of its interfaces, and changes to them.
 
 pub(crate) mod monitor;
 pub(crate) mod parse;

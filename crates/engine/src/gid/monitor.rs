@@ -1,7 +1,8 @@
-//! Reports changes to the port and its GIDs. A lane waits for the kernel's notices; then the table is read again, and compared with what was
-//! reported last. So a change that is undone before the lane looks is not reported.
+//! Reports changes to the port and its GIDs. A lane waits for notifications from the kernel; then the table is read
+//! again, and compared with the state that was reported last. So a change that is undone before the lane reads the
+//! table is not reported.
 
-use super::table::{GidTable, Standing};
+use super::table::{GidTable, PortState};
 use crate::reactor::source::{EventSource, Rearm};
 use crate::sys::netlink::Netlink;
 use ironwarp_rnic::sync::lock;
@@ -21,26 +22,28 @@ pub enum PortChange {
     Gids,
 }
 
-/// Receives changes to the port. It is called on a lane's thread and must not block.
+/// A receiver of changes to the port, for `Engine::watch_port`.
 pub trait PortWatcher: Send + Sync + fmt::Debug {
-    /// The port has changed.
+    /// Receives a change to the port. Called on a lane's thread: an implementation must not block.
     fn on_port_change(&self, change: PortChange);
 }
 
-/// Waits for changes to the port.
+/// Reports changes to the port, on the lane that waits for its netlink socket.
 #[derive(Debug)]
 pub(crate) struct Monitor {
+    /// Receives notifications from the kernel.
     netlink: Netlink,
     table: &'static GidTable,
-    reported: Mutex<Standing>,
+    /// The state that was reported last.
+    reported: Mutex<PortState>,
     watcher: Arc<dyn PortWatcher>,
 }
 
 impl Monitor {
-    /// Reports changes from now on.
+    /// Creates a monitor that reports changes from now on, once it is added to a lane.
     pub(crate) fn new(watcher: Arc<dyn PortWatcher>) -> io::Result<Self> {
         let table = GidTable::of_process();
-        // Before the table is read, so that no change is missed.
+        // Opened before the table is read, so that no change in between is missed.
         let netlink = Netlink::for_changes()?;
         let reported = Mutex::new(table.refresh()?);
         Ok(Self { netlink, table, reported, watcher })
@@ -67,7 +70,8 @@ impl AsFd for Monitor {
     }
 }
 
-fn changes(before: Standing, now: Standing) -> impl Iterator<Item = PortChange> {
+/// Returns the differences between two states of the port.
+fn changes(before: PortState, now: PortState) -> impl Iterator<Item = PortChange> {
     let state = match (before.active, now.active) {
         (false, true) => Some(PortChange::Active),
         (true, false) => Some(PortChange::Error),

@@ -1,19 +1,21 @@
-//! Interfaces, addresses and routes of the kernel: rtnetlink messages, read without trusting the lengths they state (`sys/nlmsg.rs`).
+//! Reads the interfaces, addresses and default routes of the host from rtnetlink messages. The lengths in the messages
+//! are not trusted (`sys/nlmsg.rs`).
 
 use crate::sys::netlink::{DumpProgress, DumpRequest, Netlink};
 use crate::sys::nlmsg::{Attributes, DONE, ERROR, Messages, bits, error, u32_at};
 use std::io;
 use std::net::IpAddr;
 
-/// An interface.
+/// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) index: u32,
     pub(crate) name: String,
+    /// MTU in bytes; zero if the kernel does not tell.
     pub(crate) mtu: u32,
-    /// It is administratively up.
+    /// Whether it is administratively up.
     pub(crate) up: bool,
-    /// It has a carrier, or needs none.
+    /// Whether it has a carrier, or needs none.
     pub(crate) running: bool,
     pub(crate) loopback: bool,
 }
@@ -21,6 +23,7 @@ pub(crate) struct Interface {
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
+    /// Index of the interface.
     pub(crate) interface: u32,
     pub(crate) ip: IpAddr,
 }
@@ -28,14 +31,16 @@ pub(crate) struct Address {
 /// A default route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
+    /// Index of the interface.
     pub(crate) interface: u32,
-    /// Its preferred source address.
+    /// Its preferred source address, if it has one.
     pub(crate) source: Option<IpAddr>,
+    /// Its priority: the route with the lowest metric is used.
     pub(crate) metric: u32,
     pub(crate) ipv6: bool,
 }
 
-/// Interfaces, addresses and routes at one time.
+/// The interfaces, addresses and default routes of the host at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NetworkState {
     pub(crate) interfaces: Vec<Interface>,
@@ -44,7 +49,7 @@ pub(crate) struct NetworkState {
 }
 
 impl NetworkState {
-    /// Asks the kernel.
+    /// Reads the current state from the kernel.
     pub(crate) fn read() -> io::Result<Self> {
         let dump = |request| Netlink::dump(request, Self::default, Self::add_datagram);
         let interfaces = dump(DumpRequest::Links)?.interfaces;
@@ -53,15 +58,16 @@ impl NetworkState {
         Ok(Self { interfaces, addresses, routes })
     }
 
-    /// Adds the contents of one datagram.
+    /// Adds the contents of one datagram of a dump. Returns whether more datagrams follow, or the dump must be repeated
+    /// because the state has changed meanwhile. Returns an error if the kernel reports one.
     pub(crate) fn add_datagram(&mut self, datagram: &[u8]) -> io::Result<DumpProgress> {
         let mut interrupted = false;
         for message in Messages(datagram) {
             interrupted |= message.flags & bits(libc::NLM_F_DUMP_INTR) != 0;
             match message.kind {
-                libc::RTM_NEWLINK => self.interfaces.extend(interface(message.body)),
-                libc::RTM_NEWADDR => self.addresses.extend(address(message.body)),
-                libc::RTM_NEWROUTE => self.routes.extend(route(message.body)),
+                libc::RTM_NEWLINK => self.interfaces.extend(parse_interface(message.body)),
+                libc::RTM_NEWADDR => self.addresses.extend(parse_address(message.body)),
+                libc::RTM_NEWROUTE => self.routes.extend(parse_route(message.body)),
                 DONE => {
                     return Ok(if interrupted { DumpProgress::Interrupted } else { DumpProgress::Complete });
                 }
@@ -72,14 +78,14 @@ impl NetworkState {
         Ok(if interrupted { DumpProgress::Interrupted } else { DumpProgress::Partial })
     }
 
-    /// The default route: that of IPv4 if there is one, with the lowest metric.
+    /// Returns the default route with the lowest metric, one of IPv4 if there is any.
     pub(crate) fn default_route(&self) -> Option<&Route> {
         self.routes.iter().min_by_key(|route| (route.ipv6, route.metric))
     }
 }
 
-/// `struct ifinfomsg`: family, padding, hardware type; index at 4, flags at 8.
-fn interface(body: &[u8]) -> Option<Interface> {
+/// Parses an interface: `struct ifinfomsg`, with the index at offset 4 and the flags at 8, then attributes.
+fn parse_interface(body: &[u8]) -> Option<Interface> {
     let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
     let attributes = Attributes::behind(body, 16);
     let name = attributes.find(libc::IFLA_IFNAME)?;
@@ -95,42 +101,45 @@ fn interface(body: &[u8]) -> Option<Interface> {
     })
 }
 
-/// `struct ifaddrmsg`: family, prefix length, flags, scope; index at 4.
-fn address(body: &[u8]) -> Option<Address> {
+/// Parses an address: `struct ifaddrmsg`, with the family at offset 0, flags at 2 and the interface's index at 4, then
+/// attributes. Returns `None` for an address that cannot be bound.
+fn parse_address(body: &[u8]) -> Option<Address> {
     let (family, interface) = (*body.first()?, u32_at(body, 4)?);
     let attributes = Attributes::behind(body, 8);
-    // 32 bits of flags, if the kernel is new enough to have more than 8.
+    // An attribute has 32 bits of flags. Old kernels do not send it, and have only the 8 bits in the structure.
     let flags = attributes.number(libc::IFA_FLAGS).unwrap_or(u32::from(*body.get(2)?));
     let has = |flag: u32| flags & flag != 0;
-    // No socket can be bound to an address that another host may have, too.
+    // Duplicate address detection has failed or is not done: a socket cannot be bound to the address.
     if has(libc::IFA_F_DADFAILED) || has(libc::IFA_F_TENTATIVE) && !has(libc::IFA_F_OPTIMISTIC) {
         return None;
     }
-    // On a point-to-point interface the other one is the remote address.
-    let ours = attributes.find(libc::IFA_LOCAL).or_else(|| attributes.find(libc::IFA_ADDRESS))?;
-    Some(Address { interface, ip: ip(family, ours)? })
+    // On a point-to-point interface, IFA_ADDRESS is the remote address.
+    let local = attributes.find(libc::IFA_LOCAL).or_else(|| attributes.find(libc::IFA_ADDRESS))?;
+    Some(Address { interface, ip: parse_ip(family, local)? })
 }
 
-/// `struct rtmsg`: family, lengths of destination and source, TOS, table, protocol, scope, type; flags. Only default routes of the
-/// main table.
-fn route(body: &[u8]) -> Option<Route> {
+/// Parses a route: `struct rtmsg` (family, lengths of destination and source, TOS, table, protocol, scope, type,
+/// flags), then attributes. Returns `None` for all but default routes of the main table.
+fn parse_route(body: &[u8]) -> Option<Route> {
     let &[family, destination, _, _, table, _, _, kind, ..] = body else { return None };
     let attributes = Attributes::behind(body, 12);
     let table = attributes.number(libc::RTA_TABLE).unwrap_or(u32::from(table));
     if destination != 0 || table != u32::from(libc::RT_TABLE_MAIN) || kind != libc::RTN_UNICAST {
         return None;
     }
-    // A multipath route: `struct rtnexthop`, with the index at 4; the first is as good as any.
-    let first_way = || u32_at(attributes.find(libc::RTA_MULTIPATH)?, 4);
+    // A multipath route has a list of `struct rtnexthop`, with the interface's index at offset 4. The first one is as
+    // good as any.
+    let first_hop = || u32_at(attributes.find(libc::RTA_MULTIPATH)?, 4);
     Some(Route {
-        interface: attributes.number(libc::RTA_OIF).or_else(first_way)?,
-        source: attributes.find(libc::RTA_PREFSRC).and_then(|source| ip(family, source)),
+        interface: attributes.number(libc::RTA_OIF).or_else(first_hop)?,
+        source: attributes.find(libc::RTA_PREFSRC).and_then(|source| parse_ip(family, source)),
         metric: attributes.number(libc::RTA_PRIORITY).unwrap_or_default(),
         ipv6: i32::from(family) == libc::AF_INET6,
     })
 }
 
-fn ip(family: u8, bytes: &[u8]) -> Option<IpAddr> {
+/// Parses an address of this family; `None` if the family is unknown or the length is wrong.
+fn parse_ip(family: u8, bytes: &[u8]) -> Option<IpAddr> {
     match i32::from(family) {
         libc::AF_INET => Some(IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?)),
         libc::AF_INET6 => Some(IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?)),

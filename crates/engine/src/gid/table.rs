@@ -1,7 +1,7 @@
-//! The GIDs of this host: one for every IPv4 and IPv6 address of every interface that is up.
+//! The GID table of this host: a GID for every IPv4 and IPv6 address of every interface that is up.
 //!
-//! Indices never change, because programs exchange and keep them: an address that goes away leaves its index empty, and gets it
-//! again when it comes back; new addresses are appended. So there is one table for the process, whatever adapters it has.
+//! The index of a GID never changes, because programs exchange and keep it. If an address disappears, its index stays
+//! empty until the address comes back. New addresses are appended. So the process has one table for all its adapters.
 
 use super::parse::{Address, Interface, NetworkState};
 use crate::sys::fork::{self, ProcessLock};
@@ -16,19 +16,20 @@ use std::sync::{Mutex, MutexGuard};
 #[cfg(test)]
 mod tests;
 
-/// Maximum number of indices, as with RoCE adapters. A host whose addresses keep changing uses them all up.
+/// Maximum number of indices, as with RoCE adapters. Since indices are not reused, new addresses have none once so many
+/// were seen.
 pub const MAX_GIDS: usize = 256;
 
-/// A GID of this host.
+/// An entry of the GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its index.
+    /// Index in the table.
     pub index: usize,
     /// The GID.
     pub gid: Gid,
     /// Name of the interface that has the address.
     pub interface: String,
-    /// Index of the interface, which is the scope of a link-local address.
+    /// The kernel's index of the interface, which is the scope of a link-local address.
     pub interface_index: u32,
     /// MTU of the interface.
     pub mtu: u32,
@@ -42,42 +43,57 @@ pub struct GidTable {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Reports changes, so that the kernel is asked only after one. It belongs to this process: after a fork, two processes would take each
-    /// other's notices.
-    changes: Option<(u32, Netlink)>,
+    /// A socket that receives notifications of changes, so that the kernel is asked only after one. With it the ID of
+    /// the process that opened it: after a fork, parent and child would take each other's notifications. `None` until
+    /// the table is first read.
+    notifications: Option<(u32, Netlink)>,
+    /// The GIDs by index.
     slots: Vec<Slot>,
-    /// The index whose interface the port represents.
-    principal: Option<usize>,
-    /// That interface is up and running.
+    /// Index of the GID whose interface the port represents; `None` as long as no interface with a GID was up and
+    /// running.
+    port_gid: Option<usize>,
+    /// Whether that interface is up and running.
     active: bool,
-    /// Incremented with every change of a GID.
+    /// Incremented when GIDs are added or removed.
     version: u64,
 }
 
-/// An index.
+/// An index of the table.
 #[derive(Clone, Debug)]
 struct Slot {
+    /// The GID; if it is not present, as it was last.
     entry: GidEntry,
+    /// Whether the host has the address now.
     present: bool,
 }
 
-/// What a monitor compares.
+/// The state of the port, which a monitor compares with an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct PortState {
+    /// Whether the port is active.
     pub(crate) active: bool,
+    /// Changes when GIDs are added or removed.
     pub(crate) version: u64,
 }
 
+/// The table of this process.
 static TABLE: GidTable = GidTable {
-    state: Mutex::new(State { changes: None, slots: Vec::new(), principal: None, active: false, version: 0 }),
+    state: Mutex::new(State {
+        notifications: None,
+        slots: Vec::new(),
+        port_gid: None,
+        active: false,
+        version: 0,
+    }),
 };
 
-/// Keeps the table unlocked in forked children.
+/// Locks the table while the process forks. Otherwise a child, which has only the forking thread, could find it locked
+/// forever.
 static FORK_LOCK: ProcessLock =
     ProcessLock { lock: || HELD.set(Some(lock(&TABLE.state))), unlock: || drop(HELD.take()) };
 
 thread_local! {
-    /// The lock of the table, in a thread that forks.
+    /// The locked table, in a thread that forks.
     static HELD: RefCell<Option<MutexGuard<'static, State>>> = const { RefCell::new(None) };
 }
 
@@ -103,33 +119,33 @@ impl GidTable {
         self.read(|state| state.present().find(|entry| entry.gid == gid).cloned())
     }
 
-    /// Returns whether the port is active. It represents the interface of the first GID that was up and running when the process first read the
-    /// table: loopback, if there was no other.
+    /// Returns whether the port is active. The port represents an interface that was up and running when the process
+    /// first read the table: that of the first GID with such an interface, which is loopback if there was no other.
     pub fn port_is_active(&self) -> io::Result<bool> {
-        self.read(|state| state.standing().active)
+        self.read(|state| state.port_state().active)
     }
 
-    /// Asks the kernel, whether or not there was a notice.
-    pub(crate) fn refresh(&self) -> io::Result<Standing> {
+    /// Updates the table from the kernel, also without a notification, and returns the state of the port.
+    pub(crate) fn refresh(&self) -> io::Result<PortState> {
         let found = NetworkState::read()?;
         let mut state = lock(&self.state);
         state.update(&found);
-        Ok(state.standing())
+        Ok(state.port_state())
     }
 
-    /// Reads the table, after asking the kernel if anything changed.
-    fn read<T>(&self, look: impl FnOnce(&State) -> T) -> io::Result<T> {
+    /// Calls `query` with the table, after updating the table from the kernel if there was a notification.
+    fn read<T>(&self, query: impl FnOnce(&State) -> T) -> io::Result<T> {
         let mut state = lock(&self.state);
         if state.is_stale()? {
             let found = NetworkState::read()?;
             state.update(&found);
         }
-        Ok(look(&state))
+        Ok(query(&state))
     }
 }
 
 impl GidEntry {
-    /// Returns the address to bind sockets of this GID to, with this port.
+    /// Returns the address with this port to bind sockets of this GID to; `None` if the GID has no IP address.
     ///
     /// ```
     /// # use ironwarp_engine::gid::GidTable;
@@ -143,7 +159,7 @@ impl GidEntry {
     }
 }
 
-/// The address of a socket: link-local addresses need the interface.
+/// Returns a socket address. Link-local addresses get the index of the interface as scope.
 pub(crate) fn socket_addr(ip: IpAddr, port: u16, interface: u32) -> SocketAddr {
     match ip {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => SocketAddrV6::new(ip, port, 0, interface).into(),
@@ -152,60 +168,67 @@ pub(crate) fn socket_addr(ip: IpAddr, port: u16, interface: u32) -> SocketAddr {
 }
 
 impl State {
+    /// Returns the GIDs that the host has now, in order of their indices.
     fn present(&self) -> impl Iterator<Item = &GidEntry> {
         self.slots.iter().filter(|slot| slot.present).map(|slot| &slot.entry)
     }
 
-    fn standing(&self) -> Standing {
-        Standing { active: self.active, version: self.version }
+    fn port_state(&self) -> PortState {
+        PortState { active: self.active, version: self.version }
     }
 
-    /// Whether the kernel has to be asked.
+    /// Returns whether the table must be updated: there was a notification, or this process has not read the table
+    /// before.
     fn is_stale(&mut self) -> io::Result<bool> {
         let process = std::process::id();
-        match &self.changes {
-            Some((owner, changes)) if *owner == process => changes.take_notices(),
+        match &self.notifications {
+            Some((owner, netlink)) if *owner == process => netlink.take_notices(),
             _ => {
-                // Before the first question, so that no change is missed.
-                self.changes = Some((process, Netlink::for_changes()?));
+                // Opened before the state is read, so that no change in between is missed.
+                self.notifications = Some((process, Netlink::for_changes()?));
                 Ok(true)
             }
         }
     }
 
+    /// Updates the table to the current state of the host. Addresses that were in the table before get their index
+    /// again.
     fn update(&mut self, found: &NetworkState) {
         let before: Vec<bool> = self.slots.iter().map(|slot| slot.present).collect();
         self.slots.iter_mut().for_each(|slot| slot.present = false);
-        let mut left = Vec::new();
-        for wanted in wanted(found) {
-            if !self.take_slot(&wanted, true) {
-                left.push(wanted);
+        // First, addresses that stayed on their interface. Only then addresses on any interface, so that none of these
+        // takes the index of an equal link-local address that stayed.
+        let mut moved_or_new = Vec::new();
+        for entry in current_gids(found) {
+            if !self.reuse_slot(&entry, SlotMatch::SameInterface) {
+                moved_or_new.push(entry);
             }
         }
-        for wanted in left {
-            if !self.take_slot(&wanted, false) {
-                self.append(wanted);
+        for entry in moved_or_new {
+            if !self.reuse_slot(&entry, SlotMatch::AnyInterface) {
+                self.append(entry);
             }
         }
         if !self.slots.iter().map(|slot| slot.present).eq(before) {
             self.version += 1;
         }
-        self.follow_principal(found);
+        self.update_port(found);
     }
 
-    /// Gives an address the index that it had: on the same interface, or on any.
-    fn take_slot(&mut self, wanted: &GidEntry, same_interface: bool) -> bool {
-        let its_own = |slot: &&mut Slot| {
+    /// Gives a GID the index that it had before. Returns false if there is no such index.
+    fn reuse_slot(&mut self, new: &GidEntry, by: SlotMatch) -> bool {
+        let matches = |slot: &&mut Slot| {
             !slot.present
-                && slot.entry.gid == wanted.gid
-                && (!same_interface || slot.entry.interface == wanted.interface)
+                && slot.entry.gid == new.gid
+                && (by == SlotMatch::AnyInterface || slot.entry.interface == new.interface)
         };
-        let Some(slot) = self.slots.iter_mut().find(its_own) else { return false };
-        slot.entry = GidEntry { index: slot.entry.index, ..wanted.clone() };
+        let Some(slot) = self.slots.iter_mut().find(matches) else { return false };
+        slot.entry = GidEntry { index: slot.entry.index, ..new.clone() };
         slot.present = true;
         true
     }
 
+    /// Gives a new GID the next index. If the table is full, logs that the GID has none.
     fn append(&mut self, entry: GidEntry) {
         let index = self.slots.len();
         if index < MAX_GIDS {
@@ -215,32 +238,45 @@ impl State {
         }
     }
 
-    fn follow_principal(&mut self, found: &NetworkState) {
+    /// Chooses the interface that the port represents, if none was chosen before, and updates whether the port is
+    /// active.
+    fn update_port(&mut self, found: &NetworkState) {
         let is_active = |entry: &GidEntry| {
             found.interfaces.iter().any(|one| one.name == entry.interface && one.up && one.running)
         };
-        if self.principal.is_none() {
+        if self.port_gid.is_none() {
             let first = self.present().find(|entry| is_active(entry)).map(|entry| entry.index);
-            self.principal = first;
+            self.port_gid = first;
         }
-        self.active = self.principal.is_some_and(|index| is_active(&self.slots[index].entry));
+        self.active = self.port_gid.is_some_and(|index| is_active(&self.slots[index].entry));
     }
 }
 
-/// The current GIDs, in the order in which a process numbers them the first time: first those of the default route's interface, its
-/// preferred address before the others; then other interfaces, those without a carrier after the others; loopback last. IPv4 comes before
-/// IPv6, and link-local addresses come last of an interface.
-fn wanted(found: &NetworkState) -> Vec<GidEntry> {
+/// How [`State::reuse_slot`] recognises the earlier index of a GID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SlotMatch {
+    /// The GID was on an interface of the same name.
+    SameInterface,
+    /// The GID was on any interface.
+    AnyInterface,
+}
+
+/// Returns the current GIDs in the order in which a new table numbers them. The index of each entry is zero.
+///
+/// The preferred source address of the default route comes first. Then come the addresses of the default route's
+/// interface, then those of other interfaces, of interfaces without a carrier, and of loopback. Of one interface, IPv4
+/// comes before IPv6, and link-local addresses come last.
+fn current_gids(found: &NetworkState) -> Vec<GidEntry> {
     let route = found.default_route();
     let rank = |interface: &Interface, ip: IpAddr| {
-        let of_route = route.is_some_and(|route| route.interface == interface.index);
+        let has_route = route.is_some_and(|route| route.interface == interface.index);
         let preferred = route.is_some_and(|route| route.source == Some(ip));
-        let kind = match (of_route, interface.loopback) {
+        let kind = match (has_route, interface.loopback) {
             (true, _) => 0_u8,
             (false, false) => 1 + u8::from(!interface.running),
             (false, true) => 3,
         };
-        // Some hosts have the preferred address on another interface.
+        // `preferred` comes first, because some hosts have the preferred address on another interface than the route.
         (!preferred, kind, interface.index, ip.is_ipv6(), Gid::from(ip).is_link_local())
     };
     let interface_of = |address: &Address| {
@@ -251,7 +287,7 @@ fn wanted(found: &NetworkState) -> Vec<GidEntry> {
         .iter()
         .filter_map(|address| interface_of(address).map(|interface| (interface, address.ip)))
         .collect();
-    // A stable sort: addresses of one kind stay in the kernel's order, which has the primary first.
+    // The sort is stable: addresses of equal rank stay in the kernel's order, which has the primary address first.
     list.sort_by_key(|&(interface, ip)| rank(interface, ip));
     let mut entries: Vec<GidEntry> = Vec::with_capacity(list.len());
     for (interface, ip) in list {
@@ -262,7 +298,7 @@ fn wanted(found: &NetworkState) -> Vec<GidEntry> {
             interface_index: interface.index,
             mtu: interface.mtu,
         };
-        // The same address may be there twice, with prefixes of different lengths.
+        // An interface may have the same address twice, with prefixes of different lengths.
         if !entries.contains(&entry) {
             entries.push(entry);
         }

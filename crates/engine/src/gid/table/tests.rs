@@ -1,5 +1,5 @@
-//! Tables made of what a kernel said, recorded in a namespace of its own: `wan` with the default route, `far` with another,
-//! `lan` without a carrier, `spare` down, and `lo`.
+//! Tests with answers that a kernel gave in a network namespace of its own: the interface `wan` has the default route,
+//! `far` has another one, `lan` has no carrier, `spare` is down, and `lo` is loopback.
 #![cfg(target_endian = "little")]
 
 use super::*;
@@ -10,6 +10,7 @@ const LINKS: &[u8] = include_bytes!("../recorded/links.bin");
 const ADDRESSES: &[u8] = include_bytes!("../recorded/addresses.bin");
 const ROUTES: &[u8] = include_bytes!("../recorded/routes.bin");
 
+/// Returns the recorded state of the host.
 fn recorded() -> NetworkState {
     let mut found = NetworkState::default();
     for datagram in [LINKS, ADDRESSES, ROUTES] {
@@ -18,7 +19,7 @@ fn recorded() -> NetworkState {
     found
 }
 
-/// What the first look at the recorded host gives, as index and text.
+/// The table after the first reading of the recorded state: index, GID, interface and MTU.
 const FIRST: [(usize, &str, &str, u32); 9] = [
     (0, "::ffff:10.1.0.6", "wan", 9000),
     (1, "::ffff:10.1.0.5", "wan", 9000),
@@ -31,16 +32,19 @@ const FIRST: [(usize, &str, &str, u32); 9] = [
     (8, "::1", "lo", 65536),
 ];
 
-fn seen(state: &State) -> Vec<(usize, String)> {
+/// Returns the GIDs of a table with their indices.
+fn gids(state: &State) -> Vec<(usize, String)> {
     state.present().map(|entry| (entry.index, entry.gid.to_string())).collect()
 }
 
+/// Removes an address.
 fn without(mut found: NetworkState, ip: &str) -> NetworkState {
     let ip: IpAddr = ip.parse().unwrap();
     found.addresses.retain(|address| address.ip != ip);
     found
 }
 
+/// Adds an address to an interface.
 fn with(mut found: NetworkState, interface: u32, ip: &str) -> NetworkState {
     found.addresses.push(Address { interface, ip: ip.parse().unwrap() });
     found
@@ -58,8 +62,8 @@ fn interfaces_addresses_and_routes_are_read() {
     assert_eq!(found.default_route(), Some(&route));
 }
 
-/// Default route's interface first, no carrier later, loopback last; nothing of an interface that is down, and no address
-/// that cannot be bound yet.
+/// The default route's interface comes first, one without a carrier later, and loopback last. An interface that is
+/// down, and an address that cannot be bound yet, have no GIDs.
 #[test]
 fn gid_0_is_of_the_default_routes_interface_and_loopback_is_last() {
     let mut state = State::default();
@@ -69,7 +73,7 @@ fn gid_0_is_of_the_default_routes_interface_and_loopback_is_last() {
     let expected: Vec<_> =
         FIRST.map(|(index, gid, name, mtu)| (index, gid.to_owned(), name.to_owned(), mtu)).into();
     assert_eq!(found, expected);
-    assert!(state.standing().active);
+    assert!(state.port_state().active);
 }
 
 #[test]
@@ -78,52 +82,52 @@ fn without_a_default_route_loopback_is_still_last_and_alone_it_is_first() {
     found.routes.clear();
     let mut state = State::default();
     state.update(&found);
-    let order = seen(&state);
+    let order = gids(&state);
     assert_eq!(order[0].1, "::ffff:10.4.0.1");
     assert_eq!(order[8].1, "::1");
 
     found.interfaces.retain(|interface| interface.loopback);
     let mut state = State::default();
     state.update(&found);
-    assert_eq!(seen(&state), [(0, "::ffff:127.0.0.1".to_owned()), (1, "::1".to_owned())]);
-    assert!(state.standing().active, "the port is loopback's");
+    assert_eq!(gids(&state), [(0, "::ffff:127.0.0.1".to_owned()), (1, "::1".to_owned())]);
+    assert!(state.port_state().active, "the port represents loopback");
 }
 
 #[test]
 fn an_index_is_for_life() {
     let mut state = State::default();
     state.update(&recorded());
-    let first = seen(&state);
+    let first = gids(&state);
 
-    // An address goes: its index is empty, and the others keep theirs.
+    // An address is removed: its index becomes empty, and the others keep theirs.
     state.update(&without(recorded(), "10.1.0.6"));
     let version = state.version;
-    assert_eq!(seen(&state), first[1..]);
+    assert_eq!(gids(&state), first[1..]);
 
-    // Another one comes: it is appended, and does not get the empty index.
+    // Another address is added: it is appended, and does not get the empty index.
     let more = with(without(recorded(), "10.1.0.6"), 3, "10.1.0.7");
     state.update(&more);
-    assert_eq!(seen(&state).last(), Some(&(9, "::ffff:10.1.0.7".to_owned())));
+    assert_eq!(gids(&state).last(), Some(&(9, "::ffff:10.1.0.7".to_owned())));
     assert_eq!(state.version, version + 1);
 
-    // The first one comes back, and has its index again.
+    // The first address comes back, and has its index again.
     state.update(&recorded());
-    assert_eq!(seen(&state), first);
+    assert_eq!(gids(&state), first);
 
     // The whole interface goes down and comes up, with another number and under another name.
     let mut renamed = recorded();
     let wan = renamed.interfaces.iter_mut().find(|one| one.name == "wan").unwrap();
     (wan.up, wan.running) = (false, false);
     state.update(&renamed);
-    assert_eq!(seen(&state), first[4..]);
-    assert!(!state.standing().active, "the port is that interface's");
+    assert_eq!(gids(&state), first[4..]);
+    assert!(!state.port_state().active, "the port represents that interface");
     let wan = renamed.interfaces.iter_mut().find(|one| one.name == "wan").unwrap();
     *wan = Interface { name: "wan0".to_owned(), index: 77, up: true, running: true, ..wan.clone() };
     renamed.addresses.iter_mut().filter(|one| one.interface == 3).for_each(|one| one.interface = 77);
     state.update(&renamed);
-    assert_eq!(seen(&state), first);
+    assert_eq!(gids(&state), first);
     assert_eq!(state.slots[0].entry.interface_index, 77);
-    assert!(state.standing().active);
+    assert!(state.port_state().active);
 }
 
 #[test]
@@ -131,16 +135,16 @@ fn the_same_link_local_address_on_two_interfaces_has_two_indices() {
     let two = with(recorded(), 2, "fe80::1");
     let mut state = State::default();
     state.update(&two);
-    let of = |state: &State, name: &str| {
+    let index_on = |state: &State, name: &str| {
         let mut all = state.present();
         all.find(|one| one.interface == name && one.gid.is_link_local()).map(|one| one.index)
     };
-    let (wan, far) = (of(&state, "wan").unwrap(), of(&state, "far").unwrap());
+    let (wan, far) = (index_on(&state, "wan").unwrap(), index_on(&state, "far").unwrap());
     assert_ne!(wan, far);
     state.update(&recorded());
-    assert_eq!((of(&state, "wan"), of(&state, "far")), (Some(wan), None));
+    assert_eq!((index_on(&state, "wan"), index_on(&state, "far")), (Some(wan), None));
     state.update(&two);
-    assert_eq!((of(&state, "wan"), of(&state, "far")), (Some(wan), Some(far)));
+    assert_eq!((index_on(&state, "wan"), index_on(&state, "far")), (Some(wan), Some(far)));
     let entry = &state.slots[far].entry;
     assert_eq!(entry.socket_addr(7).unwrap().to_string(), "[fe80::1%2]:7");
 }
@@ -153,19 +157,19 @@ fn there_are_no_more_indices_than_promised() {
         state.update(&with(recorded(), 3, &format!("10.77.{a}.{b}")));
     }
     assert_eq!(state.slots.len(), MAX_GIDS);
-    assert_eq!(seen(&state).len(), FIRST.len(), "the last one found no index");
+    assert_eq!(gids(&state).len(), FIRST.len(), "the last address has no index");
 }
 
-/// A default route over several ways names its interfaces in a structure of its own.
+/// A multipath default route has a list of interfaces.
 #[test]
 fn a_route_over_several_ways_is_of_the_first() {
     let attribute = |kind: u16, value: &[u8]| {
         let len = u16::try_from(value.len() + 4).unwrap();
         [&len.to_ne_bytes(), &kind.to_ne_bytes(), value].concat()
     };
-    let way = |interface: u32| [&[8, 0, 0, 0], &interface.to_ne_bytes()[..]].concat();
+    let hop = |interface: u32| [&[8, 0, 0, 0], &interface.to_ne_bytes()[..]].concat();
     let mut body = vec![2, 0, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0];
-    body.extend(attribute(9, &[way(5), way(6)].concat()));
+    body.extend(attribute(9, &[hop(5), hop(6)].concat()));
     let mut message = u32::try_from(16 + body.len()).unwrap().to_ne_bytes().to_vec();
     message.extend(24_u16.to_ne_bytes());
     message.extend([0; 10]);
@@ -175,7 +179,7 @@ fn a_route_over_several_ways_is_of_the_first() {
     assert_eq!(found.routes, [Route { interface: 5, source: None, metric: 0, ipv6: false }]);
 }
 
-/// Cut anywhere, and with any byte wrong: it ends, and does not panic.
+/// Datagrams that are truncated anywhere, or have any byte changed, are parsed without a panic.
 #[test]
 fn nothing_the_kernel_could_say_does_harm() {
     for dump in [LINKS, ADDRESSES, ROUTES] {
@@ -204,7 +208,7 @@ fn an_error_of_the_kernel_is_returned() {
     assert_eq!(error.raw_os_error(), Some(libc::EPERM));
 }
 
-/// A change while the kernel answered makes the answer worthless.
+/// If the state changes while the kernel sends a dump, the dump is inconsistent and must be repeated.
 #[test]
 fn an_answer_that_was_interrupted_is_asked_for_anew() {
     let mut dump = ADDRESSES.to_vec();
@@ -212,14 +216,14 @@ fn an_answer_that_was_interrupted_is_asked_for_anew() {
     assert_eq!(NetworkState::default().add_datagram(&dump).unwrap(), DumpProgress::Interrupted);
 }
 
-/// On whatever machine this runs: loopback is there, and what is asked for one by one is what the list says.
+/// The table of the host that runs the test has loopback, and lookups by index and by GID agree with the list.
 #[test]
 fn the_hosts_own_table_is_consistent() {
     let table = GidTable::of_process();
     let entries = table.entries().unwrap();
     for entry in &entries {
         assert_eq!(table.get(entry.index).unwrap().as_ref(), Some(entry));
-        assert!(std::net::UdpSocket::bind(entry.socket_addr(0).unwrap()).is_ok(), "{entry:?} is ours");
+        assert!(std::net::UdpSocket::bind(entry.socket_addr(0).unwrap()).is_ok(), "{entry:?} can be bound");
     }
     let loopback = table.find("127.0.0.1".parse().unwrap()).unwrap().unwrap();
     assert_eq!(loopback.interface, "lo");
