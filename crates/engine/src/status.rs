@@ -218,7 +218,8 @@ impl StatusServer {
         rows.push(event_queue_row(ASYNC_QUEUE, asynchronous, "objects"));
         rows.extend(device.handlers().iter().map(|handler| {
             let number = handler.id().0;
-            let class = self.event_queues.class(number).map_or_else(String::new, |class| class.to_string());
+            let class =
+                self.event_queues.handler_class(number).map_or_else(String::new, |class| class.to_string());
             event_queue_row(number, handler.stats(), &format!("completions, {class}"))
         }));
         rows.extend(cqs.values().map(|cq| cq_row(cq)));

@@ -1,4 +1,4 @@
-//! A completion queue that makes progress when it is polled, and that a thread can sleep on (`wait.rs`).
+//! A completion queue whose poll also serves the sockets of its queue pairs. `wait.rs` has the sleeping wait.
 
 use crate::notify::handler::{ClassFollower, CompletionHandler};
 use crate::reactor::class::{Class, SharedClass};
@@ -21,53 +21,58 @@ mod wait;
 
 pub use wait::WaitError;
 
-/// Number of polls in a row without a completion after which a thread yields the processor between polls.
-const PATIENT: u32 = 64;
+/// Number of consecutive polls without a completion after which a thread yields the processor at each further one.
+const POLLS_BEFORE_YIELD: u32 = 64;
 
-/// Number of polls in a row without a completion after which each poll reads the socket several times: the thread waits for the
-/// socket, and everything around a read takes as long as the read itself.
-const EAGER: u32 = 4;
-/// Number of reads of the socket in such a poll.
-const READS: usize = 4;
+/// Number of consecutive polls without a completion after which each poll reads the socket [`REPEATED_READS`] times:
+/// the thread waits for the socket anyway, and the rest of a poll takes as long as one read.
+const POLLS_BEFORE_REPEATED_READS: u32 = 4;
+/// Number of reads of the socket in such a poll, while nothing arrives.
+const REPEATED_READS: usize = 4;
 
 thread_local! {
-    /// Number of polls of this thread since it last found a completion.
+    /// Number of consecutive polls of this thread without a completion, up to [`POLLS_BEFORE_YIELD`]. Counts the polls
+    /// of all completion queues.
     static EMPTY_POLLS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A poll of this thread found this many completions. After a while without any, other threads have the processor between two polls:
-/// the one that is waited for may be among them. A thread that has a processor to itself loses a fraction of a microsecond, at a time
-/// when it has waited for many.
+/// Counts a poll of this thread that found `found` completions. After many polls without one, yields the processor: the
+/// thread that would produce the completion may need it. A yield takes a fraction of a microsecond if no other thread
+/// is ready, which is little compared with the time that was already spent polling.
 #[inline]
-fn polled(found: usize) {
+fn record_poll(found: usize) {
     if found > 0 {
         EMPTY_POLLS.set(0);
-    } else if EMPTY_POLLS.get() < PATIENT {
+    } else if EMPTY_POLLS.get() < POLLS_BEFORE_YIELD {
         EMPTY_POLLS.set(EMPTY_POLLS.get() + 1);
     } else {
         std::thread::yield_now();
     }
 }
 
-/// A completion queue and the poll sets behind it.
+/// A completion queue, and the poll sets that contain the sockets of its queue pairs.
 #[derive(Debug)]
 pub struct CompletionQueue {
+    /// The device's completion queue, which holds the completions.
     cq: Arc<Cq>,
-    /// The sets whose queue pairs complete here: at most one for each lane, and those of the completion queues that share
-    /// a queue pair with this one.
+    /// The poll sets whose queue pairs complete here. At most one per lane is this queue's own. The others belong to
+    /// the receive completion queues of queue pairs that use this queue for sends.
     sets: RwLock<Vec<Arc<PollSet>>>,
     /// Threads that sleep in [`wait`](Self::wait).
     waiters: Arc<Waiters>,
-    /// Where an overrun is reported.
-    reports: Arc<AsyncEvents>,
-    /// Shared with the handler, which may be gone.
+    /// The asynchronous events of the adapter, for overruns.
+    async_events: Arc<AsyncEvents>,
+    /// The class of the handler, or the default class. Shared with the handler, which may have been dropped.
     class: Mutex<Arc<SharedClass>>,
+    /// Dangling if the queue has no handler.
     handler: Mutex<Weak<CompletionHandler>>,
     steering: Arc<Steering>,
+    /// The completion vector: the lane that the program asked for; `None` if it named none.
     vector: Option<usize>,
 }
 
 impl CompletionQueue {
+    /// Creates a completion queue for `capacity` completions, without poll sets.
     pub(crate) fn new(
         id: u32,
         capacity: usize,
@@ -75,15 +80,15 @@ impl CompletionQueue {
         vector: Option<usize>,
     ) -> io::Result<Arc<Self>> {
         let cq = Arc::new(Cq::new(id, capacity));
-        let reports = steering.device().events();
-        cq.set_reports(reports);
+        let async_events = steering.device().events();
+        cq.set_reports(async_events);
         let waiters = Waiters::new(&cq)?;
         Ok(Arc::new(Self {
             cq,
             sets: RwLock::default(),
             waiters,
-            reports: Arc::clone(reports),
-            class: Mutex::new(usual_class()),
+            async_events: Arc::clone(async_events),
+            class: Mutex::new(default_class()),
             handler: Mutex::default(),
             steering: Arc::clone(steering),
             vector,
@@ -95,76 +100,84 @@ impl CompletionQueue {
         &self.cq
     }
 
-    /// Returns the completion vector: the lane that the program asked for.
+    /// Returns the completion vector: the lane that the program asked for; `None` if it named none.
     pub fn vector(&self) -> Option<usize> {
         self.vector
     }
 
+    /// Returns the steering of the adapter.
     pub(crate) fn steering(&self) -> &Arc<Steering> {
         &self.steering
     }
 
-    /// Takes up to `most` completions. If there are none, polls the sockets and tries again.
-    pub fn poll(&self, most: usize, mut each: impl FnMut(Completion)) -> Result<usize, Overrun> {
-        let found = self.cq.poll(most, &mut each)?;
+    /// Removes up to `max` completions and passes them to `each`. If there are none, serves the sockets and tries
+    /// again. Returns the number of completions.
+    pub fn poll(&self, max: usize, mut each: impl FnMut(Completion)) -> Result<usize, Overrun> {
+        let found = self.cq.poll(max, &mut each)?;
         if found > 0 {
-            polled(found);
+            record_poll(found);
             return Ok(found);
         }
         if self.cq.is_armed() {
-            // A program that has asked for an event polls once more before it sleeps. It will not poll again until it is woken: the
-            // sockets stay with the lane, or nothing would serve them until the lane finds that out.
+            // A program that has armed the queue polls once more and then sleeps until the event. The sockets stay with
+            // the lane: otherwise nothing would serve them until the lane notices that the program does not poll any
+            // more.
             self.serve(PollSet::hand_over);
         } else {
             self.progress();
         }
-        let found = self.cq.poll(most, &mut each)?;
-        polled(found);
+        let found = self.cq.poll(max, &mut each)?;
+        record_poll(found);
         Ok(found)
     }
 
-    /// Requests one event for the next completion, through the [handler](Self::set_handler). Returns whether a completion is there
-    /// already.
+    /// Arms the queue: requests one event for the next completion, through the [handler](Self::set_handler). Returns
+    /// whether the queue already holds such a completion, which raises no event: the caller must poll again.
     pub fn arm(&self, arm: Arm) -> bool {
-        let there = self.cq.arm(arm);
-        if !there {
+        let has_completion = self.cq.arm(arm);
+        if !has_completion {
+            // The program is about to sleep: the lane has to serve the sockets.
             for set in self.sets().iter() {
                 set.acknowledge();
                 set.hand_over();
             }
         }
-        there
+        has_completion
     }
 
-    /// Moves what the sockets have. From now on the program serves them.
+    /// Serves the sockets of the queue pairs, without waiting. From now on the program serves them, and the lanes do
+    /// not.
     pub fn progress(&self) {
         self.serve(PollSet::record_poll);
     }
 
-    /// Moves what the sockets have, after `settle` decided who serves them from now on. If nothing completes, the caller is about to go
-    /// idle.
-    fn serve(&self, settle: impl Fn(&PollSet)) {
+    /// Serves the sockets of all poll sets, without waiting, and sends the acknowledgements that are owed if nothing
+    /// completed. Before it serves a set, calls `assign`, which decides whether the program or the lane serves the set
+    /// from now on.
+    fn serve(&self, assign: impl Fn(&PollSet)) {
         let sets = self.sets();
-        // A single socket is read directly: one system call instead of two. Unless it is full: epoll reports when it is worth while
-        // to send again, which is not as soon as there is room for a byte.
-        if let Some(set) = lone(&sets)
+        // A single socket is read directly: one system call instead of two. A socket whose send buffer is full is not:
+        // epoll reports when enough of the buffer is free for a send to be worth while.
+        if let Some(set) = only_occupied(&sets)
             && set.len() == 1
             && let Some(only) = set.only_member()
             && !only.qp.is_blocked()
         {
-            settle(set);
-            only.qp.poll(if EMPTY_POLLS.get() < EAGER { 1 } else { READS });
+            assign(set);
+            let repeated = EMPTY_POLLS.get() >= POLLS_BEFORE_REPEATED_READS;
+            only.qp.poll(if repeated { REPEATED_READS } else { 1 });
             if self.cq.is_empty() {
                 set.acknowledge_with(Some(&only));
             } else if set.is_still_only(&only) {
                 set.acknowledge_unless_polled();
             } else {
-                only.qp.acknowledge(); // another member came, or it was moved, and no other thread knows what came of this
+                // A member was added, or this one was moved, during the poll: no other thread knows what it owes.
+                only.qp.acknowledge();
             }
             return;
         }
         for set in sets.iter() {
-            settle(set);
+            assign(set);
             set.poll();
         }
         if self.cq.is_empty() {
@@ -174,8 +187,8 @@ impl CompletionQueue {
 
     // --- Poll sets ---
 
-    /// The poll set for a connection between these addresses, whose send completions go to `send_cq`: that of this queue, on the lane
-    /// that its class, its vector or the addresses lead to.
+    /// Returns the poll set for a connection between these addresses that receives on this queue and sends on
+    /// `send_cq`. The class and the vector of this queue, or else the addresses, select the lane.
     pub(crate) fn set_for(
         &self,
         send_cq: &Self,
@@ -185,7 +198,8 @@ impl CompletionQueue {
         self.set_on(self.steering.lane_for(self.placement(), peer, local)?, send_cq)
     }
 
-    /// The poll set for a connection on this lane whose send completions go to `send_cq`.
+    /// Returns the poll set for a connection on this lane that receives on this queue and sends on `send_cq`. Creates
+    /// the set if this queue has none on the lane.
     pub(crate) fn set_on(&self, lane: &Lane, send_cq: &Self) -> io::Result<Arc<PollSet>> {
         let known = self.sets().iter().find(|set| Arc::ptr_eq(set.lane(), lane.handle())).cloned();
         let set = known.map_or_else(|| lane.new_set(), Ok)?;
@@ -194,6 +208,7 @@ impl CompletionQueue {
         Ok(set)
     }
 
+    /// Adds a poll set, unless the queue has it.
     fn add_set(&self, set: &Arc<PollSet>) {
         let mut sets = sync::write(&self.sets);
         if sets.iter().all(|known| !Arc::ptr_eq(known, set)) {
@@ -206,6 +221,7 @@ impl CompletionQueue {
         sync::read(&self.sets)
     }
 
+    /// Returns the poll sets, for tests of other modules.
     #[cfg(test)]
     pub(crate) fn poll_sets(&self) -> Vec<Arc<PollSet>> {
         self.sets().clone()
@@ -213,8 +229,8 @@ impl CompletionQueue {
 
     // --- The handler and its class ---
 
-    /// Moves the queue to another completion handler, or to none (*Modify CQ*, requirement N4). No event is lost or doubled. Its queue
-    /// pairs are served according to the new handler's class (requirement N6).
+    /// Sets or removes the completion handler (*Modify CQ*, requirement N4). No event is lost or doubled. From now on
+    /// the queue pairs are served according to the class of the new handler (requirement N6).
     pub fn set_handler(self: &Arc<Self>, handler: Option<&Arc<CompletionHandler>>) {
         let next = handler.map_or_else(Weak::new, Arc::downgrade);
         let before = std::mem::replace(&mut *lock(&self.handler), next).upgrade();
@@ -222,30 +238,31 @@ impl CompletionQueue {
             before.remove_queue(&**self);
         }
         self.cq.set_handler(handler.map(|handler| Arc::clone(handler.inner())));
-        let class = handler.map_or_else(usual_class, |handler| Arc::clone(handler.shared_class()));
-        let before = std::mem::replace(&mut *lock(&self.class), Arc::clone(&class)).get();
+        let class = handler.map_or_else(default_class, |handler| Arc::clone(handler.shared_class()));
+        let class_before = std::mem::replace(&mut *lock(&self.class), Arc::clone(&class)).get();
         if let Some(handler) = handler {
             let this: Arc<dyn ClassFollower> = Arc::<Self>::clone(self);
             handler.add_queue(&this);
         }
-        // Read after the handler knows the queue: it tells of every change since.
-        let changed = (before == Class::LowLatency) != (class.get() == Class::LowLatency);
-        if changed && let Err(error) = self.settle_connections() {
+        // The class is read after `add_queue`: from then on the handler reports every change.
+        let changed = (class_before == Class::LowLatency) != (class.get() == Class::LowLatency);
+        if changed && let Err(error) = self.steer_connections() {
             tracing::warn!(%error, cq = self.cq.id(), "failed to move the queue pairs of a completion queue to another lane");
         }
     }
 
-    /// The class of its handler.
+    /// Returns the class of the handler, or the default class.
     pub(crate) fn class(&self) -> Class {
         lock(&self.class).get()
     }
 
+    /// Returns what selects the lane of a connection, besides its addresses.
     pub(crate) fn placement(&self) -> Placement {
         Placement { class: self.class(), vector: self.vector }
     }
 
-    /// Moves the connections whose receives complete here to the lane of its class.
-    fn settle_connections(&self) -> io::Result<()> {
+    /// Moves the connections whose receives complete here to the lane that steering selects for them.
+    fn steer_connections(&self) -> io::Result<()> {
         let members: Vec<_> = self.sets().iter().flat_map(|set| set.members()).collect();
         let is_own = |qp: &ironwarp_rnic::qp::Qp| Arc::ptr_eq(&qp.attributes().receive_cq, &self.cq);
         let own = members.into_iter().filter(|member| member.qp().is_some_and(|qp| is_own(qp)));
@@ -256,17 +273,18 @@ impl CompletionQueue {
 impl ClassFollower for CompletionQueue {
     fn on_class_change(&self, class: &Arc<SharedClass>) -> io::Result<()> {
         let is_own = Arc::ptr_eq(&lock(&self.class), class);
-        if is_own { self.settle_connections() } else { Ok(()) }
+        if is_own { self.steer_connections() } else { Ok(()) }
     }
 }
 
-fn usual_class() -> Arc<SharedClass> {
+/// Returns the class of a queue without a handler.
+fn default_class() -> Arc<SharedClass> {
     Arc::new(SharedClass::new(Class::DEFAULT))
 }
 
-/// The only set with sockets in it. A set is empty when all of a lane's connections were moved.
+/// Returns the only set, or the only one that has sockets: sets stay empty after their connections were moved.
 #[inline]
-fn lone(sets: &[Arc<PollSet>]) -> Option<&Arc<PollSet>> {
+fn only_occupied(sets: &[Arc<PollSet>]) -> Option<&Arc<PollSet>> {
     if let [set] = sets {
         return Some(set);
     }
@@ -275,9 +293,9 @@ fn lone(sets: &[Arc<PollSet>]) -> Option<&Arc<PollSet>> {
 }
 
 impl Drop for CompletionQueue {
-    /// No queue pair uses it, and its events are of no use any more.
+    /// Removes events of the queue that the program has not taken. No queue pair uses the queue any more.
     fn drop(&mut self) {
         self.cq.shut_down();
-        self.reports.revoke(|event| event == AsyncEvent::CqError(self.cq.id()));
+        self.async_events.revoke(|event| event == AsyncEvent::CqError(self.cq.id()));
     }
 }

@@ -1,5 +1,5 @@
-//! A connectionless queue pair and its sockets. They are in the poll set of the receive queue's completion queue, like those of
-//! connections, so polling makes progress, and a lane does while no thread polls.
+//! A connectionless queue pair (UD) and its UDP sockets. Like the sockets of connections, they are in a poll set of the
+//! receive completion queue: a thread that polls the queue serves them, and a lane does while no thread polls.
 
 use super::cq::CompletionQueue;
 use crate::capture::Capture;
@@ -21,38 +21,42 @@ use std::sync::{Arc, OnceLock, Weak};
 /// The attributes of a connectionless queue pair.
 pub type DatagramQueuePairAttributes = DatagramAttributes<Arc<CompletionQueue>>;
 
-/// A connectionless queue pair. Dropping it ends it at once: outstanding requests are dropped, and completions that were not polled are
-/// taken back, as the verbs require.
+/// A connectionless queue pair. Dropping it closes its sockets at once, drops outstanding requests and removes unpolled
+/// completions, as the verbs require.
 #[derive(Debug)]
 pub struct DatagramQueuePair {
     qp: Arc<DatagramQp>,
-    mailbox: Arc<Mailbox>,
+    link: Arc<UdpLink>,
     set: Arc<PollSet>,
     /// The tokens of its sockets in the set.
     tokens: Vec<u64>,
-    /// The sets behind these are served as long as they exist.
+    /// Kept alive, because lanes and polls serve the sockets through the poll sets of these.
     _cqs: [Arc<CompletionQueue>; 2],
 }
 
-/// The sockets, as the device sees them.
+/// The sockets, as the link that the device sends and receives on.
 #[derive(Debug)]
-struct Mailbox {
+struct UdpLink {
     udp: UdpPort,
+    /// The lane of the poll set.
     lane: Arc<LaneHandle>,
+    /// Records the datagrams; `None` if packets are not captured.
     capture: Option<Arc<Capture>>,
-    /// Weak, because the queue pair holds this.
+    /// Set right after creation. Weak, because the device's queue pair holds the link.
     qp: OnceLock<Weak<DatagramQp>>,
 }
 
-/// One of the sockets, as its poll set sees it.
+/// One of the sockets, as a member of its poll set.
 #[derive(Debug)]
-struct Inbox {
-    mailbox: Arc<Mailbox>,
+struct SocketMember {
+    link: Arc<UdpLink>,
     qp: Arc<DatagramQp>,
+    /// Index of the socket in the link's `udp`.
     socket: usize,
 }
 
-/// Binds sockets for a connectionless queue pair at these addresses of the host, or at every GID that it has now if none are given.
+/// Binds UDP sockets for a connectionless queue pair, all with the same port: at these addresses of the host, or at
+/// every GID that the host has now if `addresses` is `None`.
 pub(crate) fn bind(addresses: Option<&[IpAddr]>, ports: PortRange) -> io::Result<UdpPort> {
     let known = GidTable::of_process().entries()?;
     let address = |gid: Gid| local_address(gid, &known);
@@ -68,21 +72,24 @@ pub(crate) fn bind(addresses: Option<&[IpAddr]>, ports: PortRange) -> io::Result
     }
 }
 
-/// The address of a GID, with the interface if it needs one.
+/// Returns the IP address of a GID, with its interface if the address is link-local; `None` if the GID is not an IP
+/// address.
 fn local_address(gid: Gid, known: &[GidEntry]) -> Option<LocalAddress> {
     let interface = || known.iter().find(|entry| entry.gid == gid).map_or(0, |entry| entry.interface_index);
     Some(LocalAddress { ip: gid.ip()?, scope: if gid.is_link_local() { interface() } else { 0 } })
 }
 
-/// The addresses by which a connectionless queue pair is steered: it has no peer, but a port of its own.
-fn addresses(udp: &UdpPort) -> (SocketAddr, SocketAddr) {
+/// Returns the remote and local address by which steering selects the lane. The remote one is unspecified: there is no
+/// single peer.
+fn steering_addresses(udp: &UdpPort) -> (SocketAddr, SocketAddr) {
     let ip = udp.sockets().first().and_then(|socket| socket.gid().ip());
-    let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-    ((nobody, 0).into(), (ip.unwrap_or(nobody), udp.port()).into())
+    let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    ((unspecified, 0).into(), (ip.unwrap_or(unspecified), udp.port()).into())
 }
 
 impl DatagramQueuePair {
-    /// Creates a queue pair at these sockets. Its number contains their port.
+    /// Creates a queue pair for these sockets, whose port is part of the queue pair number, and adds them to a poll
+    /// set.
     pub(crate) fn new(
         device: &Arc<Device>,
         capture: Option<Arc<Capture>>,
@@ -91,52 +98,54 @@ impl DatagramQueuePair {
     ) -> io::Result<Arc<Self>> {
         let (send_cq, receive_cq) = (&attributes.send_cq, &attributes.receive_cq);
         let number = qpn_of_port(udp.port());
-        let (nobody, local) = addresses(&udp);
-        let set = receive_cq.set_for(send_cq, nobody, local)?;
-        let mailbox = Arc::new(Mailbox { udp, lane: Arc::clone(set.lane()), capture, qp: OnceLock::new() });
-        let link: Arc<dyn DatagramLink> = Arc::<Mailbox>::clone(&mailbox);
-        let qp = DatagramQp::new(number, device, attributes.clone().map_cqs(|cq| Arc::clone(cq.cq())), link);
-        let _ = mailbox.qp.set(Arc::downgrade(&qp));
+        let (peer, local) = steering_addresses(&udp);
+        let set = receive_cq.set_for(send_cq, peer, local)?;
+        let link = Arc::new(UdpLink { udp, lane: Arc::clone(set.lane()), capture, qp: OnceLock::new() });
+        let device_link: Arc<dyn DatagramLink> = Arc::<UdpLink>::clone(&link);
+        let attributes = attributes.clone().map_cqs(|cq| Arc::clone(cq.cq()));
+        let qp = DatagramQp::new(number, device, attributes, device_link);
+        let _ = link.qp.set(Arc::downgrade(&qp)); // it is not set yet
         let cqs = [Arc::clone(send_cq), Arc::clone(receive_cq)];
-        let mut pair = Self { qp, mailbox, set, tokens: Vec::new(), _cqs: cqs };
-        for socket in 0..pair.mailbox.udp.sockets().len() {
+        let mut pair = Self { qp, link, set, tokens: Vec::new(), _cqs: cqs };
+        for socket in 0..pair.link.udp.sockets().len() {
             pair.add_socket(socket)?;
         }
         Ok(Arc::new(pair))
     }
 
+    /// Adds a socket to the poll set.
     fn add_socket(&mut self, socket: usize) -> io::Result<()> {
-        let (mailbox, qp) = (Arc::clone(&self.mailbox), Arc::clone(&self.qp));
-        let inbox: Arc<dyn Member> = Arc::new(Inbox { mailbox, qp, socket });
+        let (link, qp) = (Arc::clone(&self.link), Arc::clone(&self.qp));
+        let member: Arc<dyn Member> = Arc::new(SocketMember { link, qp, socket });
         let token = self.set.lane().new_token();
-        // Before it is added: if that fails, it is removed when this is dropped.
+        // Before `insert`: if it fails, the caller drops `self`, which removes the token from the set.
         self.tokens.push(token);
         let only = self.set.only_member();
-        self.set.insert(token, &inbox)?;
+        self.set.insert(token, &member)?;
         self.set.queue_owed_ack_of(only);
-        // Its first event may have come before it was in the set.
-        inbox.serve(Ready { readable: true, writable: true, ended: false }, ServedBy::Program);
+        // The first event of the socket may have come before it was in the set.
+        member.serve(Ready { readable: true, writable: true, ended: false }, ServedBy::Program);
         Ok(())
     }
 
-    /// Returns its number.
+    /// Returns the queue pair number.
     pub fn id(&self) -> u32 {
         self.qp.id()
     }
 
-    /// Returns the device's queue pair behind it.
+    /// Returns the device's queue pair.
     pub fn qp(&self) -> &Arc<DatagramQp> {
         &self.qp
     }
 
-    /// Returns the GIDs at which it can be reached.
+    /// Returns the GIDs at which the queue pair can be reached.
     pub fn gids(&self) -> impl Iterator<Item = Gid> + '_ {
-        self.mailbox.udp.sockets().iter().map(UdpSocket::gid)
+        self.link.udp.sockets().iter().map(UdpSocket::gid)
     }
 
     /// Returns the local GID that the host's routes choose for datagrams to a remote GID.
     pub fn source_for(&self, to: Gid) -> io::Result<Gid> {
-        self.mailbox.udp.source_for(to)
+        self.link.udp.source_for(to)
     }
 }
 
@@ -145,12 +154,11 @@ impl Drop for DatagramQueuePair {
         for token in &self.tokens {
             self.set.remove(*token);
         }
-        // Every state may become this one.
-        let _ = self.qp.modify(State::Reset);
+        let _ = self.qp.modify(State::Reset); // allowed in every state
     }
 }
 
-impl DatagramLink for Mailbox {
+impl DatagramLink for UdpLink {
     fn has_path(&self, from: Gid, to: Gid) -> bool {
         self.udp.at_gid(from).is_some_and(|socket| socket.can_reach(to))
     }
@@ -182,27 +190,27 @@ impl DatagramLink for Mailbox {
     }
 }
 
-impl AsFd for Inbox {
+impl AsFd for SocketMember {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.mailbox.udp.sockets()[self.socket].as_fd()
+        self.link.udp.sockets()[self.socket].as_fd()
     }
 }
 
-impl Member for Inbox {
+impl Member for SocketMember {
     fn serve(&self, ready: Ready, _by: ServedBy) -> Option<&Arc<Qp>> {
         if ready.readable {
-            self.mailbox.udp.set_readable(self.socket);
+            self.link.udp.set_readable(self.socket);
         }
         self.qp.drive(ready);
         None
     }
 
+    /// Returns false: there is no peer to wait for.
     fn disconnect(self: Arc<Self>) -> bool {
         false
     }
 
     fn abort(&self) {
-        // Refused after a reset, when there is nothing to flush.
-        let _ = self.qp.modify(State::Error);
+        let _ = self.qp.modify(State::Error); // refused after a reset, when there is nothing to flush
     }
 }

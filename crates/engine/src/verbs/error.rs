@@ -1,4 +1,4 @@
-//! Why a connection was not established.
+//! The error of a connection that was not established.
 
 use ironwarp_rnic::bug::Bug;
 use ironwarp_rnic::connect::{Depths, StartupError};
@@ -10,22 +10,23 @@ use std::io;
 #[non_exhaustive]
 pub enum ConnectError {
     /// The remote program rejected the connection.
-    #[error("the peer rejected the connection{}", words(.private_data))]
+    #[error("the peer rejected the connection{}", describe_private_data(.private_data))]
     Rejected {
-        /// Its private data.
+        /// The private data of the rejection.
         private_data: Box<[u8]>,
-        /// Its read depths.
+        /// The IRD and ORD of the peer.
         depths: Depths,
     },
-    /// The remote queue pair, which is connected manually, refused this one.
+    /// The remote end refused a manual connection.
     #[error("the peer refused the connection: {0}")]
     Refused(Reason),
-    /// The peer rejected the connection without a reason. All releases since version 2 of the private protocol give one.
+    /// The peer rejected the connection without a reason. All releases since version 2 of the private protocol give
+    /// one.
     #[error(
         "the peer rejected the connection without a reason: it runs an older release of Ironwarp, whose private protocol is not version {VERSION}, or is not Ironwarp; run the same release on both ends"
     )]
     NoReason,
-    /// The peer that accepted does not know the key.
+    /// The end that accepted did not prove that it knows the key.
     #[error(
         "the peer did not prove that it knows the key: set the same cluster key on both ends; or another process has its port"
     )]
@@ -39,13 +40,13 @@ pub enum ConnectError {
     /// The peer closed the connection before it answered.
     #[error("the peer closed the connection before it answered: it may not speak MPA")]
     Closed,
-    /// Another program has the TCP port.
+    /// The TCP port belongs to a program that does not listen at the RDMA port.
     #[error("no listener at the RDMA port: its TCP port belongs to another program")]
     Elsewhere,
     /// The peer did not answer in time.
     #[error("the peer did not answer in time")]
     TimedOut,
-    /// The program disconnected the queue pair first.
+    /// The program disconnected the queue pair before the connection was established.
     #[error("the queue pair was disconnected before it was connected")]
     GivenUp,
     /// A system call failed.
@@ -57,12 +58,12 @@ pub enum ConnectError {
     /// A bug in the adapter. Only this connection fails.
     #[error("{0}")]
     Bug(Bug),
-    /// The queue pair is connected, or was.
+    /// The queue pair is connected, or was connected since its last reset.
     #[error("{0}")]
     Connected(#[from] ironwarp_rnic::qp::AlreadyConnected),
 }
 
-/// Explains errors whose cause is not obvious.
+/// Returns an explanation to append to errors whose cause is not obvious.
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => ": no listener at that address",
@@ -71,8 +72,8 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// Private data of a rejection is usually text.
-fn words(private_data: &[u8]) -> String {
+/// Formats the private data of a rejection, which is usually text, to append it to the error message.
+fn describe_private_data(private_data: &[u8]) -> String {
     match std::str::from_utf8(private_data) {
         Ok("") => String::new(),
         Ok(text) => format!(": {text:?}"),

@@ -1,4 +1,4 @@
-//! Events of connections.
+//! Events that report what happened to the connection of a queue pair.
 
 use super::error::ConnectError;
 use ironwarp_rnic::connect::Agreed;
@@ -32,7 +32,7 @@ pub enum ConnectionEventKind {
 pub struct Established {
     /// Private data of the remote program.
     pub private_data: Box<[u8]>,
-    /// What both ends agreed on.
+    /// The parameters that both ends agreed on.
     pub agreed: Agreed,
     /// Remote address.
     pub peer: SocketAddr,

@@ -1,5 +1,6 @@
-//! The event queues of an adapter, by function and by lane, and the vectors that wake their readers (requirements I6, I8). The table
-//! is the device's ([`EventMap`]); here are the queues and descriptors that it names.
+//! The event queues of an adapter and the vectors that wake their readers (requirements I6, I8). The device's
+//! [`EventMap`] decides by event code and lane which events go to which queue; this file has the queues and descriptors
+//! that the map refers to by number.
 
 use super::cq::CompletionQueue;
 use crate::notify::channel::EventFdWake;
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
-/// Why an event map was refused. The map before it stays in force.
+/// Why an event map was refused. The previous map stays in force.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetMapError {
@@ -42,16 +43,24 @@ pub struct EventQueues {
 
 #[derive(Debug, Default)]
 struct Queues {
-    /// Completion handlers, by the numbers of their event queues.
+    /// Completion handlers, by the numbers of their event queues. Some may have been dropped.
     handlers: BTreeMap<u16, Weak<CompletionHandler>>,
-    /// The handlers of lanes, which stay.
-    of_lanes: Vec<Arc<CompletionHandler>>,
-    /// Completion queues whose handler is the one that the map has for a lane.
-    followers: Vec<(Weak<CompletionQueue>, usize)>,
+    /// Keeps the handlers of lanes alive as long as the adapter.
+    lane_handlers: Vec<Arc<CompletionHandler>>,
+    followers: Vec<Follower>,
+    /// The descriptors of vectors that the program has asked for.
     vectors: BTreeMap<Vector, EventFdWake>,
 }
 
+/// A completion queue whose handler is always the one that the map has for a lane.
+#[derive(Debug)]
+struct Follower {
+    cq: Weak<CompletionQueue>,
+    lane: usize,
+}
+
 impl EventQueues {
+    /// Creates the event queues of a device, without handlers.
     pub(crate) fn new(device: &Arc<Device>) -> Self {
         Self { device: Arc::clone(device), queues: Mutex::default() }
     }
@@ -69,11 +78,12 @@ impl EventQueues {
         }
         let mut queues = lock(&self.queues);
         let numbers = (0..lanes).map(|lane| map.route(Code::Completion, lane).queue);
-        let handlers =
-            numbers.map(|number| self.numbered(&mut queues, number)).collect::<Result<Vec<_>, _>>()?;
+        let handlers = numbers
+            .map(|number| self.find_or_create_handler(&mut queues, number))
+            .collect::<Result<Vec<_>, _>>()?;
         self.device.routing().set_map(map);
-        queues.followers.retain(|(cq, _)| cq.strong_count() > 0);
-        for (cq, lane) in &queues.followers {
+        queues.followers.retain(|follower| follower.cq.strong_count() > 0);
+        for Follower { cq, lane } in &queues.followers {
             if let Some(cq) = cq.upgrade() {
                 cq.set_handler(Some(&handlers[*lane]));
             }
@@ -81,8 +91,8 @@ impl EventQueues {
         Ok(())
     }
 
-    /// Returns a descriptor that is readable while any event queue with this vector has an event. Nothing is read from it: events are
-    /// taken from the queues.
+    /// Returns a descriptor that is readable while any event queue with this vector has an event. The program does not
+    /// read from the descriptor: it takes events from the queues.
     pub fn vector(&self, vector: Vector) -> io::Result<EventFdWake> {
         let mut queues = lock(&self.queues);
         if let Some(known) = queues.vectors.get(&vector) {
@@ -98,7 +108,7 @@ impl EventQueues {
     pub fn lane_handler(&self, lane: usize) -> Result<Arc<CompletionHandler>, SetMapError> {
         self.check_lane(lane)?;
         let mut queues = lock(&self.queues);
-        self.numbered(&mut queues, self.map().route(Code::Completion, lane).queue)
+        self.find_or_create_handler(&mut queues, self.map().route(Code::Completion, lane).queue)
     }
 
     /// Gives a completion queue the handler that the map has for a lane, now and whenever the map changes.
@@ -106,40 +116,46 @@ impl EventQueues {
         self.check_lane(lane)?;
         let mut queues = lock(&self.queues);
         let number = self.map().route(Code::Completion, lane).queue;
-        cq.set_handler(Some(&self.numbered(&mut queues, number)?));
-        queues.forget(cq);
-        queues.followers.push((Arc::downgrade(cq), lane));
+        cq.set_handler(Some(&self.find_or_create_handler(&mut queues, number)?));
+        queues.remove_follower(cq);
+        queues.followers.push(Follower { cq: Arc::downgrade(cq), lane });
         Ok(())
     }
 
-    /// Gives a completion queue this handler, whatever the map says.
+    /// Gives a completion queue this handler, or none. From now on the queue does not follow the map.
     pub fn leave_map(&self, cq: &Arc<CompletionQueue>, handler: Option<&Arc<CompletionHandler>>) {
         let mut queues = lock(&self.queues);
-        queues.forget(cq);
+        queues.remove_follower(cq);
         cq.set_handler(handler);
     }
 
+    /// Adds a handler that the program has created.
     pub(crate) fn add_handler(&self, handler: &Arc<CompletionHandler>) {
         lock(&self.queues).handlers.insert(handler.id().0, Arc::downgrade(handler));
     }
 
-    /// The class of the handler with this event queue.
-    pub(crate) fn class(&self, queue: u16) -> Option<Class> {
+    /// Returns the class of the handler with this event queue; `None` if there is no such handler.
+    pub(crate) fn handler_class(&self, queue: u16) -> Option<Class> {
         Some(lock(&self.queues).handlers.get(&queue)?.upgrade()?.class())
     }
 
-    /// Number of lanes, which every map has.
+    /// Returns the number of lanes, which is the same for every map.
     fn lanes(&self) -> usize {
         self.map().lanes()
     }
 
+    /// Fails if the adapter has no lane with this number.
     fn check_lane(&self, lane: usize) -> io::Result<()> {
         let lanes = self.lanes();
         if lane < lanes { Ok(()) } else { Err(io::Error::other(NoSuchLane { lane, lanes })) }
     }
 
-    /// The handler with the event queue of this number. Those of lanes are created when they are first needed.
-    fn numbered(&self, queues: &mut Queues, number: u16) -> Result<Arc<CompletionHandler>, SetMapError> {
+    /// Returns the handler whose event queue has this number. Creates the handler of a lane when it is first needed.
+    fn find_or_create_handler(
+        &self,
+        queues: &mut Queues,
+        number: u16,
+    ) -> Result<Arc<CompletionHandler>, SetMapError> {
         if let Some(handler) = queues.handlers.get(&number).and_then(Weak::upgrade) {
             return Ok(handler);
         }
@@ -149,14 +165,16 @@ impl EventQueues {
         let inner = self.device.create_lane_handler(lane, Box::new(wake.clone()));
         let handler = CompletionHandler::new(inner, wake);
         queues.handlers.insert(number, Arc::downgrade(&handler));
-        queues.of_lanes.push(Arc::clone(&handler));
+        queues.lane_handlers.push(Arc::clone(&handler));
         Ok(handler)
     }
 }
 
 impl Queues {
-    fn forget(&mut self, cq: &Arc<CompletionQueue>) {
-        self.followers
-            .retain(|(known, _)| known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), Arc::as_ptr(cq)));
+    /// Removes a completion queue, and those that have been dropped, from the followers of the map.
+    fn remove_follower(&mut self, cq: &Arc<CompletionQueue>) {
+        self.followers.retain(|Follower { cq: known, .. }| {
+            known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), Arc::as_ptr(cq))
+        });
     }
 }

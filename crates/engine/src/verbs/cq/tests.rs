@@ -1,4 +1,5 @@
-//! Threads that sleep: on the sockets, on the alarm, and those that go without a word.
+//! Tests of threads that sleep on a completion queue: on the sockets, on the alarm, and threads that vanish or are
+//! cancelled while they sleep.
 
 use super::*;
 use crate::config::Config;
@@ -13,14 +14,16 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Two connected ends in one process.
+/// A connected client and server in one process.
 struct Ends {
     server: Arc<Engine>,
+    /// The client's queue pair.
     near: Arc<QueuePair>,
-    /// Of the server.
+    /// The server's completion queue.
     cq: Arc<CompletionQueue>,
+    /// The server's queue pair.
     far: Arc<QueuePair>,
     _client: Arc<Engine>,
 }
@@ -38,22 +41,22 @@ impl Ends {
         };
         let ((_, near), (cq, far)) = (end(&client), end(&server));
         client.connect(&near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-        let incoming = listener.incoming().wait(Some(PATIENCE)).unwrap();
+        let incoming = listener.incoming().wait(Some(TIMEOUT)).unwrap();
         far.qp().post_receive(ReceiveRequest { id: 7, buffers: Sges::default() }).unwrap();
         incoming.accept(&far, server.terms(None, None), &[]).unwrap();
-        // Who sleeps before that does not sleep on this socket.
-        near.wait_connected(PATIENCE).unwrap();
-        far.wait_connected(PATIENCE).unwrap();
+        // A thread that went to sleep before the connection was established would not sleep on its socket.
+        near.wait_connected(TIMEOUT).unwrap();
+        far.wait_connected(TIMEOUT).unwrap();
         Self { server, near, cq, far, _client: client }
     }
 
-    /// An empty message for the server.
+    /// Sends an empty message to the server.
     fn send(&self) {
         send(&self.near);
     }
 
-    /// A thread that sleeps on the server's sockets, and will not wake by itself.
-    fn sleeper(&self) -> RawThread {
+    /// Starts a thread that sleeps on the server's sockets, without a timeout.
+    fn start_sleeper(&self) -> RawThread {
         let cq = Arc::clone(&self.cq);
         let thread = RawThread::spawn(move || assert_eq!(cq.wait(None), Ok(true)));
         until(|| self.cq.waiters.count() == (1, 1) && self.cq.sets().iter().all(|set| set.is_slept_on()));
@@ -61,7 +64,7 @@ impl Ends {
     }
 }
 
-/// An empty message.
+/// Sends an empty message.
 fn send(from: &QueuePair) {
     let operation = Operation::Send { invalidate: None };
     let data = Data::Memory(Sges::default());
@@ -69,27 +72,36 @@ fn send(from: &QueuePair) {
     from.post_send(vec![request]).unwrap();
 }
 
-/// A set that was woken for a message by this thread, which plays the lane, and how often the program had polled until then. The lane itself
-/// waits for the end of what is returned last.
-fn woken(ends: &Ends) -> (Arc<PollSet>, u64, Sender<()>) {
+/// A poll set whose program was woken for a message, which the program has not acknowledged.
+struct Woken {
+    set: Arc<PollSet>,
+    /// Number of polls of the set when the program was woken.
+    polls: u64,
+    /// Blocks the lane of the set until it is dropped.
+    _lane_blocker: Sender<()>,
+}
+
+/// Blocks the lane, sends a message, and serves the set in place of the lane until the program is woken for the
+/// message.
+fn wake_for_message(ends: &Ends) -> Woken {
     let set = Arc::clone(&ends.cq.sets()[0]);
-    // The first message is acknowledged with the answer to the client's signal, whoever was woken.
+    // The first message does not count: it is acknowledged with the answer to the client's signal.
     ends.send();
     until(|| ends.cq.poll(1, drop) == Ok(1));
     until(|| !set.is_polled() && !ends.far.qp().owes_acknowledgement());
     ends.far.qp().post_receive(ReceiveRequest { id: 8, buffers: Sges::default() }).unwrap();
-    let (held, (holds, hold)) = (channel(), channel::<()>());
-    let wait = move || {
-        held.0.send(()).unwrap();
-        let _ = hold.recv();
+    let ((blocked, is_blocked), (lane_blocker, unblock)) = (channel(), channel::<()>());
+    let block = move || {
+        blocked.send(()).unwrap();
+        let _ = unblock.recv(); // until the sender is dropped
     };
-    set.lane().call(wait);
-    held.1.recv_timeout(PATIENCE).unwrap();
+    set.lane().call(block);
+    is_blocked.recv_timeout(TIMEOUT).unwrap();
     assert!(!ends.cq.arm(Arm::Next));
     ends.send();
-    let (mut events, deadline) = (Events::new(4), Instant::now() + PATIENCE);
+    let (mut events, deadline) = (Events::new(4), Instant::now() + TIMEOUT);
     loop {
-        // Asked so often, it thinks that messages stream in.
+        // The set is served in a tight loop, so it may request a pause, as if messages streamed in.
         let fired = match set.serve_event(&mut events) {
             FollowUp::Pause => set.resume(&mut events),
             fired => fired,
@@ -97,7 +109,7 @@ fn woken(ends: &Ends) -> (Arc<PollSet>, u64, Sender<()>) {
         if let FollowUp::CheckPolling(polls) = fired {
             assert!(!ends.cq.cq().is_armed(), "the program was woken");
             assert!(ends.far.qp().owes_acknowledgement(), "and the rest is left to it");
-            return (set, polls, holds);
+            return Woken { set, polls, _lane_blocker: lane_blocker };
         }
         assert!(Instant::now() < deadline, "the message does not come");
     }
@@ -107,8 +119,8 @@ fn completion(wr_id: u64) -> Completion {
     Completion::succeeded(wr_id, Opcode::Receive, 1, 0)
 }
 
-/// Ask for an event, look once more, sleep: so the manuals want it done. In between, the lane must not have to find out that
-/// nobody polls any more, which takes it milliseconds.
+/// Programs arm the queue, poll once more and then sleep, as the manual pages require. That last poll must leave the
+/// sockets to the lane: otherwise the lane would need milliseconds to notice that the program does not poll any more.
 #[test]
 fn the_last_look_before_the_sleep_leaves_the_sockets_to_the_lane() {
     let ends = Ends::new();
@@ -129,7 +141,7 @@ fn the_last_look_before_the_sleep_leaves_the_sockets_to_the_lane() {
 fn who_is_woken_for_a_message_acknowledges_it_with_the_answer() {
     let ends = Ends::new();
     ends.near.qp().post_receive(ReceiveRequest { id: 9, buffers: Sges::default() }).unwrap();
-    let (_set, _, _lane) = woken(&ends);
+    let _woken = wake_for_message(&ends);
     send(&ends.far);
     assert!(!ends.far.qp().owes_acknowledgement());
 }
@@ -137,23 +149,23 @@ fn who_is_woken_for_a_message_acknowledges_it_with_the_answer() {
 #[test]
 fn who_is_woken_for_a_message_and_turns_to_other_things_has_it_acknowledged() {
     let ends = Ends::new();
-    let (set, polls, _lane) = woken(&ends);
-    assert!(matches!(set.check_polling(Some(polls)), PollCheck::Over), "nobody polls");
+    let woken = wake_for_message(&ends);
+    assert!(matches!(woken.set.check_polling(Some(woken.polls)), PollCheck::Over), "nobody polls");
     assert!(!ends.far.qp().owes_acknowledgement());
 }
 
-/// Nobody tells the lane: it has to look.
+/// A thread that vanishes does not hand the sockets over: the lane has to check that the thread exists.
 #[test]
 fn a_thread_that_vanishes_in_its_sleep_leaves_the_sockets_to_the_lane() {
     let ends = Ends::new();
     let handler = ends.server.create_handler().unwrap();
     ends.cq.set_handler(Some(&handler));
     assert!(!ends.cq.arm(Arm::Next));
-    let sleeper = ends.sleeper();
+    let sleeper = ends.start_sleeper();
     sleeper.vanish();
     sleeper.join();
     ends.send();
-    assert!(handler.wait(Some(PATIENCE)).is_some(), "a lane found the message");
+    assert!(handler.wait(Some(TIMEOUT)).is_some(), "a lane found the message");
     until(|| ends.cq.waiters.count() == (0, 0)); // and forgot the thread
     assert_eq!(ends.cq.poll(1, drop), Ok(1));
 }
@@ -164,22 +176,22 @@ fn a_thread_that_is_cancelled_in_its_sleep_gives_the_sockets_back() {
     let handler = ends.server.create_handler().unwrap();
     ends.cq.set_handler(Some(&handler));
     assert!(!ends.cq.arm(Arm::Next));
-    let sleeper = ends.sleeper();
+    let sleeper = ends.start_sleeper();
     sleeper.cancel();
     sleeper.join();
     assert_eq!(ends.cq.waiters.count(), (0, 0), "it said so itself");
     ends.send();
-    assert!(handler.wait(Some(PATIENCE)).is_some(), "a lane found the message");
+    assert!(handler.wait(Some(TIMEOUT)).is_some(), "a lane found the message");
 }
 
 #[test]
 fn a_place_on_the_sockets_is_taken_from_a_thread_that_vanished() {
     let ends = Ends::new();
-    let sleeper = ends.sleeper();
+    let sleeper = ends.start_sleeper();
     sleeper.vanish();
     sleeper.join();
     let cq = Arc::clone(&ends.cq);
-    let next = thread::spawn(move || cq.wait(Some(PATIENCE)));
+    let next = thread::spawn(move || cq.wait(Some(TIMEOUT)));
     until(|| ends.cq.waiters.count() == (1, 1));
     ends.send();
     assert_eq!(next.join().unwrap(), Ok(true));
@@ -189,12 +201,12 @@ fn a_place_on_the_sockets_is_taken_from_a_thread_that_vanished() {
 fn who_sleeps_beside_another_wakes_in_time() {
     let ends = Ends::new();
     thread::scope(|scope| {
-        let first = scope.spawn(|| ends.cq.wait(Some(PATIENCE)));
+        let first = scope.spawn(|| ends.cq.wait(Some(TIMEOUT)));
         until(|| ends.cq.waiters.count() == (1, 1));
         let began = Instant::now();
         assert_eq!(ends.cq.wait(Some(Duration::from_millis(20))), Ok(false));
-        assert!(began.elapsed() < PATIENCE / 2, "not as long as the other");
-        // The first may have woken in between, for an event of its socket, and have lain down beside this thread.
+        assert!(began.elapsed() < TIMEOUT / 2, "not as long as the other");
+        // The first thread may have woken meanwhile for an event of its socket, and gone to sleep on the alarm.
         until(|| ends.cq.waiters.count() == (1, 1));
         ends.send();
         assert_eq!(first.join().unwrap(), Ok(true));
@@ -204,9 +216,9 @@ fn who_sleeps_beside_another_wakes_in_time() {
 #[test]
 fn when_the_one_on_the_sockets_leaves_another_takes_its_place() {
     let ends = Ends::new();
-    let first = ends.sleeper();
+    let first = ends.start_sleeper();
     thread::scope(|scope| {
-        let second = scope.spawn(|| ends.cq.wait(Some(PATIENCE)));
+        let second = scope.spawn(|| ends.cq.wait(Some(TIMEOUT)));
         until(|| ends.cq.waiters.count() == (2, 1));
         first.cancel();
         first.join();
@@ -216,7 +228,7 @@ fn when_the_one_on_the_sockets_leaves_another_takes_its_place() {
     });
 }
 
-/// As many completions as sleepers: each gets one, whoever takes the alarm away.
+/// There are as many completions as sleeping threads: each thread gets one, whichever of them resets the alarm.
 #[test]
 fn every_sleeper_is_woken_for_its_completion() {
     const SLEEPERS: usize = 4;
@@ -225,7 +237,7 @@ fn every_sleeper_is_woken_for_its_completion() {
     for _ in 0..200 {
         thread::scope(|scope| {
             let take = || {
-                while cq.wait(Some(PATIENCE)).unwrap() {
+                while cq.wait(Some(TIMEOUT)).unwrap() {
                     if cq.poll(1, drop).unwrap() == 1 {
                         return true;
                     }

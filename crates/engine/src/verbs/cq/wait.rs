@@ -1,4 +1,4 @@
-//! Waiting for completions: polling for a while, then sleeping on the sockets or on an alarm (`reactor/waiters.rs`).
+//! Waits for completions: polls for a short time, then sleeps on the sockets or on an alarm (`reactor/waiters.rs`).
 
 use super::CompletionQueue;
 use crate::reactor::poll_set::PollSet;
@@ -9,17 +9,17 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// How long a thread polls before it sleeps: most answers come sooner than a sleeping thread wakes.
-const SPIN: Duration = Duration::from_micros(50);
+/// How long a thread polls before it sleeps: most answers arrive sooner than a sleeping thread would wake.
+const SPIN_TIME: Duration = Duration::from_micros(50);
 
-/// Interval at which a thread that cannot sleep checks whether the lanes of a stopped adapter have flushed all requests.
-const FLUSHED: Duration = Duration::from_millis(1);
+/// Interval at which a thread whose sleep fails checks whether the lanes have flushed all requests.
+const FLUSH_CHECK: Duration = Duration::from_millis(1);
 
 /// Why a wait for completions ended without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// The queue takes no more completions.
+    /// The queue overran: it takes no more completions.
     #[error(transparent)]
     Overrun(#[from] Overrun),
     /// Nothing will complete any more.
@@ -31,7 +31,7 @@ impl CompletionQueue {
     /// Waits for a completion. Returns false if the timeout expires first.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, WaitError> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let spin = Instant::now() + SPIN;
+        let spin_end = Instant::now() + SPIN_TIME;
         loop {
             self.progress();
             if self.cq.has_overrun() || !self.cq.is_empty() {
@@ -44,47 +44,50 @@ impl CompletionQueue {
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Ok(false);
             }
-            if now >= spin
+            if now >= spin_end
                 && let Err(error) = self.sleep(deadline.map(|deadline| deadline - now))
             {
-                self.reports.fail(&format_args!("a thread failed to wait for completions: {error}"));
-                std::thread::sleep(FLUSHED); // nothing can wake it for what the lanes flush now
+                self.async_events.fail(&format_args!("a thread failed to wait for completions: {error}"));
+                std::thread::sleep(FLUSH_CHECK); // nothing can wake this thread when the lanes flush the requests
             }
         }
     }
 
-    /// Sleeps until there may be a completion, the timeout expires, or the adapter has stopped. An error: the program has closed a
-    /// descriptor of the adapter.
+    /// Sleeps until there may be a completion, the timeout expires, or the adapter has stopped. Fails if the program
+    /// has closed a descriptor of the adapter.
     fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
         let waiter = self.waiters.register();
         if self.cq.is_ready() {
             waiter.wake_others();
             return Ok(());
         }
-        // Not under a lock: a connection may be made meanwhile. Its lane serves it, and the alarm rings.
+        // The sets are copied, because no lock may be held during the sleep. The lane serves a connection that is made
+        // meanwhile, and the alarm wakes this thread.
         let sets = if waiter.is_direct() { self.sets().clone() } else { Vec::new() };
         let _sleeping: Vec<_> = sets.iter().map(|set| SetSleep::new(set, &waiter)).collect();
-        // A socket that was read directly still has its event in the set. It is taken here: the call below would return for it, and
-        // this thread would spin instead of sleeping, and be scheduled as one that spins.
+        // Consumes the events of sockets that were read directly, without epoll. Otherwise the wait below would return
+        // at once for them, and this thread would spin instead of sleeping.
         sets.iter().for_each(|set| set.poll());
         let sockets = sets.iter().map(|set| set.epoll().as_fd());
         let fds: Vec<BorrowedFd<'_>> = std::iter::once(waiter.alarm()).chain(sockets).collect();
         wait_readable(&fds, timeout, || self.has_stopped())
     }
 
-    /// Whether nothing completes any more: the adapter has stopped, and its lanes have let go of all connections.
+    /// Returns whether nothing will complete any more: the adapter has stopped, the queue is empty and no connection is
+    /// left.
     fn has_stopped(&self) -> bool {
-        self.reports.is_stopped() && self.cq.is_empty() && self.sets().iter().all(|set| set.len() == 0)
+        self.async_events.is_stopped() && self.cq.is_empty() && self.sets().iter().all(|set| set.len() == 0)
     }
 }
 
-/// A poll set that a thread sleeps on.
+/// Marks a poll set as slept on while it exists.
 struct SetSleep<'w> {
     set: &'w PollSet,
     waiter: &'w WaiterGuard<'w>,
 }
 
 impl<'w> SetSleep<'w> {
+    /// Marks the set.
     fn new(set: &'w PollSet, waiter: &'w WaiterGuard<'w>) -> Self {
         set.begin_sleep(waiter);
         Self { set, waiter }
@@ -92,7 +95,7 @@ impl<'w> SetSleep<'w> {
 }
 
 impl Drop for SetSleep<'_> {
-    /// Whatever ends the sleep: the lane gets the set back unless the thread polls.
+    /// Unmarks the set. Runs also if the thread is cancelled: then the lane serves the set again.
     fn drop(&mut self) {
         self.set.end_sleep(self.waiter);
     }
