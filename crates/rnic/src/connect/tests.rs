@@ -358,7 +358,7 @@ fn depths_as_a_connection_manager_sees_them() {
     // Observed with rdma_cm over siw: client rr 3, id 5; server event rr 5, id 3, accepts 4 and 4; client
     // established rr 5, id 3; server established rr 3, id 5 (rr: responder_resources, id: initiator_depth).
     let client = initiator(MpaMode::PeerToPeer, Terms { ird: 3, ord: 5, ..TERMS });
-    let event = incoming(client.request());
+    let event = parse_incoming(client.request());
     assert_eq!((event.peer().ord, event.peer().ird), (Some(5), Some(3)));
     let (reply, server) = event.accept(TERMS, b"").unwrap();
     let client = parse_accepted(&client, &reply);
