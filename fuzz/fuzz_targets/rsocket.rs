@@ -32,10 +32,10 @@ fuzz_target!(|script: &[u8]| {
             }
             4 => socket.write(number.into()) > usize::from(number),
             5 => {
-                socket.sent();
+                socket.complete_oldest();
                 false
             }
-            6 => socket.mapped(u64::from(number)) == Some(0),
+            6 => socket.mapped_len(u64::from(number)) == Some(0),
             _ => {
                 socket.close();
                 read = arrived; // dropped

@@ -1,4 +1,4 @@
-//! The adapter that all sockets of the process share.
+//! The adapter that all sockets over RDMA of the process share.
 
 use super::forked;
 use crate::support::errno::Errno;
@@ -8,15 +8,16 @@ use ironwarp_engine::Engine;
 use ironwarp_rnic::sync::lock;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The adapter, created with the first socket.
+/// Returns the adapter, which the first call creates.
 pub(super) fn engine() -> Result<&'static Arc<Engine>, Errno> {
     static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
-    static MAKING: Mutex<()> = Mutex::new(());
-    let _alone = lock(&MAKING);
+    /// Held while the adapter is created, because that may fail, which `OnceLock` does not support.
+    static CREATING: Mutex<()> = Mutex::new(());
+    let _creating = lock(&CREATING);
     if ENGINE.get().is_none() {
         let engine = Engine::new(config().clone())?;
         exit::register(&engine);
-        forked::watch();
+        forked::register_handler();
         ENGINE.get_or_init(|| engine);
     }
     ENGINE.get().ok_or(Errno::NO_MEMORY)

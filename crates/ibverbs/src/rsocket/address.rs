@@ -1,4 +1,4 @@
-//! Addresses that calls read and write.
+//! Reads and writes the C addresses that the program passes to calls.
 #![expect(unsafe_code, reason = "structures of C")]
 
 use crate::support::errno::Errno;
@@ -6,7 +6,7 @@ use crate::support::sockaddr;
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 
-/// Reads a C address, which must be of this family.
+/// Reads a C address. EAFNOSUPPORT if it is not of this family, EINVAL if it is NULL or too short.
 ///
 /// # Safety
 /// `addr` is NULL or has `len` bytes.
@@ -19,9 +19,9 @@ pub(super) unsafe fn read(
     if addr.is_null() || len < size_of::<libc::sa_family_t>() {
         return Err(Errno::INVALID);
     }
-    // SAFETY: long enough for the family, as just checked.
-    let its = c_int::from(unsafe { (&raw const (*addr).sa_family).read_unaligned() });
-    if its != family {
+    // SAFETY: not NULL, and long enough for the family, as just checked.
+    let found = c_int::from(unsafe { (&raw const (*addr).sa_family).read_unaligned() });
+    if found != family {
         return Err(Errno(libc::EAFNOSUPPORT));
     }
     let needed = if family == libc::AF_INET6 {
@@ -32,14 +32,15 @@ pub(super) unsafe fn read(
     if len < needed {
         return Err(Errno::INVALID);
     }
-    // SAFETY: long enough, as just checked.
+    // SAFETY: as long as its family requires, as just checked.
     unsafe { sockaddr::from_c(addr) }
 }
 
-/// Writes an address as a socket of this family has it, truncated to the room there is.
+/// Writes an address, converted to this family and truncated to the room that the program has. Sets `len` to the full
+/// length. Does nothing if a pointer is NULL.
 ///
 /// # Safety
-/// `addr` is NULL or has as many bytes as `len` says.
+/// `len` is NULL or valid, and `addr` is NULL or has as many bytes as `len` says.
 pub(super) unsafe fn write(
     address: SocketAddr,
     family: c_int,
@@ -51,7 +52,8 @@ pub(super) unsafe fn write(
     }
     let address = for_family(address, family);
     let (c, size) = (sockaddr::to_c(address), sockaddr::c_len(&address));
-    // SAFETY: guaranteed by the caller, and never more than either has.
+    // SAFETY: `len` is valid, and `addr` has that many bytes, by the caller's contract. No more than `size` bytes are
+    // read from `c`.
     unsafe {
         std::ptr::copy_nonoverlapping(
             (&raw const c).cast::<u8>(),
@@ -62,7 +64,7 @@ pub(super) unsafe fn write(
     }
 }
 
-/// Converts between IPv4 and IPv4-mapped IPv6 addresses, as the family requires.
+/// Converts between IPv4 and IPv4-mapped IPv6 addresses, as the family requires. Returns other addresses unchanged.
 fn for_family(address: SocketAddr, family: c_int) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if family == libc::AF_INET6 => {
@@ -79,12 +81,12 @@ fn for_family(address: SocketAddr, family: c_int) -> SocketAddr {
 mod tests {
     use super::*;
 
-    fn there_and_back(text: &str, family: c_int) -> String {
-        // SAFETY: zeros are valid for numbers.
+    fn round_trip(text: &str, family: c_int) -> String {
+        // SAFETY: the structure has only integers, for which zeros are valid.
         let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
         let mut len = libc::socklen_t::try_from(size_of_val(&storage)).unwrap();
         let addr = (&raw mut storage).cast::<libc::sockaddr>();
-        // SAFETY: a local structure of this length.
+        // SAFETY: a local structure of `len` bytes.
         let read = unsafe {
             write(text.parse().unwrap(), family, addr, &raw mut len);
             read(addr, len, family)
@@ -94,19 +96,19 @@ mod tests {
 
     #[test]
     fn addresses_round_trip_through_c() {
-        assert_eq!(there_and_back("10.1.2.3:7471", libc::AF_INET), "10.1.2.3:7471");
-        assert_eq!(there_and_back("[fe80::1%3]:80", libc::AF_INET6), "[fe80::1%3]:80");
-        assert_eq!(there_and_back("10.1.2.3:1", libc::AF_INET6), "[::ffff:10.1.2.3]:1");
-        assert_eq!(there_and_back("[::ffff:10.1.2.3]:1", libc::AF_INET), "10.1.2.3:1");
+        assert_eq!(round_trip("10.1.2.3:7471", libc::AF_INET), "10.1.2.3:7471");
+        assert_eq!(round_trip("[fe80::1%3]:80", libc::AF_INET6), "[fe80::1%3]:80");
+        assert_eq!(round_trip("10.1.2.3:1", libc::AF_INET6), "[::ffff:10.1.2.3]:1");
+        assert_eq!(round_trip("[::ffff:10.1.2.3]:1", libc::AF_INET), "10.1.2.3:1");
     }
 
     #[test]
     fn short_null_and_foreign_addresses_are_rejected() {
-        // SAFETY: zeros are valid for numbers.
+        // SAFETY: the structure has only integers, for which zeros are valid.
         let mut v4: libc::sockaddr_in = unsafe { std::mem::zeroed() };
         v4.sin_family = libc::AF_INET.try_into().unwrap();
         let addr = (&raw const v4).cast::<libc::sockaddr>();
-        // SAFETY: NULL, or a local structure of at least this length.
+        // SAFETY: NULL, or a local structure of at least the given length.
         unsafe {
             assert_eq!(read(std::ptr::null(), 16, libc::AF_INET), Err(Errno::INVALID));
             assert_eq!(read(addr, 1, libc::AF_INET), Err(Errno::INVALID));

@@ -1,4 +1,4 @@
-//! Memory registered with the adapter, and copying between it and buffers of the program.
+//! Memory that is registered with the adapter, and the copies between it and buffers of the program.
 #![expect(unsafe_code, reason = "memory that peers write to, and buffers of C")]
 
 use crate::support::errno::Errno;
@@ -8,23 +8,26 @@ use ironwarp_wire::Tag;
 use std::fmt;
 use std::sync::Arc;
 
-/// Zeroed memory, registered from offset 0 until it is dropped.
+/// Memory that is registered with the adapter, with its first byte at offset 0, until it is dropped.
 pub(super) struct Buffer {
+    /// First byte, allocated as a boxed slice.
     at: *mut u8,
     len: usize,
+    /// Tag of the registration, or `Tag(0)` if the memory is not registered.
     tag: Tag,
     engine: Arc<Engine>,
 }
 
-// SAFETY: it owns its memory and hands out no reference to it. A peer may write to it at any time and place,
-// but through the adapter, which has the kernel copy. No Rust thread writes to it except in `fill`, whose
-// caller has exclusive use. A copy of bytes that change meanwhile gets some mixture, and nothing here depends
-// on their values.
+// SAFETY: the buffer owns its memory and returns no reference to it. A peer may write to any part at any time, but
+// through the adapter, where the kernel copies. No Rust thread writes to the memory except in `copy_in`, whose
+// caller holds the lock of the connection. A copy of bytes that change meanwhile gets some mixture of old and new
+// bytes, and nothing depends on their values.
 unsafe impl Send for Buffer {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
+    /// Allocates and registers `len` bytes, but at least one, filled with zeros.
     pub(super) fn new(
         engine: &Arc<Engine>,
         domain: Domain,
@@ -33,7 +36,7 @@ impl Buffer {
     ) -> Result<Self, Errno> {
         let memory: Box<[u8]> = vec![0; len.max(1)].into_boxed_slice();
         let at = Box::into_raw(memory).cast::<u8>();
-        // Frees the memory when dropped, whether or not it was registered.
+        // If the registration fails, dropping `buffer` frees the memory.
         let mut buffer = Self { at, len: len.max(1), tag: Tag(0), engine: Arc::clone(engine) };
         buffer.tag = register(engine, domain, at as u64, buffer.len, rights)?;
         Ok(buffer)
@@ -47,33 +50,34 @@ impl Buffer {
         self.len
     }
 
-    /// Copies `len` bytes from the program to `offset`.
-    pub(super) fn fill(&self, offset: usize, len: usize, from: &mut IoSlices<'_>) {
+    /// Copies the next `len` bytes of the program to `offset`.
+    pub(super) fn copy_in(&self, offset: usize, len: usize, from: &mut IoSlices<'_>) {
         assert!(offset + len <= self.len, "copy exceeds the buffer");
-        // SAFETY: within the memory, as just checked.
+        // SAFETY: `offset` is within the memory, as just checked.
         let at = unsafe { self.at.add(offset) };
-        from.each(len, |done, piece, len| {
-            // SAFETY: `len` bytes of the program by the contract of `IoSlices`, which fit here as just
-            // checked.
-            unsafe { std::ptr::copy_nonoverlapping(piece, at.add(done), len) };
+        from.consume(len, |done, part, part_len| {
+            // SAFETY: `part` is readable by the contract of `IoSlices`. `done + part_len` is at most `len`, which
+            // fits behind `at`, as just checked.
+            unsafe { std::ptr::copy_nonoverlapping(part, at.add(done), part_len) };
         });
     }
 
-    /// Copies `len` bytes at `offset` to the program.
-    pub(super) fn drain(&self, offset: usize, len: usize, to: &mut IoSlices<'_>) {
+    /// Copies `len` bytes at `offset` to the next buffers of the program.
+    pub(super) fn copy_out(&self, offset: usize, len: usize, to: &mut IoSlices<'_>) {
         assert!(offset + len <= self.len, "copy exceeds the buffer");
-        // SAFETY: within the memory, as just checked.
+        // SAFETY: `offset` is within the memory, as just checked.
         let at = unsafe { self.at.add(offset) };
-        to.each(len, |done, piece, len| {
-            // SAFETY: `len` bytes of the program by the contract of `IoSlices`.
-            unsafe { std::ptr::copy_nonoverlapping(at.add(done), piece, len) };
+        to.consume(len, |done, part, part_len| {
+            // SAFETY: `part` is writable by the contract of `IoSlices`. `done + part_len` is at most `len`, which is
+            // readable behind `at`, as just checked.
+            unsafe { std::ptr::copy_nonoverlapping(at.add(done), part, part_len) };
         });
     }
 
-    /// The bytes at `offset`.
+    /// Returns a copy of the `N` bytes at `offset`.
     pub(super) fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
         assert!(offset + N <= self.len, "copy exceeds the buffer");
-        // SAFETY: within the memory, as just checked. Bytes need no alignment.
+        // SAFETY: the `N` bytes are within the memory, as just checked, and an array of bytes needs no alignment.
         unsafe { self.at.add(offset).cast::<[u8; N]>().read() }
     }
 }
@@ -81,10 +85,11 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if self.tag != Tag(0) {
-            // Waits until no message is being placed there.
+            // Returns when the adapter no longer places a message in this memory.
             let _ = self.engine.device().table().deregister(self.tag);
         }
-        // SAFETY: made from a box of this length, and no longer in use.
+        // SAFETY: `new` made `at` from a boxed slice of this length. The registration is over, so that nothing
+        // accesses the memory any more.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.at, self.len)) });
     }
 }
@@ -95,7 +100,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Registers memory with its first byte at offset 0.
+/// Registers memory of this process, with its first byte at offset 0. Returns its tag.
 pub(super) fn register(
     engine: &Engine,
     domain: Domain,
@@ -107,11 +112,12 @@ pub(super) fn register(
     Ok(engine.device().register(domain, Memory { start: 0, ..memory })?)
 }
 
-/// A list of the program's buffers, and how far it is used. It has no destructor, because a thread may be
-/// cancelled while it has one.
+/// The buffers of the program that a call has not consumed yet. It has no destructor, because the thread may be
+/// cancelled while it exists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IoSlices<'l> {
     list: &'l [libc::iovec],
+    /// Number of bytes of the first buffer that were consumed.
     skip: usize,
 }
 
@@ -125,34 +131,35 @@ impl<'l> IoSlices<'l> {
         Self { list, skip: 0 }
     }
 
-    /// Number of bytes left.
+    /// Number of bytes that were not consumed yet.
     pub(super) fn len(&self) -> usize {
-        self.list.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.iov_len)) - self.skip
+        self.list.iter().fold(0usize, |sum, buffer| sum.saturating_add(buffer.iov_len)) - self.skip
     }
 
-    /// Copies the next `len` bytes, which must exist.
+    /// Consumes the next `len` bytes, and returns a copy of them.
     pub(super) fn copy(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len);
-        self.each(len, |_, piece, len| {
-            // SAFETY: guaranteed by the caller of `new`.
-            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(piece, len) });
+        self.consume(len, |_, part, part_len| {
+            // SAFETY: `part` has `part_len` readable bytes, by the contract of `new`.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(part, part_len) });
         });
         bytes
     }
 
-    /// Calls `each` for every part of the next `len` bytes, with the number of bytes before it.
-    fn each(&mut self, len: usize, mut each: impl FnMut(usize, *mut u8, usize)) {
+    /// Consumes the next `len` bytes, or all if there are fewer. Calls `copy` for each contiguous part, with the
+    /// number of bytes before it, its address and its length.
+    fn consume(&mut self, len: usize, mut copy: impl FnMut(usize, *mut u8, usize)) {
         let mut done = 0;
         while done < len
-            && let Some((piece, rest)) = self.list.split_first()
+            && let Some((first, rest)) = self.list.split_first()
         {
-            let take = (piece.iov_len - self.skip).min(len - done);
-            if take > 0 {
-                // SAFETY: within the buffer.
-                each(done, unsafe { piece.iov_base.cast::<u8>().add(self.skip) }, take);
+            let part_len = (first.iov_len - self.skip).min(len - done);
+            if part_len > 0 {
+                // SAFETY: `skip` is less than the length of the buffer, because `part_len` is not zero.
+                copy(done, unsafe { first.iov_base.cast::<u8>().add(self.skip) }, part_len);
             }
-            (done, self.skip) = (done + take, self.skip + take);
-            if self.skip == piece.iov_len {
+            (done, self.skip) = (done + part_len, self.skip + part_len);
+            if self.skip == first.iov_len {
                 (self.list, self.skip) = (rest, 0);
             }
         }

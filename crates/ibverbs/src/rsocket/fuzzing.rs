@@ -1,5 +1,5 @@
-//! A connection without a network, for the fuzz target `rsocket`: the state that messages of a peer change,
-//! and calls of the program. The peer is untrusted, so the assertions hold whatever it sends.
+//! A connection without a network, for the fuzz target `rsocket`: its state, changed by messages of a peer and by
+//! calls of the program. The assertions must hold for everything that the peer sends.
 #![expect(unsafe_code, reason = "passes buffers as C does")]
 
 use super::adapter::engine;
@@ -12,7 +12,7 @@ use ironwarp_rnic::queue::Operation;
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-/// The smallest rings and queues that a program can set, because their limits are reached soonest.
+// The smallest rings and queues that a program can set: a fuzzer reaches their limits soonest.
 const RING: u32 = 2048;
 const QUEUE: u32 = 2 * RESERVE;
 const INLINE: u32 = 64;
@@ -28,7 +28,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects, unless the private data of the peer is not a hello.
+    /// Creates a connection to a peer that sent this private data. Returns `None` if the data is not a hello.
     pub fn new(private_data: &[u8]) -> Option<Self> {
         static DOMAIN: OnceLock<Domain> = OnceLock::new();
         let peer = Hello::from_bytes(private_data)?;
@@ -45,71 +45,72 @@ impl Connection {
             linger: None,
         };
         let mut state = State::new(engine, domain, &options).expect("memory for two small rings");
-        state.out.connected(&peer);
-        state.mappings.connected(&peer);
+        state.out.set_peer(&peer);
+        state.mappings.set_peer(&peer);
         Some(Self { state, peer, posted: VecDeque::new() })
     }
 
-    /// Receives a Send of the peer. Returns false if the connection is cut.
+    /// Applies a Send of the peer. Returns false if it violates the protocol, which ends a connection.
     pub fn receive_send(&mut self, bytes: [u8; MESSAGE]) -> bool {
         let Some(message) = Message::from_bytes(bytes) else { return false };
         assert_eq!(Message::from_bytes(message.to_bytes()), Some(message));
         self.state.apply(message)
     }
 
-    /// Receives a Write with Immediate of the peer. Returns false if the connection is cut.
+    /// Applies a Write with Immediate of the peer. Returns false if it violates the protocol, which ends a connection.
     pub fn receive_write(&mut self, immediate: u32) -> bool {
-        self.state.incoming.arrived(immediate) && self.state.incoming.message_received()
+        self.state.incoming.record_arrival(immediate) && self.state.incoming.count_message()
     }
 
-    /// The program reads. Then the peer is given credit, if it is due.
+    /// Reads as the program does, then gives the peer credit if it is due. Returns the number of bytes read.
     pub fn read(&mut self, len: usize, peek: bool) -> usize {
         let mut buffer = vec![0; len];
         let list = [libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len }];
-        // SAFETY: the buffer is alive until the end of this function.
+        // SAFETY: the list has one buffer, which is alive until the end of this function.
         let mut to = unsafe { IoSlices::new(&list) };
-        let taken = self.state.incoming.take(&mut to, peek);
-        assert_eq!(taken, len - to.len());
-        let _ = self.state.incoming.credit_due();
-        taken
+        let read = self.state.incoming.read_into(&mut to, peek);
+        assert_eq!(read, len - to.len());
+        let _ = self.state.incoming.take_due_credit();
+        read
     }
 
-    /// The program stops reading.
+    /// Stops reading, as the program does.
     pub fn close(&mut self) {
         self.state.incoming.close();
     }
 
-    /// The program writes as much as there is room for. Nothing may exceed the peer's ring.
+    /// Writes as the program does, as much as there is room for. Asserts that nothing exceeds the peer's ring. Returns
+    /// the number of bytes written.
     pub fn write(&mut self, len: usize) -> usize {
         let mut buffer = vec![0; len];
         let list = [libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len }];
-        // SAFETY: the buffer is alive until the end of this function.
+        // SAFETY: the list has one buffer, which is alive until the end of this function.
         let mut from = unsafe { IoSlices::new(&list) };
         let room = self.state.out.room(len);
         if room == 0 {
             return 0;
         }
-        let request = self.state.out.write(room, &mut from);
+        let request = self.state.out.build_write(room, &mut from);
         assert_eq!(room, len - from.len());
         let Operation::Write(place) = request.operation else { panic!("data is sent as a Write") };
         assert!(place.offset + room as u64 <= self.peer.len.into(), "{place:?}, {room} bytes");
         self.posted.push_back(request.id);
-        self.state.out.posted();
-        self.state.out.wrote(room);
+        self.state.out.record_post();
+        self.state.out.record_write(room);
         assert!(self.posted.len() < QUEUE as usize, "no room for credit and the end");
         room
     }
 
-    /// The oldest request completes.
-    pub fn sent(&mut self) {
+    /// Completes the oldest posted request, if there is one.
+    pub fn complete_oldest(&mut self) {
         if let Some(used) = self.posted.pop_front() {
-            self.state.out.sent(used);
+            self.state.out.record_completion(used);
         }
     }
 
-    /// Number of bytes that the peer has mapped from an offset on.
-    pub fn mapped(&self, offset: u64) -> Option<u64> {
-        let (place, len) = self.state.mappings.find(offset)?;
+    /// Number of bytes that the peer has mapped from an offset on. `None` if nothing is mapped there.
+    pub fn mapped_len(&self, offset: u64) -> Option<u64> {
+        let (place, len) = self.state.mappings.find_remote(offset)?;
         assert!(len > 0 && place.offset.checked_add(len).is_some());
         Some(len)
     }

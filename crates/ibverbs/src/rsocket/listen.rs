@@ -1,5 +1,5 @@
-//! Listening. Connections are accepted on the lanes, as the kernel does for TCP: a peer does not wait for the
-//! program.
+//! Listening sockets. Lanes accept connections, up to the backlog, before the program calls `raccept`, as the kernel
+//! does for TCP: a peer does not wait for the program.
 
 use super::adapter::engine;
 use super::options::Options;
@@ -16,23 +16,29 @@ use std::sync::{Arc, Mutex, Weak};
 /// A listening socket.
 #[derive(Debug)]
 pub(super) struct Listener {
-    me: Weak<Self>,
+    /// This listener, for its connections to refer to.
+    this: Weak<Self>,
+    /// Threads that wait in `raccept`.
     waiters: Arc<Waiters>,
+    /// Options of the listening socket, which accepted connections inherit.
     options: Arc<Mutex<Options>>,
     queue: Mutex<Queue>,
+    /// The listeners of the adapter, one for each address.
     listening: Mutex<Vec<Listening>>,
 }
 
+/// The connections that the program has not taken yet.
 #[derive(Debug, Default)]
 struct Queue {
+    /// Maximum number of accepted connections.
     backlog: usize,
-    /// Requests that are not answered yet, because the backlog is full.
+    /// Requests that are not accepted yet, because the backlog is full.
     waiting: VecDeque<Incoming>,
-    /// Accepted and not established yet, by queue pair number.
+    /// Connections that are accepted and not established yet, by queue pair number.
     accepting: HashMap<u32, Arc<Stream>>,
-    /// Established, and not taken by the program yet.
+    /// Established connections.
     ready: VecDeque<Arc<Stream>>,
-    /// The program has closed the socket.
+    /// Whether the program has closed the socket.
     closed: bool,
 }
 
@@ -44,15 +50,15 @@ impl Listener {
         options: &Arc<Mutex<Options>>,
         waiters: &Arc<Waiters>,
     ) -> Result<Arc<Self>, Errno> {
-        let listener = Arc::new_cyclic(|me| Self {
-            me: Weak::clone(me),
+        let listener = Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
             waiters: Arc::clone(waiters),
             options: Arc::clone(options),
             queue: Mutex::new(Queue { backlog, ..Queue::default() }),
             listening: Mutex::default(),
         });
         for at in at {
-            let handler = Arc::new(RequestHandler(Weak::clone(&listener.me)));
+            let handler = Arc::new(RequestHandler(Weak::clone(&listener.this)));
             let listening = engine()?.listen_with(*at, handler, MAX_BACKLOG)?;
             lock(&listener.listening).push(listening);
         }
@@ -69,23 +75,24 @@ impl Listener {
         *lock(&self.options)
     }
 
+    /// Whether there is a connection to take.
     pub(super) fn is_ready(&self) -> bool {
         !lock(&self.queue).ready.is_empty()
     }
 
-    /// Takes the next connection.
+    /// Takes the next established connection, and accepts a waiting request in its place.
     pub(super) fn take(&self) -> Option<Arc<Stream>> {
         let stream = lock(&self.queue).ready.pop_front()?;
         self.admit();
         Some(stream)
     }
 
-    /// Puts a connection back that could not get a descriptor.
+    /// Puts a connection back for which no descriptor could be created.
     pub(super) fn put_back(&self, stream: Arc<Stream>) {
         lock(&self.queue).ready.push_front(stream);
     }
 
-    /// Stops listening. Returns the connections that the program did not take.
+    /// Stops listening, and rejects waiting requests. Returns the established connections, for the caller to close.
     pub(super) fn close(&self) -> Vec<Arc<Stream>> {
         lock(&self.listening).clear();
         let mut queue = lock(&self.queue);
@@ -93,7 +100,7 @@ impl Listener {
         let waiting = std::mem::take(&mut queue.waiting);
         let ready = std::mem::take(&mut queue.ready).into_iter().collect();
         drop(queue);
-        drop(waiting); // rejects them
+        drop(waiting); // rejects them, without the lock
         ready
     }
 
@@ -110,18 +117,19 @@ impl Listener {
         }
     }
 
+    /// Accepts a request, or rejects it if the peer is not an rsocket or no connection can be created.
     fn accept(&self, incoming: Incoming) {
         if Hello::from_bytes(incoming.private_data()).is_none() {
             tracing::warn!(peer = %incoming.peer(), "rejected a peer that is not an rsocket of Ironwarp");
             let _ = incoming.reject(b"this port accepts only rsockets of Ironwarp");
             return;
         }
-        let stream = Stream::new(&self.options(), &Arc::default(), Some(Weak::<Self>::clone(&self.me)));
+        let stream = Stream::new(&self.options(), &Arc::default(), Some(Weak::<Self>::clone(&self.this)));
         let (stream, engine) = match (stream, engine()) {
             (Ok(stream), Ok(engine)) => (stream, engine),
             (Err(errno), _) | (_, Err(errno)) => {
                 tracing::warn!(peer = %incoming.peer(), errno = errno.0, "failed to create a connection");
-                return; // dropping it rejects it
+                return; // dropping `incoming` rejects it
             }
         };
         let number = stream.pair().id();
@@ -135,7 +143,9 @@ impl Listener {
 }
 
 impl Acceptor for Listener {
-    fn connection_changed(&self, qp: u32, what: &ConnectionEventKind) {
+    /// Moves an accepted connection to the established ones, or drops it if it failed. Closes it if the program has
+    /// closed the listening socket meanwhile.
+    fn on_connection_event(&self, qp: u32, event: &ConnectionEventKind) {
         let mut queue = lock(&self.queue);
         let Some(stream) = queue.accepting.remove(&qp) else { return };
         if queue.closed {
@@ -143,10 +153,10 @@ impl Acceptor for Listener {
             stream.pair().disconnect();
             return;
         }
-        if matches!(what, ConnectionEventKind::Connected(_)) {
+        if matches!(event, ConnectionEventKind::Connected(_)) {
             queue.ready.push_back(stream);
             drop(queue);
-            self.waiters.wake();
+            self.waiters.wake_all();
         } else {
             drop(queue);
             self.admit();
@@ -154,7 +164,8 @@ impl Acceptor for Listener {
     }
 }
 
-/// Receives requests. The lanes may hold this longer than the program has the socket.
+/// Receives the requests of peers, on lanes. It refers weakly to the listener, because lanes may hold it after the
+/// program has closed the socket.
 #[derive(Debug)]
 struct RequestHandler(Weak<Listener>);
 
@@ -165,13 +176,14 @@ impl EventSink<Incoming> for RequestHandler {
             let mut queue = lock(&listener.queue);
             if queue.closed {
                 drop(queue);
-                return; // dropping it rejects it
+                return; // dropping `incoming` rejects it
             }
             queue.waiting.push_back(incoming);
         }
         listener.admit();
     }
 
+    /// Removes waiting requests of peers that have closed their connections.
     fn revoke(&self, is_gone: &dyn Fn(&Incoming) -> bool) {
         if let Some(listener) = self.0.upgrade() {
             lock(&listener.queue).waiting.retain(|incoming| !is_gone(incoming));

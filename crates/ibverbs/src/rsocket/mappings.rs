@@ -1,4 +1,5 @@
-//! Memory that the peer writes to directly. The program maps it at an offset, by which the peer addresses it.
+//! Memory of one end that the other writes to directly (`riomap`, `riowrite`). A program maps its memory at an
+//! offset, and the peer's program writes to it by that offset.
 
 use super::wire::Hello;
 use ironwarp_wire::{Place, Tag};
@@ -6,26 +7,32 @@ use ironwarp_wire::{Place, Tag};
 /// The mappings of a connection.
 #[derive(Debug)]
 pub(super) struct Mappings {
-    /// The mappings of the peer, and the maximum number that this end records.
-    remote: Vec<Remote>,
+    /// Memory of the peer that this end may write to.
+    remote: Vec<RemoteMapping>,
+    /// Maximum length of `remote`.
     max_remote: usize,
-    /// The mappings of the program, and the maximum number that the peer records.
-    pub(super) local: Vec<Local>,
+    /// Memory that the program of this end has mapped.
+    pub(super) local: Vec<LocalMapping>,
+    /// Maximum number of mappings that the peer records. Zero until the connection is established.
     max_local: usize,
 }
 
+/// Memory of the peer that this end may write to.
 #[derive(Clone, Copy, Debug)]
-struct Remote {
+struct RemoteMapping {
+    /// Offset that the program of this end uses for the first byte.
     offset: u64,
     len: u64,
     tag: Tag,
 }
 
+/// Memory that the program of this end has mapped.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Local {
+pub(super) struct LocalMapping {
     pub(super) addr: u64,
     pub(super) len: usize,
-    /// `None` if the peer was not told of it.
+    /// Tag by which the peer writes to the memory. `None` if it was mapped with PROT_NONE: then the peer has no
+    /// access.
     pub(super) tag: Option<Tag>,
 }
 
@@ -34,38 +41,43 @@ impl Mappings {
         Self { remote: Vec::new(), max_remote: max_remote as usize, local: Vec::new(), max_local: 0 }
     }
 
-    pub(super) fn connected(&mut self, peer: &Hello) {
+    /// Sets the limit of the peer, when the connection is established.
+    pub(super) fn set_peer(&mut self, peer: &Hello) {
         self.max_local = peer.mappings as usize;
     }
 
-    /// Records a mapping of the peer. Returns whether it is valid.
-    pub(super) fn add(&mut self, offset: u64, len: u64, tag: Tag) -> bool {
-        let possible = self.remote.len() < self.max_remote && offset.checked_add(len).is_some();
-        if possible {
-            self.remote.push(Remote { offset, len, tag });
+    /// Records a mapping of the peer. Returns false if it is invalid: there are too many, or its range overflows.
+    pub(super) fn add_remote(&mut self, offset: u64, len: u64, tag: Tag) -> bool {
+        let valid = self.remote.len() < self.max_remote && offset.checked_add(len).is_some();
+        if valid {
+            self.remote.push(RemoteMapping { offset, len, tag });
         }
-        possible
+        valid
     }
 
-    /// Removes a mapping of the peer. Returns whether there was one.
-    pub(super) fn remove(&mut self, tag: Tag) -> bool {
-        let at = self.remote.iter().position(|it| it.tag == tag);
-        at.map(|at| self.remote.remove(at)).is_some()
+    /// Removes a mapping of the peer. Returns false if there is none with this tag.
+    pub(super) fn remove_remote(&mut self, tag: Tag) -> bool {
+        let index = self.remote.iter().position(|mapping| mapping.tag == tag);
+        index.map(|index| self.remote.remove(index)).is_some()
     }
 
-    /// The place of an offset in the peer's memory, and the number of bytes mapped from there on.
-    pub(super) fn find(&self, offset: u64) -> Option<(Place, u64)> {
-        let it = self.remote.iter().find(|it| (it.offset..it.offset + it.len).contains(&offset))?;
-        let within = offset - it.offset;
-        Some((Place { tag: it.tag, offset: within }, it.len - within))
+    /// Finds the place in the peer's memory that is mapped at an offset, and the number of bytes that are mapped
+    /// from there on.
+    pub(super) fn find_remote(&self, offset: u64) -> Option<(Place, u64)> {
+        let contains =
+            |mapping: &&RemoteMapping| (mapping.offset..mapping.offset + mapping.len).contains(&offset);
+        let mapping = self.remote.iter().find(contains)?;
+        let within = offset - mapping.offset;
+        Some((Place { tag: mapping.tag, offset: within }, mapping.len - within))
     }
 
     /// Whether the peer may write to memory of the program.
-    pub(super) fn any(&self) -> bool {
-        self.local.iter().any(|it| it.tag.is_some())
+    pub(super) fn is_any_writable(&self) -> bool {
+        self.local.iter().any(|mapping| mapping.tag.is_some())
     }
 
-    pub(super) fn has_room(&self) -> bool {
-        self.local.iter().filter(|it| it.tag.is_some()).count() < self.max_local
+    /// Whether the peer records another mapping of the program.
+    pub(super) fn may_add_writable(&self) -> bool {
+        self.local.iter().filter(|mapping| mapping.tag.is_some()).count() < self.max_local
     }
 }

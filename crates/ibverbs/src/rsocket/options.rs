@@ -1,4 +1,4 @@
-//! The options of a socket, and their defaults, which an administrator may change in /etc/rdma/rsocket.
+//! The options of a socket over RDMA, and their defaults, which an administrator may change in /etc/rdma/rsocket.
 
 use crate::support::errno::Errno;
 use std::ffi::c_int;
@@ -13,10 +13,10 @@ const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 
-/// Number of requests of each queue that are reserved for control messages: credit, and the end.
+/// Number of requests of each queue that are reserved for credits and the end of the data.
 pub(super) const RESERVE: u32 = 8;
 
-/// Bounds of the options. Values beyond are clamped.
+// Minimum and maximum of the options. Other values are clamped.
 const BUFFER: (u32, u32) = (2048, 1 << 28);
 const QUEUE: (u32, u32) = (2 * RESERVE, 1 << 15);
 const INLINE: (u32, u32) = (0, 4096);
@@ -25,14 +25,19 @@ const MAPPINGS: (u32, u32) = (0, 1 << 16);
 /// The options of a socket that take effect when it is connected or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Options {
+    /// Length of the send ring in bytes (SO_SNDBUF).
     pub(super) send_buffer: u32,
+    /// Length of the receive ring in bytes (SO_RCVBUF).
     pub(super) receive_buffer: u32,
+    /// Depth of the send queue (RDMA_SQSIZE).
     pub(super) send_queue: u32,
+    /// Depth of the receive queue (RDMA_RQSIZE).
     pub(super) receive_queue: u32,
+    /// Maximum length of data that is copied into the request, in bytes (RDMA_INLINE).
     pub(super) inline: u32,
-    /// Maximum number of the peer's mappings.
+    /// Maximum number of mappings of the peer (RDMA_IOMAPSIZE).
     pub(super) mappings: u32,
-    /// How long closing waits (SO_LINGER).
+    /// How long `rclose` waits (SO_LINGER). `None` if the program did not set it.
     pub(super) linger: Option<Duration>,
 }
 
@@ -43,6 +48,7 @@ impl Options {
         *DEFAULTS.get_or_init(|| Self::from_folder(Path::new("/etc/rdma/rsocket")))
     }
 
+    /// Reads the defaults from the files in a folder. Missing and invalid files have no effect.
     fn from_folder(folder: &Path) -> Self {
         let setting = |name: &str, default: u32, bounds: (u32, u32)| {
             let text = std::fs::read_to_string(folder.join(name)).ok();
@@ -60,7 +66,7 @@ impl Options {
         }
     }
 
-    /// A numeric option and its bounds, if there is such an option.
+    /// A numeric option and its minimum and maximum. `None` if there is no such option.
     fn number(&mut self, level: c_int, name: c_int) -> Option<(&mut u32, (u32, u32))> {
         Some(match (level, name) {
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => (&mut self.send_buffer, BUFFER),
@@ -73,7 +79,8 @@ impl Options {
         })
     }
 
-    /// Sets a numeric option. Returns `None` if there is no such option.
+    /// Sets a numeric option, clamped to its bounds. Returns `None` if there is no such option. EINVAL if the value is
+    /// negative.
     pub(super) fn set(&mut self, level: c_int, name: c_int, value: c_int) -> Option<Result<(), Errno>> {
         let (option, (min, max)) = self.number(level, name)?;
         let Ok(value) = u32::try_from(value) else { return Some(Err(Errno::INVALID)) };
@@ -81,13 +88,15 @@ impl Options {
         Some(Ok(()))
     }
 
+    /// The value of a numeric option. `None` if there is no such option.
     pub(super) fn get(&mut self, level: c_int, name: c_int) -> Option<c_int> {
         self.number(level, name).map(|(option, _)| (*option).cast_signed())
     }
 }
 
-/// Options that the descriptor stores for the program, without effect on the connection.
-pub(super) fn is_kept(level: c_int, name: c_int) -> bool {
+/// Whether an option has no effect on the connection, and is only stored in the descriptor for the program to read
+/// back.
+pub(super) fn is_stored_only(level: c_int, name: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => matches!(
             name,

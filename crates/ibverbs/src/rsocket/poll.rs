@@ -1,4 +1,4 @@
-//! Waiting for any of a list of sockets over RDMA and ordinary descriptors.
+//! `rpoll` and `rselect`: wait for any of a list of sockets over RDMA and ordinary descriptors.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::table::find;
@@ -9,42 +9,45 @@ use std::ffi::{c_int, c_short};
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// The list for the kernel: that of the program without sockets over RDMA, and the waker of this thread.
-    /// Kept, so that nothing has to be freed when the thread is cancelled.
+    /// Memory for the [`KernelList`] of this thread. Calls do not own it, because nothing with a destructor may be
+    /// alive where a thread can be cancelled.
     static LIST: RefCell<Vec<libc::pollfd>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `with` with the list of this thread. A thread that is exiting gets a new one.
-fn with_list<T>(with: impl Fn(&mut Vec<libc::pollfd>) -> T) -> T {
-    let done = LIST.try_with(|list| with(&mut list.borrow_mut()));
-    // Leaked, because the result refers to it. This happens at most a few times per thread.
-    done.unwrap_or_else(|_| with(Box::leak(Box::default())))
+/// Calls `fill` with the list of this thread.
+fn with_list<T>(fill: impl Fn(&mut Vec<libc::pollfd>) -> T) -> T {
+    let filled = LIST.try_with(|list| fill(&mut list.borrow_mut()));
+    // A thread that is exiting has lost its list, and gets a new one. It is leaked, because the result refers to it.
+    filled.unwrap_or_else(|_| fill(Box::leak(Box::default())))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rpoll(fds: *mut libc::pollfd, nfds: libc::nfds_t, timeout: c_int) -> c_int {
     let timeout = Timeout::from_poll(timeout);
     let count = usize::try_from(nfds).unwrap_or(usize::MAX);
+    // More than the kernel lets a process open (the default of fs.nr_open).
     if count > 1 << 20 || (fds.is_null() && count > 0) {
         return number_or_minus_one(Err(Errno::INVALID));
     }
-    // SAFETY: a list of that length by the caller's contract.
+    // SAFETY: not NULL, and `count` elements by the caller's contract.
     let list = if count == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(fds, count) } };
     number_or_minus_one(poll(list, timeout))
 }
 
-/// Waits until something is ready. The thread may be cancelled here: nothing that is alive has a destructor.
+/// Waits until an entry of the list is ready, or for the timeout. Sets `revents` of all entries, and returns the
+/// number of those that are ready. The thread may be cancelled while it sleeps: nothing that is alive then has a
+/// destructor.
 fn poll(list: &mut [libc::pollfd], timeout: Timeout) -> Result<c_int, Errno> {
     let begin = Instant::now();
     loop {
-        let ready = look(list)?;
+        let ready = poll_once(list)?;
         let now = Instant::now();
-        let over = match timeout {
+        let is_over = match timeout {
             Timeout::DontWait => true,
             Timeout::Until(deadline) => now >= deadline,
             Timeout::Never => false,
         };
-        if ready > 0 || over {
+        if ready > 0 || is_over {
             return Ok(ready);
         }
         if now.duration_since(begin) >= SPIN {
@@ -52,105 +55,122 @@ fn poll(list: &mut [libc::pollfd], timeout: Timeout) -> Result<c_int, Errno> {
         }
     }
     loop {
-        let woken = match prepare(list)? {
-            Some(Asked { at, count }) => sleep(at, count, timeout.deadline()),
-            None => Ok(1),
+        let woken = match register(list)? {
+            Some(KernelList { at, count }) => sleep(at, count, timeout.deadline()),
+            None => Ok(1), // ready already
         };
-        leave(list);
-        let woken = woken?;
-        let ready = look(list)?;
-        if ready > 0 || woken == 0 {
+        unregister(list);
+        let timed_out = woken? == 0;
+        let ready = poll_once(list)?;
+        if ready > 0 || timed_out {
             return Ok(ready);
         }
     }
 }
 
-/// The list for the kernel, which stays in place until this thread asks again.
+/// A list of descriptors for the kernel: the ordinary ones of the program, and the waker of this thread. It is valid
+/// until this thread builds another one, and has no destructor.
 #[derive(Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct KernelList {
     pub(super) at: *mut libc::pollfd,
     pub(super) count: usize,
 }
 
-fn ask(list: &[libc::pollfd], waker: Option<c_int>) -> Asked {
-    with_list(|asked| {
-        asked.clear();
-        asked.extend(list.iter().map(|it| libc::pollfd {
-            fd: if it.fd >= 0 && find(it.fd).is_ok() { -1 } else { it.fd },
+/// Builds the list for the kernel. Each entry has the index that it has in `list`. Those of sockets over RDMA are
+/// disabled. The waker, if given, is the last one.
+fn kernel_list(list: &[libc::pollfd], waker: Option<c_int>) -> KernelList {
+    with_list(|kernel| {
+        kernel.clear();
+        kernel.extend(list.iter().map(|entry| libc::pollfd {
+            // The kernel ignores negative descriptors.
+            fd: if entry.fd >= 0 && find(entry.fd).is_ok() { -1 } else { entry.fd },
             revents: 0,
-            ..*it
+            ..*entry
         }));
-        asked.extend(waker.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
-        Asked { at: asked.as_mut_ptr(), count: asked.len() }
+        kernel.extend(waker.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
+        KernelList { at: kernel.as_mut_ptr(), count: kernel.len() }
     })
 }
 
-/// Polls once. Sets what is ready, and returns the number.
-pub(super) fn look(list: &mut [libc::pollfd]) -> Result<c_int, Errno> {
-    let mut ordinary = false;
+/// Polls all descriptors once, without waiting. Sets `revents` of all entries, and returns the number of those that
+/// are ready.
+pub(super) fn poll_once(list: &mut [libc::pollfd]) -> Result<c_int, Errno> {
+    let mut has_ordinary = false;
     let mut ready = 0;
-    for it in list.iter_mut() {
-        it.revents = 0;
-        if it.fd < 0 {
+    for entry in list.iter_mut() {
+        entry.revents = 0;
+        if entry.fd < 0 {
             continue;
         }
-        match find(it.fd) {
-            Ok(socket) => it.revents = socket.readiness(it.events),
-            Err(_) => ordinary = true,
+        match find(entry.fd) {
+            Ok(socket) => entry.revents = socket.readiness(entry.events),
+            Err(_) => has_ordinary = true,
         }
-        ready += c_int::from(it.revents != 0);
+        ready += c_int::from(entry.revents != 0);
     }
-    if ordinary {
-        let Asked { at, count } = ask(list, None);
-        // SAFETY: that many elements, which only this thread uses.
+    if has_ordinary {
+        let KernelList { at, count } = kernel_list(list, None);
+        // SAFETY: the list of this thread has `count` elements, and no other thread uses it.
         if unsafe { libc::poll(at, count as libc::nfds_t, 0) } == -1 {
             let errno = Errno::from(std::io::Error::last_os_error());
             return if errno.0 == libc::EINTR { Ok(ready) } else { Err(errno) };
         }
-        // SAFETY: as above.
-        let asked = unsafe { std::slice::from_raw_parts(at, count) };
-        for (it, asked) in list.iter_mut().zip(asked).filter(|(_, asked)| asked.fd >= 0) {
-            it.revents = asked.revents;
-            ready += c_int::from(it.revents != 0);
+        // SAFETY: the list of this thread has `count` elements, and no other thread uses it.
+        let polled = unsafe { std::slice::from_raw_parts(at, count) };
+        for (entry, polled) in list.iter_mut().zip(polled).filter(|(_, polled)| polled.fd >= 0) {
+            entry.revents = polled.revents;
+            ready += c_int::from(entry.revents != 0);
         }
     }
     Ok(ready)
 }
 
-/// Registers this thread to be woken when one of the sockets changes. Returns `None` if one is ready now.
-pub(super) fn prepare(list: &[libc::pollfd]) -> Result<Option<Asked>, Errno> {
-    let waker = Waker::mine()?;
+/// Registers this thread to be woken when one of the sockets over RDMA changes, and returns the list of descriptors
+/// to sleep on. Returns `None` if a socket is ready already. In any case [`unregister`] must follow.
+pub(super) fn register(list: &[libc::pollfd]) -> Result<Option<KernelList>, Errno> {
+    let waker = Waker::of_this_thread()?;
     waker.clear();
-    for it in list.iter().filter(|it| it.fd >= 0) {
-        let Ok(socket) = find(it.fd) else { continue };
-        // Register first, then look: whatever happens after the look wakes this thread.
+    for entry in list.iter().filter(|entry| entry.fd >= 0) {
+        let Ok(socket) = find(entry.fd) else { continue };
+        // Registered before the last check: any change after that check wakes this thread.
         socket.waiters().add(&waker);
         loop {
-            if socket.readiness(it.events) != 0 {
+            if socket.readiness(entry.events) != 0 {
                 return Ok(None);
             }
-            if !socket.arm() {
+            let may_have_changed = socket.arm();
+            if !may_have_changed {
                 break;
             }
         }
     }
-    Ok(Some(ask(list, Some(waker.fd()))))
+    Ok(Some(kernel_list(list, Some(waker.fd()))))
 }
 
-pub(super) fn leave(list: &[libc::pollfd]) {
-    if let Ok(waker) = Waker::mine() {
-        for it in list.iter().filter(|it| it.fd >= 0) {
-            if let Ok(socket) = find(it.fd) {
+/// Unregisters this thread from all sockets over RDMA in the list.
+pub(super) fn unregister(list: &[libc::pollfd]) {
+    if let Ok(waker) = Waker::of_this_thread() {
+        for entry in list.iter().filter(|entry| entry.fd >= 0) {
+            if let Ok(socket) = find(entry.fd) {
                 socket.waiters().remove(&waker);
             }
         }
     }
 }
 
-/// The three sets of select in terms of poll: the events to ask for, and those that count as ready.
-const READ: (c_short, c_short) = (libc::POLLIN, libc::POLLIN | libc::POLLHUP | libc::POLLERR);
-const WRITE: (c_short, c_short) = (libc::POLLOUT, libc::POLLOUT | libc::POLLERR);
-const EXCEPT: (c_short, c_short) = (libc::POLLPRI, libc::POLLPRI);
+/// A set of select(2) in terms of poll(2).
+#[derive(Clone, Copy)]
+struct SelectSet {
+    /// Events to request.
+    events: c_short,
+    /// Events that make a descriptor ready.
+    ready: c_short,
+}
+
+const READ: SelectSet =
+    SelectSet { events: libc::POLLIN, ready: libc::POLLIN | libc::POLLHUP | libc::POLLERR };
+const WRITE: SelectSet = SelectSet { events: libc::POLLOUT, ready: libc::POLLOUT | libc::POLLERR };
+const EXCEPT: SelectSet = SelectSet { events: libc::POLLPRI, ready: libc::POLLPRI };
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rselect(
@@ -167,8 +187,8 @@ pub unsafe extern "C-unwind" fn rselect(
     let Ok(count) = usize::try_from(nfds) else { return number_or_minus_one(Err(Errno::INVALID)) };
     let mut used = 0;
     for fd in 0..c_int::try_from(count.min(MAX_FDS)).unwrap_or_default() {
-        for (set, (events, _)) in sets {
-            // SAFETY: NULL, or valid by the caller's contract. The number is within the set.
+        for (set, SelectSet { events, .. }) in sets {
+            // SAFETY: not NULL, and valid by the caller's contract. `fd` is less than FD_SETSIZE.
             if !set.is_null() && unsafe { libc::FD_ISSET(fd, set) } {
                 list[used].fd = fd;
                 list[used].events |= events;
@@ -191,19 +211,19 @@ pub unsafe extern "C-unwind" fn rselect(
     if let Err(errno) = poll(&mut list[..used], timeout) {
         return number_or_minus_one(Err(errno));
     }
-    if list[..used].iter().any(|it| it.revents & libc::POLLNVAL != 0) {
+    if list[..used].iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
         return number_or_minus_one(Err(Errno(libc::EBADF)));
     }
-    let mut ready = 0;
-    for (set, (events, answers)) in sets.into_iter().filter(|(set, _)| !set.is_null()) {
-        for it in &list[..used] {
-            if it.events & events == 0 || it.revents & answers == 0 {
-                // SAFETY: valid by the caller's contract. The number is within the set.
-                unsafe { libc::FD_CLR(it.fd, set) };
+    let mut count = 0;
+    for (set, SelectSet { events, ready }) in sets.into_iter().filter(|(set, _)| !set.is_null()) {
+        for entry in &list[..used] {
+            if entry.events & events == 0 || entry.revents & ready == 0 {
+                // SAFETY: not NULL, and valid by the caller's contract. `fd` is less than FD_SETSIZE.
+                unsafe { libc::FD_CLR(entry.fd, set) };
             } else {
-                ready += 1;
+                count += 1;
             }
         }
     }
-    ready
+    count
 }

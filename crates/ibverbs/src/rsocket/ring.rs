@@ -1,4 +1,7 @@
-//! The rings of a connection: what each end may send, and where it goes.
+//! The two rings of a connection, with the credit of both ends: how much may be sent, and where it is written.
+//!
+//! Data and messages about mappings use *counted* receives of the peer, whose number the credit limits. Credits and
+//! the end of the data use the receives that are reserved for them ([`RESERVE`]).
 
 use super::buffer::{Buffer, IoSlices};
 use super::options::{Options, RESERVE};
@@ -10,26 +13,32 @@ use ironwarp_rnic::queue::{Data, Operation, Sge, Sges, WorkRequest};
 use ironwarp_wire::{Place, Tag};
 use std::sync::Arc;
 
-/// The sending direction. Positions count from the first byte of the connection, and never wrap.
+/// The sending direction of a connection. All positions and counts start with the connection, and never wrap.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    /// Data that is being sent, between `head` and `tail`.
+    /// Ring of this end, from which data is sent.
     ring: Buffer,
+    /// Position of the oldest byte in `ring` whose request has not completed.
     head: u64,
+    /// Position after the newest byte in `ring`.
     tail: u64,
-    /// Maximum number of posted requests, and the current number.
-    queue: u32,
+    /// Depth of the send queue.
+    max_posted: u32,
+    /// Number of requests in the send queue.
     posted: u32,
+    /// Data of at most this length is copied into the request, not into `ring`.
     inline: usize,
-    /// The peer's ring.
+    /// The ring and limits of the peer. All zero until the connection is established.
     peer: Hello,
-    /// Bytes written to it, and bytes that the peer has read.
+    /// Number of bytes written to the peer's ring.
     written: u64,
-    read: u64,
-    /// Messages sent that use a receive of the peer, and those that it has received.
+    /// Number of bytes that the peer has read, by its last credit.
+    credited_bytes: u64,
+    /// Number of messages sent that use a receive of the peer.
     messages: u64,
-    received: u64,
-    /// Nothing more is sent.
+    /// Number of those that the peer has received, by its last credit.
+    credited_messages: u64,
+    /// Whether the program has stopped sending.
     closed: bool,
 }
 
@@ -40,143 +49,155 @@ impl Outgoing {
             ring,
             head: 0,
             tail: 0,
-            queue: options.send_queue,
+            max_posted: options.send_queue,
             posted: 0,
             inline: options.inline as usize,
             peer: Hello::default(),
             written: 0,
-            read: 0,
+            credited_bytes: 0,
             messages: 0,
-            received: 0,
+            credited_messages: 0,
             closed: false,
         })
     }
 
-    pub(super) fn connected(&mut self, peer: &Hello) {
+    /// Sets the ring and limits of the peer, when the connection is established.
+    pub(super) fn set_peer(&mut self, peer: &Hello) {
         self.peer = *peer;
     }
 
-    /// A request was posted.
-    pub(super) fn posted(&mut self) {
+    /// Counts a request that was posted.
+    pub(super) fn record_post(&mut self) {
         self.posted += 1;
     }
 
-    /// A request completed that used `len` bytes of the ring.
-    pub(super) fn sent(&mut self, len: u64) {
+    /// Counts a request that completed, and frees the `len` bytes of the ring that it used.
+    pub(super) fn record_completion(&mut self, len: u64) {
         self.posted = self.posted.saturating_sub(1);
         self.head += len;
     }
 
-    /// Applies the peer's credit. Returns whether it is valid. It must be more than before, so that a peer
-    /// cannot send more credit than it got messages.
-    pub(super) fn credit(&mut self, read: u64, received: u64) -> bool {
-        let possible = (self.read..=self.written).contains(&read)
-            && (self.received..=self.messages).contains(&received)
-            && (read, received) != (self.read, self.received);
-        if possible {
-            (self.read, self.received) = (read, received);
+    /// Applies a credit of the peer: the numbers of bytes that it has read and of messages that it has received.
+    /// Returns false, and changes nothing, if the credit is invalid. Each credit must exceed the one before, so
+    /// that a peer cannot send more credits than it received messages.
+    pub(super) fn apply_credit(&mut self, bytes: u64, messages: u64) -> bool {
+        let valid = (self.credited_bytes..=self.written).contains(&bytes)
+            && (self.credited_messages..=self.messages).contains(&messages)
+            && (bytes, messages) != (self.credited_bytes, self.credited_messages);
+        if valid {
+            (self.credited_bytes, self.credited_messages) = (bytes, messages);
         }
-        possible
+        valid
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Stops sending. Returns false if that happened before.
+    /// Stops sending. Returns false if sending was stopped before.
     pub(super) fn close(&mut self) -> bool {
-        !std::mem::replace(&mut self.closed, true)
+        let was_closed = std::mem::replace(&mut self.closed, true);
+        !was_closed
     }
 
-    /// Whether a control message may be posted.
+    /// Whether the send queue has room for a control message that uses none of the peer's counted receives.
     pub(super) fn may_send_control(&self) -> bool {
-        self.posted < self.queue
+        self.posted < self.max_posted
     }
 
-    /// Whether a message that uses a receive of the peer may be sent.
+    /// Whether a message that uses a counted receive of the peer may be sent.
     pub(super) fn may_send(&self) -> bool {
-        self.messages - self.received < u64::from(self.peer.messages) && self.may_post()
+        self.messages - self.credited_messages < u64::from(self.peer.messages) && self.may_post()
     }
 
+    /// Whether the send queue has room for a request other than a control message.
     pub(super) fn may_post(&self) -> bool {
-        self.posted < self.queue - RESERVE
+        self.posted < self.max_posted - RESERVE
     }
 
-    /// A message that uses a receive of the peer was sent.
-    pub(super) fn message_sent(&mut self) {
+    /// Counts a message that was sent and uses a counted receive of the peer.
+    pub(super) fn count_message(&mut self) {
         self.messages += 1;
     }
 
-    /// Number of bytes, at most `wanted`, that the next message may have. Zero if there is little room:
-    /// otherwise every few bytes that become free would be sent at once, and messages would become ever
-    /// shorter. More becomes free, because the peer gives credit before half of its ring is withheld.
+    /// Number of bytes, at most `wanted`, that the next message may have. Zero if there is little room: otherwise
+    /// every few bytes that become free would be sent at once, and messages would become ever shorter. The room
+    /// grows again, because the peer gives credit at the latest when half of its ring has been read.
     pub(super) fn room(&self, wanted: usize) -> usize {
         if !self.may_send() || self.closed {
             return 0;
         }
         let (theirs, ours) = (u64::from(self.peer.len), self.ring.len() as u64);
-        let free = (theirs - (self.written - self.read)).min(ours - (self.tail - self.head));
-        // Not everything at once, so that the peer can read while the rest is sent.
+        let free = (theirs - (self.written - self.credited_bytes)).min(ours - (self.tail - self.head));
+        // At most a quarter per message, so that the peer can read the first part while the rest is sent.
         let quarter = (theirs.min(ours) / 4).max(1);
         if free < quarter.min(wanted as u64) {
             return 0;
         }
-        let straight = theirs - self.written % theirs;
-        // Short data is copied into the request, and uses none of this end's ring.
-        let straight = if wanted <= self.inline { straight } else { straight.min(ours - self.tail % ours) };
-        let room = free.min(straight).min(quarter);
+        // A message crosses the end of neither ring. Inline data uses only the ring of the peer.
+        let contiguous = theirs - self.written % theirs;
+        let contiguous =
+            if wanted <= self.inline { contiguous } else { contiguous.min(ours - self.tail % ours) };
+        let room = free.min(contiguous).min(quarter);
         usize::try_from(room).unwrap_or(usize::MAX).min(wanted)
     }
 
-    /// Number of contiguous bytes that fit into the ring.
+    /// Number of contiguous bytes that are free in the ring of this end.
     pub(super) fn local_room(&self) -> usize {
         let len = self.ring.len() as u64;
         let room = (len - (self.tail - self.head)).min(len - self.tail % len);
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// The request that writes the next `len` bytes into the peer's ring, for which there is
-    /// [`room`](Self::room).
-    pub(super) fn write(&mut self, len: usize, from: &mut IoSlices<'_>) -> WorkRequest {
-        let (data, used) = self.put(len, from);
+    /// Builds the request that writes the next `len` bytes into the peer's ring, for which there must be
+    /// [`room`](Self::room). Its identifier is the number of bytes that it uses in the ring of this end.
+    pub(super) fn build_write(&mut self, len: usize, from: &mut IoSlices<'_>) -> WorkRequest {
+        let (data, used) = self.take_data(len, from);
         let place = Place { tag: self.peer.ring, offset: self.written % u64::from(self.peer.len) };
         let immediate = u32::try_from(len).ok();
         WorkRequest { immediate, ..WorkRequest::new(used, Operation::Write(place), data) }
     }
 
-    /// A request of [`write`](Self::write) was posted.
-    pub(super) fn wrote(&mut self, len: usize) {
+    /// Counts `len` bytes whose request, from [`build_write`](Self::build_write), was posted.
+    pub(super) fn record_write(&mut self, len: usize) {
         self.written += len as u64;
-        self.message_sent();
+        self.count_message();
     }
 
-    pub(super) fn put(&mut self, len: usize, from: &mut IoSlices<'_>) -> (Data, u64) {
+    /// Copies the next `len` bytes of the program into the ring, or, if little data is left, into the returned
+    /// data itself. Also returns the number of bytes used in the ring.
+    pub(super) fn take_data(&mut self, len: usize, from: &mut IoSlices<'_>) -> (Data, u64) {
         if from.len() <= self.inline {
             return (Data::Inline(from.copy(len).into()), 0);
         }
         let offset = self.tail % self.ring.len() as u64;
-        self.ring.fill(usize::try_from(offset).unwrap_or_default(), len, from);
+        self.ring.copy_in(usize::try_from(offset).unwrap_or_default(), len, from);
         self.tail += len as u64;
         let sge = Sge { tag: self.ring.tag(), addr: offset, len: u32::try_from(len).unwrap_or_default() };
         (Data::Memory(Sges::from(sge)), len as u64)
     }
 }
 
-/// The receiving direction.
+/// The receiving direction of a connection. All positions and counts start with the connection, and never wrap.
 #[derive(Debug)]
 pub(super) struct Incoming {
+    /// The ring that the peer writes to.
     ring: Buffer,
-    /// Bytes that arrived, bytes that were read, and bytes that the peer was given credit for.
+    /// Number of bytes that arrived.
     arrived: u64,
+    /// Number of bytes that the program has read.
     read: u64,
-    told_read: u64,
-    /// Messages that used a receive, those that the peer was given credit for, and the number of receives.
+    /// Number of read bytes in the last credit that was sent to the peer.
+    credited_bytes: u64,
+    /// Number of messages that used a counted receive.
     received: u64,
-    told_received: u64,
-    messages: u64,
-    /// The peer sends nothing more.
+    /// Number of received messages in the last credit that was sent to the peer.
+    credited_messages: u64,
+    /// Number of counted receives: those that are not reserved for credits and the end.
+    max_messages: u64,
+    /// Whether the peer has announced the end of its data.
     ended: bool,
-    /// The program reads nothing more.
+    /// Whether the program has stopped reading. Data that arrives is then discarded.
     closed: bool,
 }
 
@@ -187,10 +208,10 @@ impl Incoming {
             ring: Buffer::new(engine, domain, options.receive_buffer as usize, rights)?,
             arrived: 0,
             read: 0,
-            told_read: 0,
+            credited_bytes: 0,
             received: 0,
-            told_received: 0,
-            messages: u64::from(options.receive_queue - RESERVE),
+            credited_messages: 0,
+            max_messages: u64::from(options.receive_queue - RESERVE),
             ended: false,
             closed: false,
         })
@@ -200,69 +221,76 @@ impl Incoming {
         self.ring.tag()
     }
 
+    /// Number of bytes that arrived and were not read yet.
     pub(super) fn available(&self) -> u64 {
         self.arrived - self.read
     }
 
-    /// Data arrived. Returns whether it is valid: not empty, and not more than the peer had room for.
-    pub(super) fn arrived(&mut self, len: u32) -> bool {
+    /// Counts data that arrived. Returns false, and counts nothing, if the peer violated the protocol: the data is
+    /// empty, comes after the end, or exceeds the credit of the peer.
+    pub(super) fn record_arrival(&mut self, len: u32) -> bool {
         let size = self.ring.len() as u64;
-        let possible = !self.ended && len > 0 && u64::from(len) <= size - (self.arrived - self.told_read);
-        if possible {
+        let valid = !self.ended && len > 0 && u64::from(len) <= size - (self.arrived - self.credited_bytes);
+        if valid {
             self.arrived += u64::from(len);
         }
-        if possible && self.closed {
+        if valid && self.closed {
             self.read = self.arrived; // discarded
         }
-        possible
+        valid
     }
 
-    /// A message that uses a receive arrived. Returns whether the peer had a receive for it.
-    pub(super) fn message_received(&mut self) -> bool {
+    /// Counts a message that used a counted receive. Returns false if that exceeds the credit of the peer.
+    pub(super) fn count_message(&mut self) -> bool {
         self.received += 1;
-        self.received - self.told_received <= self.messages
+        self.received - self.credited_messages <= self.max_messages
     }
 
-    pub(super) fn end(&mut self) -> bool {
-        !std::mem::replace(&mut self.ended, true)
+    /// Records that the peer has announced the end of its data. Returns false if it had done so before.
+    pub(super) fn set_ended(&mut self) -> bool {
+        let had_ended = std::mem::replace(&mut self.ended, true);
+        !had_ended
     }
 
-    pub(super) fn ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Stops reading.
+    /// Stops reading, and discards the data that was not read.
     pub(super) fn close(&mut self) {
         self.closed = true;
         self.read = self.arrived;
     }
 
-    /// Whether there is data to read, or the end.
+    /// Whether a read returns at once: with data, or with the end of the data.
     pub(super) fn is_readable(&self) -> bool {
         self.available() > 0 || self.ended || self.closed
     }
 
-    /// The credit that is due: as rarely as possible, but so that the peer has at least half of everything
-    /// once all data is read.
-    pub(super) fn credit_due(&mut self) -> Option<Message> {
-        let bytes = self.read - self.told_read >= (self.ring.len() as u64).div_ceil(2);
-        let messages = self.received - self.told_received >= self.messages.div_ceil(2);
-        if !bytes && !messages {
+    /// Returns the credit to send to the peer, and records it as sent. `None` if none is due. Credit is due as
+    /// rarely as possible, but such that the peer may fill at least half of the ring, and use half of the
+    /// receives, once the program has read all data.
+    pub(super) fn take_due_credit(&mut self) -> Option<Message> {
+        let bytes_due = self.read - self.credited_bytes >= (self.ring.len() as u64).div_ceil(2);
+        let messages_due = self.received - self.credited_messages >= self.max_messages.div_ceil(2);
+        if !bytes_due && !messages_due {
             return None;
         }
-        (self.told_read, self.told_received) = (self.read, self.received);
+        (self.credited_bytes, self.credited_messages) = (self.read, self.received);
         Some(Message::Credit { bytes: self.read, messages: self.received })
     }
 
-    pub(super) fn take(&mut self, to: &mut IoSlices<'_>, peek: bool) -> usize {
+    /// Copies data that arrived to the program, as much as fits, and returns the number of bytes. With `peek`, the
+    /// data stays in the ring.
+    pub(super) fn read_into(&mut self, to: &mut IoSlices<'_>, peek: bool) -> usize {
         let size = self.ring.len() as u64;
         let (mut at, mut done) = (self.read, 0);
-        let mut wanted = to.len();
-        while at < self.arrived && wanted > 0 {
-            let straight = (self.arrived - at).min(size - at % size);
-            let len = usize::try_from(straight).unwrap_or(usize::MAX).min(wanted);
-            self.ring.drain(usize::try_from(at % size).unwrap_or_default(), len, to);
-            (at, done, wanted) = (at + len as u64, done + len, wanted - len);
+        let mut left = to.len();
+        while at < self.arrived && left > 0 {
+            let contiguous = (self.arrived - at).min(size - at % size);
+            let len = usize::try_from(contiguous).unwrap_or(usize::MAX).min(left);
+            self.ring.copy_out(usize::try_from(at % size).unwrap_or_default(), len, to);
+            (at, done, left) = (at + len as u64, done + len, left - len);
         }
         if !peek {
             self.read = at;

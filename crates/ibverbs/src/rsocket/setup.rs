@@ -1,4 +1,4 @@
-//! The calls that create and connect sockets.
+//! The calls that create and connect sockets: `rsocket`, `rbind`, `rlisten`, `raccept` and `rconnect`.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::adapter::engine;
@@ -7,7 +7,7 @@ use super::socket::{Role, Socket};
 use super::state::Phase;
 use super::stream::Stream;
 use super::table::find;
-use super::wait::until;
+use super::wait::wait_until;
 use super::waiters::Timeout;
 use super::{address, close, forked};
 use crate::support::cancel::without_cancellation;
@@ -21,10 +21,11 @@ use std::sync::Arc;
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    number_or_minus_one(make(domain, kind, protocol))
+    number_or_minus_one(create_socket(domain, kind, protocol))
 }
 
-fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
+/// Creates a stream socket for IPv4 or IPv6, and returns its descriptor.
+fn create_socket(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     if forked::is_child() {
         return Err(Errno::UNSUPPORTED);
     }
@@ -41,10 +42,11 @@ fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
         (libc::SOCK_STREAM, _) => return Err(Errno(libc::EPROTONOSUPPORT)),
         _ => return Err(Errno(libc::ESOCKTNOSUPPORT)),
     }
-    engine()?;
+    engine()?; // fails now rather than in a later call
     close::close_at_exit();
-    close::sweep();
-    Ok(close::add(Socket::new(domain, kind & libc::SOCK_NONBLOCK != 0, kind & libc::SOCK_CLOEXEC != 0)?))
+    close::drop_closed();
+    let (nonblocking, close_on_exec) = (kind & libc::SOCK_NONBLOCK != 0, kind & libc::SOCK_CLOEXEC != 0);
+    Ok(close::add(Socket::new(domain, nonblocking, close_on_exec)?))
 }
 
 #[unsafe(no_mangle)]
@@ -54,12 +56,12 @@ pub unsafe extern "C" fn rbind(
     addrlen: libc::socklen_t,
 ) -> c_int {
     minus_one!(find(socket).and_then(|socket| {
-        // SAFETY: valid by the caller's contract.
+        // SAFETY: NULL, or `addrlen` bytes by the caller's contract.
         let at = unsafe { address::read(addr, addrlen, socket.family())? };
-        socket.set_role(|role| match role {
+        socket.change_role(|role| match role {
             Role::None => socket.with_descriptor(|fd| {
-                // The adapter binds sockets of its own to the same port, which this one holds until it is
-                // closed.
+                // The adapter binds sockets of its own to the same port, while this one holds the port for the
+                // program until `rclose`.
                 sockopt::set_socket_reuseaddr(fd, true)?;
                 Ok(rustix::net::bind(fd, &at)?)
             }),
@@ -75,8 +77,9 @@ pub extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
     minus_one!(find(socket).and_then(|socket| listen(&socket, backlog)))
 }
 
+/// Starts to listen, or changes the backlog of a socket that listens already.
 fn listen(socket: &Socket, backlog: usize) -> Result<(), Errno> {
-    socket.set_role(|role| match role {
+    socket.change_role(|role| match role {
         Role::Listens(listener) => {
             listener.set_backlog(backlog);
             Ok(())
@@ -90,10 +93,10 @@ fn listen(socket: &Socket, backlog: usize) -> Result<(), Errno> {
     })
 }
 
-/// The addresses that a socket listens on. An unbound socket is bound now. A socket for all IPv6 addresses
-/// also listens on all IPv4 addresses, unless the program excludes that.
+/// Returns the addresses that a socket is to listen on. Binds an unbound socket to any port first. A socket for all
+/// IPv6 addresses also listens on all IPv4 addresses, unless the program has set IPV6_V6ONLY.
 fn listening_addresses(socket: &Socket) -> Result<Vec<SocketAddr>, Errno> {
-    let both = socket.with_descriptor(|fd| {
+    let both_families = socket.with_descriptor(|fd| {
         if SocketAddr::try_from(rustix::net::getsockname(fd)?).is_ok_and(|name| name.port() == 0) {
             let any: SocketAddr = match socket.family() {
                 libc::AF_INET6 => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -104,12 +107,12 @@ fn listening_addresses(socket: &Socket) -> Result<Vec<SocketAddr>, Errno> {
         }
         Ok(socket.family() == libc::AF_INET6 && !sockopt::ipv6_v6only(fd)?)
     })?;
-    let at = socket.bound().ok_or(Errno::INVALID)?;
-    let mut all = vec![at];
-    if both && at.ip().is_unspecified() {
-        all.push((Ipv4Addr::UNSPECIFIED, at.port()).into());
+    let bound = socket.bound_address().ok_or(Errno::INVALID)?;
+    let mut addresses = vec![bound];
+    if both_families && bound.ip().is_unspecified() {
+        addresses.push((Ipv4Addr::UNSPECIFIED, bound.port()).into());
     }
-    Ok(all)
+    Ok(addresses)
 }
 
 #[unsafe(no_mangle)]
@@ -122,14 +125,14 @@ pub unsafe extern "C-unwind" fn raccept(
         Ok(socket) => socket.timeout(0),
         Err(errno) => return number_or_minus_one(Err(errno)),
     };
-    number_or_minus_one(until(socket, timeout, |socket| {
+    number_or_minus_one(wait_until(socket, timeout, |socket| {
         let Role::Listens(listener) = socket.role() else { return Err(Errno::INVALID) };
         let Some(stream) = listener.take() else { return Ok(None) };
-        let peer = stream.latest().established.as_ref().map(|established| established.peer);
-        let accepted = Socket::accepted(socket.family(), Arc::clone(&stream), listener.options());
+        let peer = stream.progressed_state().established.as_ref().map(|established| established.peer);
+        let accepted = Socket::for_accepted(socket.family(), Arc::clone(&stream), listener.options());
         let accepted = accepted.inspect_err(|_| listener.put_back(stream))?;
         if let Some(peer) = peer {
-            // SAFETY: valid by the caller's contract.
+            // SAFETY: NULL, or as many bytes as `addrlen` says, by the caller's contract.
             unsafe { address::write(peer, socket.family(), addr, addrlen) };
         }
         Ok(Some(close::add(accepted)))
@@ -142,33 +145,42 @@ pub unsafe extern "C-unwind" fn rconnect(
     addr: *const libc::sockaddr,
     addrlen: libc::socklen_t,
 ) -> c_int {
-    // SAFETY: valid by the caller's contract.
+    // SAFETY: NULL, or `addrlen` bytes by the caller's contract.
     let dial = |socket: Arc<Socket>| unsafe {
         let to = address::read(addr, addrlen, socket.family())?;
-        Ok((begin(&socket, to)?, socket.timeout(0)))
+        Ok((start_connecting(&socket, to)?, socket.timeout(0)))
     };
-    let begun = without_cancellation(|| find(socket).and_then(dial));
-    let connected = match begun {
-        // However fast it is: programs expect poll to report it.
-        Ok((true, Timeout::DontWait)) => Err(Errno(libc::EINPROGRESS)),
-        Ok((_, timeout)) => until(socket, timeout, connected),
+    let dialled = without_cancellation(|| find(socket).and_then(dial));
+    let connected = match dialled {
+        // Even if the connection is established already: programs expect that poll reports it.
+        Ok((Dialled::Now, Timeout::DontWait)) => Err(Errno(libc::EINPROGRESS)),
+        Ok((_, timeout)) => wait_until(socket, timeout, check_connected),
         Err(errno) => Err(errno),
     };
     minus_one!(connected)
 }
 
-/// Starts to connect. Returns false if that happened before.
-fn begin(socket: &Socket, to: SocketAddr) -> Result<bool, Errno> {
-    let from = socket.bound();
-    socket.set_role(|role| {
+/// When the connection of a socket was started.
+#[derive(Clone, Copy, Debug)]
+enum Dialled {
+    /// By this call.
+    Now,
+    /// By an earlier call on a nonblocking socket, which did not report success.
+    Before,
+}
+
+/// Starts to connect a socket, unless an earlier call has done so and the connection is established.
+fn start_connecting(socket: &Socket, to: SocketAddr) -> Result<Dialled, Errno> {
+    let from = socket.bound_address();
+    socket.change_role(|role| {
         match role {
             Role::Listens(_) => return Err(Errno(libc::EOPNOTSUPP)),
             Role::Connects(stream) => {
-                let state = stream.latest();
+                let state = stream.progressed_state();
                 match state.phase {
                     Phase::Connecting => return Err(Errno(libc::EALREADY)),
-                    Phase::Connected if !state.announced => return Ok(false),
-                    Phase::Over if state.failed => {} // may be tried again
+                    Phase::Connected if !state.reported_connected => return Ok(Dialled::Before),
+                    Phase::Over if state.failed => {} // the program may try again
                     _ => return Err(Errno(libc::EISCONN)),
                 }
             }
@@ -179,17 +191,19 @@ fn begin(socket: &Socket, to: SocketAddr) -> Result<bool, Errno> {
         let dial = ConnectOptions { from, private_data: stream.hello(), ..ConnectOptions::default() };
         engine()?.connect(stream.pair(), to, &dial).map_err(|error| Errno::from(&error))?;
         *role = Role::Connects(stream);
-        Ok(true)
+        Ok(Dialled::Now)
     })
 }
 
-fn connected(socket: &Socket) -> Result<Option<()>, Errno> {
+/// Returns whether the connection is established, `None` if the caller has to wait, or the error with which it
+/// failed.
+fn check_connected(socket: &Socket) -> Result<Option<()>, Errno> {
     let stream = socket.stream()?;
-    let mut state = stream.latest();
+    let mut state = stream.progressed_state();
     match state.phase {
         Phase::Connecting => Ok(None),
         Phase::Connected => {
-            state.announced = true;
+            state.reported_connected = true;
             Ok(Some(()))
         }
         Phase::Over => Err(state.error.take().unwrap_or(Errno(libc::ECONNABORTED))),

@@ -1,4 +1,4 @@
-//! A socket of the program: its descriptor, its options, and its role.
+//! A socket over RDMA: its descriptor, its options, and its role.
 
 use super::listen::Listener;
 use super::options::Options;
@@ -16,15 +16,18 @@ use std::sync::{Arc, Mutex};
 /// A socket.
 #[derive(Debug)]
 pub(super) struct Socket {
-    /// A TCP socket that is never connected. It reserves the number for the program, holds the port that it
-    /// is bound to, and stores options without effect. The program may have closed it with close(2), so only
-    /// `rclose` closes it.
+    /// A TCP socket that is never connected. It reserves the number for the program, holds the port that the
+    /// program bound, and stores options that have no effect. `None` after `rclose`. The program may have closed the
+    /// descriptor with close(2) and the number may be reused, so it is closed only when `rclose` is called.
     descriptor: Mutex<Option<OwnedFd>>,
+    /// Number of the descriptor.
     fd: RawFd,
+    /// Address family: AF_INET or AF_INET6.
     family: c_int,
     nonblocking: AtomicBool,
     options: Arc<Mutex<Options>>,
     role: Mutex<Role>,
+    /// Threads that wait for this socket.
     waiters: Arc<Waiters>,
 }
 
@@ -42,16 +45,17 @@ impl Socket {
     /// Creates a socket.
     pub(super) fn new(family: c_int, nonblocking: bool, close_on_exec: bool) -> Result<Self, Errno> {
         let waiters = Arc::default();
-        Self::with(family, nonblocking, close_on_exec, Role::None, Options::defaults(), waiters)
+        Self::with_role(family, nonblocking, close_on_exec, Role::None, Options::defaults(), waiters)
     }
 
-    /// Creates a socket for a connection that was accepted.
-    pub(super) fn accepted(family: c_int, stream: Arc<Stream>, options: Options) -> Result<Self, Errno> {
+    /// Creates a socket for a connection that was accepted. As with accept(2), it is blocking and not close-on-exec.
+    pub(super) fn for_accepted(family: c_int, stream: Arc<Stream>, options: Options) -> Result<Self, Errno> {
         let waiters = Arc::clone(stream.waiters());
-        Self::with(family, false, false, Role::Connects(stream), options, waiters)
+        let (nonblocking, close_on_exec) = (false, false);
+        Self::with_role(family, nonblocking, close_on_exec, Role::Connects(stream), options, waiters)
     }
 
-    fn with(
+    fn with_role(
         family: c_int,
         nonblocking: bool,
         close_on_exec: bool,
@@ -97,22 +101,25 @@ impl Socket {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
 
-    /// How long a call with these flags may wait.
+    /// How long a call with these flags (`MSG_DONTWAIT`) may wait.
     pub(super) fn timeout(&self, flags: c_int) -> Timeout {
-        let at_once = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
-        if at_once { Timeout::DontWait } else { Timeout::Never }
+        let dont_wait = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
+        if dont_wait { Timeout::DontWait } else { Timeout::Never }
     }
 
     pub(super) fn role(&self) -> Role {
         lock(&self.role).clone()
     }
 
-    /// Changes the role.
-    pub(super) fn set_role<T>(&self, change: impl FnOnce(&mut Role) -> Result<T, Errno>) -> Result<T, Errno> {
+    /// Calls `change` with the role, which is locked meanwhile.
+    pub(super) fn change_role<T>(
+        &self,
+        change: impl FnOnce(&mut Role) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         change(&mut lock(&self.role))
     }
 
-    /// Its connection, which may not be established yet.
+    /// The connection of the socket, which may not be established yet. ENOTCONN if there is none.
     pub(super) fn stream(&self) -> Result<Arc<Stream>, Errno> {
         match &*lock(&self.role) {
             Role::Connects(stream) => Ok(Arc::clone(stream)),
@@ -120,16 +127,16 @@ impl Socket {
         }
     }
 
-    /// Calls `with` with the descriptor.
+    /// Calls `call` with the descriptor, which is not closed meanwhile. EBADF after `rclose`.
     pub(super) fn with_descriptor<T>(
         &self,
-        with: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
+        call: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        lock(&self.descriptor).as_ref().map_or(Err(Errno(libc::EBADF)), |fd| with(fd.as_fd()))
+        lock(&self.descriptor).as_ref().map_or(Err(Errno(libc::EBADF)), |fd| call(fd.as_fd()))
     }
 
-    /// The address that it is bound to.
-    pub(super) fn bound(&self) -> Option<SocketAddr> {
+    /// The address that the socket is bound to. `None` if it is not bound.
+    pub(super) fn bound_address(&self) -> Option<SocketAddr> {
         let name = self.with_descriptor(|fd| Ok(rustix::net::getsockname(fd)?)).ok()?;
         SocketAddr::try_from(name).ok().filter(|name| name.port() != 0)
     }
@@ -139,19 +146,20 @@ impl Socket {
         drop(lock(&self.descriptor).take());
     }
 
-    /// Leaves the descriptor open: the program has closed it, and the number was reused.
+    /// Forgets the descriptor without closing it, because the program has closed it with close(2) and the number was
+    /// reused.
     pub(super) fn forget_descriptor(&self) {
         if let Some(fd) = lock(&self.descriptor).take() {
             let _ = fd.into_raw_fd();
         }
     }
 
-    /// A number that every change of the connection increments.
+    /// Number of changes of the connection so far, for [`may_have_changed`](Self::may_have_changed).
     pub(super) fn version(&self) -> u64 {
         self.stream().map_or(0, |stream| stream.version())
     }
 
-    /// Makes progress. Returns whether something may have changed since that version.
+    /// Reads the TCP socket of the connection. Returns whether the socket may have changed since `version`.
     pub(super) fn may_have_changed(&self, version: u64) -> bool {
         match self.role() {
             Role::Connects(stream) => stream.may_have_changed(version),
@@ -160,22 +168,23 @@ impl Socket {
         }
     }
 
-    /// Has the next change wake the waiters. Returns true if it may have happened already.
+    /// Arms the connection, so that its next change wakes the waiters. Returns true if it may have changed already.
     pub(super) fn arm(&self) -> bool {
         match self.role() {
             Role::Connects(stream) => stream.arm(),
+            // A new connection always wakes the waiters of a listening socket.
             Role::None | Role::Listens(_) => false,
         }
     }
 
-    /// The events of poll that are ready, of those that are wanted.
-    pub(super) fn readiness(&self, wanted: c_short) -> c_short {
+    /// The events of poll(2) that hold, of those that are requested. POLLERR and POLLHUP count as requested.
+    pub(super) fn readiness(&self, requested: c_short) -> c_short {
         let all = match self.role() {
             Role::None => libc::POLLOUT | libc::POLLWRNORM | libc::POLLHUP,
             Role::Listens(listener) if listener.is_ready() => libc::POLLIN | libc::POLLRDNORM,
             Role::Listens(_) => 0,
-            Role::Connects(stream) => stream.readiness(wanted),
+            Role::Connects(stream) => stream.readiness(requested),
         };
-        all & (wanted | libc::POLLERR | libc::POLLHUP)
+        all & (requested | libc::POLLERR | libc::POLLHUP)
     }
 }

@@ -1,8 +1,9 @@
-//! A connection: its queue pair, its rings, what each end may send, and how it ends.
+//! A connection between two sockets: its queue pair, its completion queue, and the progress that calls make on it.
+//! How bytes are sent and received is in `transfer.rs`.
 
 use super::adapter::engine;
 use super::options::{Options, RESERVE};
-use super::state::{Phase, State, place};
+use super::state::{Phase, State, slot_offset};
 use super::waiters::{Waiters, WakeWaiters};
 use super::wire::{Hello, MESSAGE, Message};
 use crate::support::errno::Errno;
@@ -21,59 +22,65 @@ use std::ffi::c_short;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// Maximum number of completions to take at once.
-const BATCH: usize = 64;
+/// Maximum number of completions to poll at once.
+const MAX_BATCH: usize = 64;
 
 /// A connection, from the moment it is started.
 #[derive(Debug)]
 pub(super) struct Stream {
     pair: Arc<QueuePair>,
+    /// Gets the completions of both directions.
     cq: Arc<CompletionQueue>,
+    /// Wakes the waiters when the completion queue is armed and gets a completion.
     handler: Arc<CompletionHandler>,
     events: Arc<Events>,
+    /// Threads that wait for this connection.
     waiters: Arc<Waiters>,
+    /// Protection domain of the rings and mappings of this connection.
     domain: Domain,
+    /// The hello that this end sends.
     hello: Hello,
     state: Mutex<State>,
-    /// Incremented by every change from outside.
+    /// Number of changes by connection events and completions. Threads that spin compare it.
     version: AtomicU64,
 }
 
-/// Receives connection events, on the threads of lanes or on one that polls. It only records them.
+/// Receives the connection events of a queue pair, on lanes or on a thread that polls. It only records them:
+/// [`Stream::make_progress`] applies them to the state.
 #[derive(Debug)]
 struct Events {
     pending: Mutex<VecDeque<ConnectionEventKind>>,
     waiters: Arc<Waiters>,
-    /// The listening socket that accepted it.
+    /// The listening socket that accepted the connection. `None` if this end dialled.
     acceptor: Option<Weak<dyn Acceptor>>,
 }
 
-/// Accepts connections, and follows them until they are established.
+/// A listening socket, which follows the connections that it accepts until they are established.
 pub(super) trait Acceptor: Send + Sync + std::fmt::Debug {
-    /// Something happened to the connection of a queue pair.
-    fn connection_changed(&self, qp: u32, what: &ConnectionEventKind);
+    /// Handles an event of an accepted connection, which has this queue pair.
+    fn on_connection_event(&self, qp: u32, event: &ConnectionEventKind);
 }
 
 impl EventSink<ConnectionEvent> for Events {
     fn send(&self, event: ConnectionEvent) {
-        let what = event.kind.clone();
-        lock(&self.pending).push_back(event.kind);
+        // Recorded first, so that the event is there when the acceptor wakes a thread for this connection.
+        lock(&self.pending).push_back(event.kind.clone());
         if let Some(acceptor) = self.acceptor.as_ref().and_then(Weak::upgrade) {
-            acceptor.connection_changed(event.qp, &what);
+            acceptor.on_connection_event(event.qp, &event.kind);
         }
-        self.waiters.wake();
+        self.waiters.wake_all();
     }
 }
 
 impl Stream {
-    /// Creates a queue pair with its rings, not connected yet.
+    /// Creates a queue pair with its rings and posts its receives. The connection is not started yet.
     pub(super) fn new(
         options: &Options,
         waiters: &Arc<Waiters>,
         acceptor: Option<Weak<dyn Acceptor>>,
     ) -> Result<Arc<Self>, Errno> {
         let engine = engine()?;
-        // A domain for each connection, so that no other peer reaches its memory.
+        // A domain for each connection, so that no other peer can access its memory.
         let domain = engine.device().allocate_domain();
         let depths = options.send_queue as usize + options.receive_queue as usize;
         let cq = engine.create_cq(depths)?;
@@ -84,17 +91,18 @@ impl Stream {
             send_depth: options.send_queue as usize,
             receives: Receives::Own(options.receive_queue as usize),
             max_sges: 1,
-            // The peer has room for everything that is sent, so its acknowledgement would add nothing.
+            // Credit ensures that the peer has room for everything that is sent, so its acknowledgement adds
+            // nothing.
             completes: Completes::WhenSent,
             rights: Rights::REMOTE_WRITE,
             ..QueuePairAttributes::new(domain, &cq)
         };
-        let watcher = Some(Arc::<Events>::clone(&events) as _);
-        let watched = QueuePairOptions { events: watcher, ..QueuePairOptions::default() };
-        let pair = engine.create_qp_with(attributes, watched)?;
+        let sink = Some(Arc::<Events>::clone(&events) as _);
+        let with_events = QueuePairOptions { events: sink, ..QueuePairOptions::default() };
+        let pair = engine.create_qp_with(attributes, with_events)?;
         let state = State::new(engine, domain, options)?;
         for slot in 0..options.receive_queue {
-            pair.qp().post_receive(state.receive(slot.into()))?;
+            pair.qp().post_receive(state.receive_request(slot.into()))?;
         }
         let hello = Hello {
             ring: state.incoming.tag(),
@@ -128,43 +136,45 @@ impl Stream {
         self.domain
     }
 
-    /// The private data for the connection.
+    /// The private data that this end sends to establish the connection.
     pub(super) fn hello(&self) -> Vec<u8> {
         self.hello.to_bytes()
     }
 
-    /// The state, without making progress.
+    /// Locks the state, without making progress.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// The state, after taking completions that are already there.
-    pub(super) fn current(&self) -> MutexGuard<'_, State> {
+    /// Locks the state, and applies completions that are in the queue already. Does not read the TCP socket, except
+    /// while the connection is being established.
+    pub(super) fn polled_state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state();
         if state.phase == Phase::Connecting {
-            self.refresh(&mut state);
+            self.make_progress(&mut state);
         } else if !self.cq.cq().is_empty() {
-            self.take_completions(&mut state, false);
+            self.apply_completions(&mut state, Poll::QueueOnly);
         }
         state
     }
 
-    /// The state, after making progress.
-    pub(super) fn latest(&self) -> MutexGuard<'_, State> {
+    /// Locks the state, and makes progress.
+    pub(super) fn progressed_state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state();
-        self.refresh(&mut state);
+        self.make_progress(&mut state);
         state
     }
 
-    /// Makes progress: takes everything that the TCP socket has.
-    pub(super) fn refresh(&self, state: &mut State) {
-        // Everything before the end is in the completion queue when the end is reported.
+    /// Makes progress: reads the TCP socket, and applies all completions and connection events to the state.
+    pub(super) fn make_progress(&self, state: &mut State) {
+        // Taken before the completions are polled: when the end of the connection is reported, all completions
+        // before the end are in the queue.
         let pending = std::mem::take(&mut *lock(&self.events.pending));
         let any = !pending.is_empty();
         let mut end = None;
-        for what in pending {
-            match what {
-                ConnectionEventKind::Connected(established) => self.connected(state, established),
+        for event in pending {
+            match event {
+                ConnectionEventKind::Connected(established) => self.on_connected(state, established),
                 ConnectionEventKind::Failed(error) => {
                     (state.failed, state.error) = (true, Some(Errno::from(&*error)));
                     state.phase = Phase::Over;
@@ -173,41 +183,45 @@ impl Stream {
                 _ => {}
             }
         }
-        self.take_completions(state, true);
+        self.apply_completions(state, Poll::SocketAndQueue);
         if let Some(error) = end {
-            self.ended(state, &error);
+            self.on_ended(state, &error);
         }
         if any {
-            self.changed();
+            self.notify_change();
         }
-        if state.mappings.any() {
-            // The program may now watch its memory without making calls, so the lanes take over at once.
+        if state.mappings.is_any_writable() {
+            // The program may watch its memory without making calls, so a lane must serve the socket. Arming hands
+            // it to the lane at once.
             let _ = self.cq.arm(Arm::Next);
         }
     }
 
-    fn changed(&self) {
+    /// Increments the version, and wakes the other threads that wait for this connection.
+    fn notify_change(&self) {
         self.version.fetch_add(1, Ordering::SeqCst);
         self.waiters.wake_others();
     }
 
+    /// Number of changes so far, for [`may_have_changed`](Self::may_have_changed).
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::SeqCst)
     }
 
-    /// Makes progress. Returns whether something may have changed since that version.
+    /// Reads the TCP socket. Returns whether the state may have changed since `version`, or would change if
+    /// completions and events were applied.
     pub(super) fn may_have_changed(&self, version: u64) -> bool {
         self.cq.progress();
         self.version() != version || !self.cq.cq().is_empty() || !lock(&self.events.pending).is_empty()
     }
 
-    fn connected(&self, state: &mut State, established: Arc<Established>) {
+    /// Updates the state after the connection was established. Ends the connection if the peer is not an rsocket.
+    fn on_connected(&self, state: &mut State, established: Arc<Established>) {
         if let Some(hello) = Hello::from_bytes(&established.private_data) {
-            state.out.connected(&hello);
-            state.mappings.connected(&hello);
+            state.out.set_peer(&hello);
+            state.mappings.set_peer(&hello);
             (state.phase, state.established) = (Phase::Connected, Some(established));
         } else {
-            // Whatever answered, it is not an rsocket.
             tracing::warn!(peer = %established.peer, "the peer is not an rsocket of Ironwarp");
             (state.failed, state.error) = (true, Some(Errno(libc::ECONNREFUSED)));
             state.phase = Phase::Over;
@@ -215,10 +229,11 @@ impl Stream {
         }
     }
 
-    fn ended(&self, state: &mut State, error: &QpError) {
+    /// Updates the state after the connection has ended. The end is an error unless the peer had announced the end
+    /// of its data, or this end has disconnected.
+    fn on_ended(&self, state: &mut State, error: &QpError) {
         state.phase = Phase::Over;
-        // After the end of its data, the peer has closed properly.
-        if state.incoming.ended() || matches!(error, QpError::Disconnected) {
+        if state.incoming.has_ended() || matches!(error, QpError::Disconnected) {
             return;
         }
         tracing::info!(qp = self.pair.id(), "the connection of an rsocket ended: {error}");
@@ -230,111 +245,128 @@ impl Stream {
         });
     }
 
-    /// The peer violated the protocol of `wire`.
-    fn violated(&self, state: &mut State) {
+    /// Ends the connection with EPROTO, because the peer violated the protocol of `wire`.
+    fn abort_for_violation(&self, state: &mut State) {
         tracing::warn!(qp = self.pair.id(), "closed an rsocket: the peer violated the protocol");
         state.error.get_or_insert(Errno(libc::EPROTO));
         state.phase = Phase::Over;
         self.pair.disconnect();
     }
 
-    /// Takes completions. With `all`, makes progress first.
-    fn take_completions(&self, state: &mut State, all: bool) {
+    /// Polls all completions and applies them to the state. Then gives the peer credit, if it is due.
+    fn apply_completions(&self, state: &mut State, poll: Poll) {
         let mut any = false;
         loop {
             let mut batch = Vec::new();
-            let polled = match all {
-                true => self.cq.poll(BATCH, |completion| batch.push(completion)),
-                false => self.cq.cq().poll(BATCH, |completion| batch.push(completion)),
+            let polled = match poll {
+                Poll::SocketAndQueue => self.cq.poll(MAX_BATCH, |completion| batch.push(completion)),
+                Poll::QueueOnly => self.cq.cq().poll(MAX_BATCH, |completion| batch.push(completion)),
             };
             if batch.is_empty() {
+                // An overrun. The queue has an entry for every request, so that a correct peer cannot cause one.
                 if polled.is_err() {
-                    self.violated(state);
+                    self.abort_for_violation(state);
                 }
                 break;
             }
             any = true;
             for completion in batch {
-                self.completed(state, &completion);
+                self.apply_completion(state, &completion);
             }
         }
         if any {
             self.give_credit(state);
-            self.changed();
+            self.notify_change();
         }
     }
 
-    fn completed(&self, state: &mut State, completion: &Completion) {
+    /// Applies a completion: a control message, data that arrived, or a request of this end that was sent.
+    fn apply_completion(&self, state: &mut State, completion: &Completion) {
         let slot = completion.wr_id;
         match completion.opcode {
             Opcode::Receive | Opcode::ReceiveWrite if completion.status != Status::Success => {}
             Opcode::Receive => {
                 let message = (completion.byte_len as usize == MESSAGE)
-                    .then(|| state.slots.read::<MESSAGE>(place(slot)))
+                    .then(|| state.slots.read::<MESSAGE>(slot_offset(slot)))
                     .and_then(Message::from_bytes);
-                let counts = matches!(message, Some(Message::Mapped { .. } | Message::Unmapped { .. }));
+                let is_counted = matches!(message, Some(Message::Mapped { .. } | Message::Unmapped { .. }));
                 match message {
-                    Some(message) if state.apply(message) => self.receive_again(state, slot, counts),
-                    _ => self.violated(state),
+                    Some(message) if state.apply(message) => self.repost_receive(state, slot, is_counted),
+                    _ => self.abort_for_violation(state),
                 }
             }
             Opcode::ReceiveWrite => match completion.immediate {
-                Some(len) if len == completion.byte_len && state.incoming.arrived(len) => {
-                    self.receive_again(state, slot, true);
+                Some(len) if len == completion.byte_len && state.incoming.record_arrival(len) => {
+                    self.repost_receive(state, slot, true);
                 }
-                _ => self.violated(state),
+                _ => self.abort_for_violation(state),
             },
-            // The buffer is free again, even if the request failed.
-            _ => state.out.sent(completion.wr_id),
+            // A request of this end, whose identifier is the number of bytes that it used in the send ring. They
+            // are free again, even if the request failed.
+            _ => state.out.record_completion(completion.wr_id),
         }
     }
 
-    fn receive_again(&self, state: &mut State, slot: u64, counts: bool) {
-        if counts && !state.incoming.message_received() {
-            return self.violated(state);
+    /// Posts the receive of a slot again, after a message has used it. Ends the connection if the message is
+    /// counted and exceeds the credit of the peer.
+    fn repost_receive(&self, state: &mut State, slot: u64, is_counted: bool) {
+        if is_counted && !state.incoming.count_message() {
+            return self.abort_for_violation(state);
         }
-        // Refused only after the connection has ended.
-        let _ = self.pair.qp().post_receive(state.receive(slot));
+        // Fails only after the connection has ended.
+        let _ = self.pair.qp().post_receive(state.receive_request(slot));
     }
 
-    /// Gives the peer credit, if it is due.
+    /// Sends the peer a credit, if one is due.
     pub(super) fn give_credit(&self, state: &mut State) {
         if state.phase == Phase::Connected
             && state.out.may_send_control()
-            && let Some(credit) = state.incoming.credit_due()
+            && let Some(credit) = state.incoming.take_due_credit()
         {
             let _ = self.send_control(state, credit);
         }
     }
 
-    /// Sends a control message. The caller has checked that there is room for it.
+    /// Sends a control message. The caller must have checked that the send queue has room for it.
     pub(super) fn send_control(&self, state: &mut State, message: Message) -> Result<(), Errno> {
         let data = Data::Inline(message.to_bytes().as_slice().into());
         self.post(state, WorkRequest::new(0, Operation::Send { invalidate: None }, data))
     }
 
-    /// Posts a request, whose identifier is the number of bytes that it uses in the send ring.
+    /// Posts a request, whose identifier must be the number of bytes that it uses in the send ring. Fails with EPIPE
+    /// if the connection has ended.
     pub(super) fn post(&self, state: &mut State, request: WorkRequest) -> Result<(), Errno> {
         match self.pair.post_send(vec![request]) {
             Ok(()) => {
-                state.out.posted();
+                state.out.record_post();
                 Ok(())
             }
-            // The connection has ended, and the next call finds out why.
+            // The next progress finds out why the connection has ended.
             Err(_) => Err(Errno(libc::EPIPE)),
         }
     }
 
-    /// Has the next change wake the waiters. Returns true if it may have happened already.
+    /// Arms the completion queue, so that the next completion wakes the waiters. Returns true if a completion may
+    /// have arrived already: then the caller must check the state again.
     pub(super) fn arm(&self) -> bool {
-        while self.handler.try_next().is_some() {}
+        while self.handler.try_next().is_some() {} // events of earlier completions
         self.cq.arm(Arm::Next)
     }
 
-    /// The events of poll that are ready.
-    pub(super) fn readiness(&self, wanted: c_short) -> c_short {
-        let asked = wanted & (libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM);
-        let ready = self.current().readiness();
-        if asked & !ready == 0 && asked != 0 { ready } else { self.latest().readiness() }
+    /// The events of poll(2) that hold for the connection. Makes progress only if not all of the requested events
+    /// hold already.
+    pub(super) fn readiness(&self, requested: c_short) -> c_short {
+        let requested = requested & (libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM);
+        let ready = self.polled_state().readiness();
+        let all_hold = requested != 0 && requested & !ready == 0;
+        if all_hold { ready } else { self.progressed_state().readiness() }
     }
+}
+
+/// Where to look for completions.
+#[derive(Clone, Copy, Debug)]
+enum Poll {
+    /// Read the TCP socket first, which may add completions to the queue.
+    SocketAndQueue,
+    QueueOnly,
 }

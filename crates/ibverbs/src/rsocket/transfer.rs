@@ -1,4 +1,4 @@
-//! Sending and receiving data through the rings.
+//! Sends and receives data through the rings of a connection.
 
 use super::buffer::IoSlices;
 use super::state::{Phase, State};
@@ -9,62 +9,66 @@ use ironwarp_rnic::queue::{Operation, WorkRequest};
 use ironwarp_wire::Place;
 
 impl Stream {
-    /// Sends as much as there is room for. What was not sent, also because of an error, is left in `from`.
+    /// Sends as much data as there is room for. Data that is not sent stays in `from`.
     pub(super) fn send(&self, from: &mut IoSlices<'_>) -> Result<(), Errno> {
-        let mut state = self.current();
-        let mut looked = false;
+        let mut state = self.polled_state();
+        let mut made_progress = false;
         loop {
-            state.may_send()?;
+            state.check_may_send()?;
             let len = state.out.room(from.len());
             if len > 0 {
-                self.write(&mut state, len, from)?;
-            } else if looked || from.len() == 0 {
+                self.send_message(&mut state, len, from)?;
+            } else if made_progress || from.len() == 0 {
                 return Ok(());
             } else {
-                self.refresh(&mut state);
-                looked = true;
+                // Progress may bring credit. It costs system calls, so it is made once, and only if needed.
+                self.make_progress(&mut state);
+                made_progress = true;
             }
         }
     }
 
-    fn write(&self, state: &mut State, len: usize, from: &mut IoSlices<'_>) -> Result<(), Errno> {
-        let request = state.out.write(len, from);
+    /// Sends the next `len` bytes as one message, for which the rings must have room.
+    fn send_message(&self, state: &mut State, len: usize, from: &mut IoSlices<'_>) -> Result<(), Errno> {
+        let request = state.out.build_write(len, from);
         self.post(state, request)?;
-        state.out.wrote(len);
+        state.out.record_write(len);
         Ok(())
     }
 
-    /// Writes to mapped memory of the peer, as much as there is room for. Returns the number of bytes.
+    /// Writes at most `len` bytes to mapped memory of the peer, as much as there is room for. Returns the number of
+    /// bytes.
     pub(super) fn write_to(&self, place: Place, len: usize, from: &mut IoSlices<'_>) -> Result<usize, Errno> {
-        let mut state = self.current();
-        state.may_send()?;
+        let mut state = self.polled_state();
+        state.check_may_send()?;
         if !state.out.may_post() || state.out.local_room() == 0 {
-            self.refresh(&mut state);
-            state.may_send()?;
+            self.make_progress(&mut state);
+            state.check_may_send()?;
         }
         if !state.out.may_post() {
             return Ok(0);
         }
         let len = len.min(state.out.local_room());
         if len > 0 {
-            let (data, used) = state.out.put(len, from);
+            let (data, used) = state.out.take_data(len, from);
             self.post(&mut state, WorkRequest::new(used, Operation::Write(place), data))?;
         }
         Ok(len)
     }
 
-    /// Receives the data that is there. Returns `None` if there is neither data nor the end.
+    /// Copies data that has arrived to the program, and returns the number of bytes. Returns zero at the end of the
+    /// data or if `to` is empty, and `None` if the caller has to wait. With `peek`, the data stays in the ring.
     pub(super) fn receive(&self, to: &mut IoSlices<'_>, peek: bool) -> Result<Option<usize>, Errno> {
-        let mut state = self.current();
+        let mut state = self.polled_state();
         if state.incoming.available() == 0 {
-            self.refresh(&mut state);
+            self.make_progress(&mut state);
         }
-        let taken = state.incoming.take(to, peek);
-        if taken > 0 {
+        let len = state.incoming.read_into(to, peek);
+        if len > 0 {
             if !peek {
                 self.give_credit(&mut state);
             }
-            return Ok(Some(taken));
+            return Ok(Some(len));
         }
         if let Some(error) = state.error.take() {
             return Err(error);
@@ -77,8 +81,8 @@ impl Stream {
         }
     }
 
-    /// Tells the peer that nothing more is sent.
-    pub(super) fn finish(&self, state: &mut State) {
+    /// Stops sending, and announces the end of the data to the peer. Does nothing if that happened before.
+    pub(super) fn send_end(&self, state: &mut State) {
         if state.out.close() && state.phase == Phase::Connected {
             let _ = self.send_control(state, Message::End);
         }

@@ -1,4 +1,4 @@
-//! Waiting until a socket is ready.
+//! Waits until a call on a socket can return: polls for a while, then sleeps until the socket changes.
 
 use super::socket::Socket;
 use super::table::find;
@@ -8,82 +8,85 @@ use crate::support::errno::Errno;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
-/// Tries `step` on the socket of a descriptor until it has a result. EAGAIN if that would take longer than
-/// the timeout, EINTR after a signal. Neither the step nor the result may have a destructor, because the
-/// thread may be cancelled here.
-pub(super) fn until<T: Copy>(
+/// Calls `step` with the socket of a descriptor until it returns a result, and sleeps in between. Fails with EAGAIN
+/// at the timeout, and with EINTR after a signal. Neither `step` nor the result may have a destructor, because the
+/// thread may be cancelled while it sleeps.
+pub(super) fn wait_until<T: Copy>(
     fd: RawFd,
     timeout: Timeout,
     mut step: impl FnMut(&Socket) -> Result<Option<T>, Errno>,
 ) -> Result<T, Errno> {
-    let mut waiting = false;
+    let mut has_slept = false;
     loop {
-        let waker = match without_cancellation(|| look(fd, timeout, waiting, &mut step))? {
-            Look::Done(result) => return Ok(result),
-            Look::Wait(waker) => waker,
+        let waker = match without_cancellation(|| try_or_register(fd, timeout, has_slept, &mut step))? {
+            Outcome::Done(result) => return Ok(result),
+            Outcome::MustSleep(waker) => waker,
         };
         let mut poll = libc::pollfd { fd: waker, events: libc::POLLIN, revents: 0 };
         if let Err(errno) = sleep(&raw mut poll, 1, timeout.deadline()) {
-            leave(fd);
+            unregister(fd);
             return Err(errno);
         }
-        waiting = true;
+        has_slept = true;
     }
 }
 
-enum Look<T> {
+/// Outcome of [`try_or_register`].
+enum Outcome<T> {
     Done(T),
-    /// Wait until this descriptor is readable.
-    Wait(RawFd),
+    /// The thread is registered as a waiter, and must sleep until this descriptor is readable.
+    MustSleep(RawFd),
 }
 
-/// Tries `step`, and registers the thread as a waiter if there is no result. A thread that has slept
-/// (`waiting`) does not spin: more rarely follows soon.
-fn look<T>(
+/// Calls `step`. If it has no result, spins for a while, then registers the thread as a waiter. A thread that has
+/// slept is registered already and does not spin, because more data rarely follows soon.
+fn try_or_register<T>(
     fd: RawFd,
     timeout: Timeout,
-    waiting: bool,
+    has_slept: bool,
     step: &mut impl FnMut(&Socket) -> Result<Option<T>, Errno>,
-) -> Result<Look<T>, Errno> {
+) -> Result<Outcome<T>, Errno> {
     let socket = find(fd)?;
-    let first = step(&socket).transpose();
-    if first.is_some() || timeout == Timeout::DontWait {
-        if waiting {
-            socket.waiters().remove(&Waker::mine()?);
+    let result = step(&socket).transpose();
+    if result.is_some() || timeout == Timeout::DontWait {
+        if has_slept {
+            socket.waiters().remove(&Waker::of_this_thread()?);
         }
-        return first.unwrap_or(Err(Errno(libc::EAGAIN))).map(Look::Done);
+        return result.unwrap_or(Err(Errno(libc::EAGAIN))).map(Outcome::Done);
     }
-    if !waiting && let Some(result) = spin(&socket, step) {
-        return result.map(Look::Done);
+    if !has_slept && let Some(result) = spin(&socket, step) {
+        return result.map(Outcome::Done);
     }
-    let waker = Waker::mine()?;
+    let waker = Waker::of_this_thread()?;
     if timeout.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
         socket.waiters().remove(&waker);
         return Err(Errno(libc::EAGAIN));
     }
     loop {
         waker.clear();
-        // Register first, then look: whatever happens after the look wakes this thread.
+        // Registered before the last try: any change after that try wakes this thread.
         socket.waiters().add(&waker);
         if let Some(result) = step(&socket).transpose() {
             socket.waiters().remove(&waker);
-            return result.map(Look::Done);
+            return result.map(Outcome::Done);
         }
-        if !socket.arm() {
-            return Ok(Look::Wait(waker.fd()));
+        let may_have_changed = socket.arm();
+        if !may_have_changed {
+            return Ok(Outcome::MustSleep(waker.fd()));
         }
     }
 }
 
-/// Polls for a while before sleeping, unless other threads sleep, which are woken in time. Nothing is locked
-/// in between, so that other threads make progress.
+/// Polls the socket for [`SPIN`], and calls `step` whenever the socket may have changed. Returns `None` after that
+/// time, or as soon as another thread is registered as a waiter: a spinning thread takes the socket from the lane,
+/// which is to wake that waiter. No lock is held between two calls of `step`, so that other threads make progress.
 fn spin<T>(
     socket: &Socket,
     step: &mut impl FnMut(&Socket) -> Result<Option<T>, Errno>,
 ) -> Option<Result<T, Errno>> {
     let begin = Instant::now();
     let mut version = socket.version();
-    while !socket.waiters().any() && begin.elapsed() < SPIN {
+    while !socket.waiters().has_any() && begin.elapsed() < SPIN {
         if socket.may_have_changed(version) {
             version = socket.version();
             if let Some(result) = step(socket).transpose() {
@@ -94,8 +97,9 @@ fn spin<T>(
     None
 }
 
-fn leave(fd: RawFd) {
-    if let (Ok(socket), Ok(waker)) = (find(fd), Waker::mine()) {
+/// Unregisters this thread as a waiter of the socket of a descriptor.
+fn unregister(fd: RawFd) {
+    if let (Ok(socket), Ok(waker)) = (find(fd), Waker::of_this_thread()) {
         socket.waiters().remove(&waker);
     }
 }

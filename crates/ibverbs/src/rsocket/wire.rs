@@ -12,9 +12,9 @@
 //! | 4 | number of messages it has receives for, besides credit and the end |
 //! | 4 | maximum number of the peer's mappings it records |
 //!
-//! Data is sent as an RDMA Write with Immediate into the ring, directly after the previous data. The immediate is its length.
-//! Writes wrap around the ring, but none crosses its end. Everything else is a Send of 32 bytes: a code and three numbers, of
-//! eight bytes each.
+//! Data is sent as an RDMA Write with Immediate into the ring, directly after the previous data. The immediate is the
+//! length of the data. Writes wrap around the ring, but no write crosses its end. Everything else is a Send of 32
+//! bytes: a code and three numbers, of eight bytes each.
 //!
 //! | code | | numbers |
 //! |---|---|---|
@@ -23,9 +23,9 @@
 //! | 3 | memory was mapped | offset, length, tag; its first byte is at offset 0 of the tag |
 //! | 4 | memory was unmapped | 0, 0, tag |
 //!
-//! Data, 3 and 4 count as messages. Of the others only a few are ever in flight: each credit must exceed the last one, and the
-//! end is sent once. Data is never empty, and its length equals the immediate. Each end validates everything it receives, and
-//! closes the connection if the peer breaks a rule.
+//! Data and the codes 3 and 4 count as messages, whose number the credit limits. Only a few of the others are ever in
+//! flight, because each credit must exceed the one before, and the end is sent once. Data is never empty, and its length
+//! equals the immediate. Each end validates everything it receives, and closes the connection if the peer breaks a rule.
 
 use ironwarp_wire::Tag;
 
@@ -35,12 +35,16 @@ const VERSION: u16 = 1;
 /// Length of a control message.
 pub(super) const MESSAGE: usize = 32;
 
-/// What an end sends in the private data.
+/// The hello that an end sends in the private data of its startup frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hello {
+    /// Tag of the ring that the other end writes to.
     pub(super) ring: Tag,
+    /// Length of the ring in bytes.
     pub(super) len: u32,
+    /// Number of receives for messages that count.
     pub(super) messages: u32,
+    /// Maximum number of mappings of the other end.
     pub(super) mappings: u32,
 }
 
@@ -55,7 +59,7 @@ impl Hello {
         bytes
     }
 
-    /// Parses a hello. Returns `None` if the peer is not an rsocket of Ironwarp.
+    /// Parses a hello. Returns `None` if it is invalid: then the peer is not an rsocket of Ironwarp.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(MAGIC)?.strip_prefix(&VERSION.to_be_bytes())?;
         let mut numbers = rest.get(2..)?.chunks_exact(4).filter_map(|word| word.try_into().ok());
@@ -68,9 +72,13 @@ impl Hello {
 /// A control message, sent as a Send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
+    /// Total numbers of bytes that the sender has read, and of counted messages that it has received.
     Credit { bytes: u64, messages: u64 },
+    /// The sender sends no more data.
     End,
+    /// The sender has mapped memory at an offset.
     Mapped { offset: u64, len: u64, tag: Tag },
+    /// The sender has removed a mapping.
     Unmapped { tag: Tag },
 }
 
@@ -89,7 +97,7 @@ impl Message {
         bytes
     }
 
-    /// Parses a message. Returns `None` if the code is unknown.
+    /// Parses a message. Returns `None` if the code is unknown, or a tag does not fit into 32 bits.
     pub(super) fn from_bytes(bytes: [u8; MESSAGE]) -> Option<Self> {
         let mut words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(u64::from_be_bytes);
         let [code, first, second, third] = std::array::from_fn(|_| words.next().unwrap_or_default());
