@@ -1,6 +1,8 @@
-//! Settings of an adapter: the device's, the engine's and the drop-in's tables, as one [`Config`].
+//! [`Config`], the settings of an adapter. It is defined by three tables: the device's settings (in `ironwarp-rnic`),
+//! the engine's and the drop-in's.
 //!
-//! The environment variables (`IRONWARP_` and the name in capitals) and the page `docs/settings.md` derive from these tables.
+//! The environment variables (`IRONWARP_` and the name in capitals) and the page `docs/settings.md` derive from these
+//! tables.
 
 mod dropin;
 mod error;
@@ -32,7 +34,8 @@ macro_rules! define {
     ) => {
         /// The settings of an adapter.
         ///
-        /// [`from_env`](Self::from_env) reads each of them from an environment variable: `IRONWARP_` and the name in capitals.
+        /// [`from_env`](Self::from_env) reads each of them from an environment variable: `IRONWARP_` and the name in
+        /// capitals.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Config {
             $($(#[doc = $device_doc])+ pub $device: $device_type,)*
@@ -46,13 +49,14 @@ macro_rules! define {
         }
 
         impl Config {
-            /// Names and descriptions of all settings.
+            /// Names and descriptions of all settings, in the order of the tables.
             pub const SETTINGS: &[(&str, &str)] = &[
                 $((stringify!($device), concat!($($device_doc),+)),)*
                 $($((stringify!($name), concat!($($doc),+)),)*)*
             ];
 
-            /// Returns a setting as text, in the form that [`set`](Self::set) accepts.
+            /// Returns a setting as text, in the form that [`set`](Self::set) accepts; `None` if no setting has this
+            /// name.
             pub fn get(&self, name: &str) -> Option<String> {
                 match name {
                     $(stringify!($device) => Some(self.$device.to_text()),)*
@@ -61,7 +65,7 @@ macro_rules! define {
                 }
             }
 
-            /// Changes a setting.
+            /// Changes a setting, by its name and the text of its value.
             pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
                 let invalid = |expected| ConfigError::invalid(name, value, expected);
                 match name {
@@ -72,8 +76,8 @@ macro_rules! define {
                 Ok(())
             }
 
-            /// Returns the settings that the device uses itself.
-            pub(crate) fn device(&self) -> DeviceConfig {
+            /// Returns the settings that belong to the device.
+            pub(crate) fn device_config(&self) -> DeviceConfig {
                 DeviceConfig { $($device: self.$device.clone(),)* }
             }
         }
@@ -82,60 +86,64 @@ macro_rules! define {
 
 device_settings! { define
     {
-        /// Idle time after which the kernel sends TCP keepalive probes. It probes for 30 s before it resets the connection.
+        /// Idle time after which the kernel sends TCP keepalive probes. It probes for 30 s before it resets the
+        /// connection.
         keepalive: Duration = Duration::from_secs(30),
-        /// Range of TCP and UDP ports for manually connected and datagram queue pairs, such as `20000-20999`, for use with a
-        /// firewall. If unset, the kernel chooses. 240 manually connected queue pairs share a port; a port stays in use for
-        /// a minute after its last connection.
+        /// Range of TCP and UDP ports for manually connected and datagram queue pairs, such as `20000-20999`, for use
+        /// with a firewall. If unset, the kernel chooses. 240 manually connected queue pairs share a port; a port stays
+        /// in use for a minute after its last connection.
         ports: PortRange = PortRange::default(),
-        /// Listen for manually connected queue pairs on all addresses instead of only that of their GID, for hosts behind
-        /// address translation. The peers that may connect stay the same.
+        /// Listen for manually connected queue pairs on all addresses instead of only that of their GID, for hosts
+        /// behind address translation. The peers that may connect stay the same.
         listen_everywhere: bool = false,
-        /// A shared key that both ends of a manually connected queue pair must prove to know: at least 16 bytes, the same on
-        /// all hosts. Without a key, any process that has the peer's address and knows both queue pair numbers is accepted.
-        /// Use `key_file` where other users can read the environment.
+        /// A shared key that both ends of a manually connected queue pair must prove to know: at least 16 bytes, the
+        /// same on all hosts. Without a key, any process that has the peer's address and knows both queue pair numbers
+        /// is accepted. Use `key_file` where other users can read the environment.
         key: ClusterKey = ClusterKey::default(),
-        /// A file that contains the shared key; a line break at its end is ignored. It must be a regular file that group and
-        /// others cannot read.
+        /// A file that contains the shared key; a line break at its end is ignored. It must be a regular file that
+        /// group and others cannot read.
         key_file: PathBuf = PathBuf::new(),
         /// Users of this host, besides the process's own, whose manually connected queue pairs are accepted and whose
         /// listeners on candidate ports are trusted: numeric ids such as `1000,1001`, or `any`.
         users: Users = Users::default(),
-        /// Where port N of librdmacm's port space is, which is separate from TCP's. `shared`: at TCP port N, or at a candidate
-        /// derived from N if TCP port N is in use. `apart`: at a candidate; TCP port N is neither bound nor dialled, which
-        /// leaves it to a TCP server that another process starts later; set it at both ends. `tcp`: at TCP port N only, as with
-        /// `private` off. Only the drop-in uses this port space. docs/wire.md lists the candidates.
+        /// Where port N of librdmacm's port space is, which is separate from TCP's. `shared`: at TCP port N, or at a
+        /// candidate derived from N if TCP port N is in use. `apart`: at a candidate; TCP port N is neither bound nor
+        /// dialled, which leaves it to a TCP server that another process starts later; set it at both ends. `tcp`: at
+        /// TCP port N only, as with `private` off. Only the drop-in uses this port space. docs/wire.md lists the
+        /// candidates.
         port_space: PortPolicy = PortPolicy::Shared,
-        /// Maximum number of lanes (the adapter's threads). There are never more than processors available to the process.
+        /// Maximum number of lanes (the adapter's threads). There are never more than processors available to the
+        /// process.
         lanes: usize = 4,
-        /// Secret key, 80 hexadecimal digits, of the hash that assigns new connections to lanes (requirement I7). If unset,
-        /// each adapter generates a random key. Set it in tests that must know the lane.
+        /// Secret key, 80 hexadecimal digits, of the hash that assigns new connections to lanes (requirement I7). If
+        /// unset, each adapter generates a random key. Set it in tests that must know the lane.
         steering_key: HashKey = HashKey::default(),
-        /// CPU utilization of a lane, in percent, above which it hands a queue pair to a lane that uses less than half as
-        /// much, if both benefit (requirement I9). 0 disables rebalancing.
+        /// CPU utilization of a lane, in percent, above which it hands a queue pair to a lane that uses less than half
+        /// as much, if both benefit (requirement I9). 0 disables rebalancing.
         rebalance: u16 = 50,
-        /// Write the traffic of all connections and datagrams to this file, for Wireshark and other packet analysers. This
-        /// requires no privileges, and each FPDU becomes one packet. An existing file is appended to, and processes can share
-        /// one. Traffic of a queue pair connected to itself is not captured.
+        /// Write the traffic of all connections and datagrams to this file, for Wireshark and other packet analysers.
+        /// This requires no privileges, and each FPDU becomes one packet. An existing file is appended to, and
+        /// processes can share one. Traffic of a queue pair connected to itself is not captured.
         pcap: PathBuf = PathBuf::new(),
         /// Maximum size of the capture file, in bytes. Capturing stops there.
         pcap_limit: u64 = 1 << 30,
     }
     {
-        /// Name of the device that C programs see (drop-in only), for programs that look for a name such as `mlx5_0`. It does
-        /// not enable vendor-specific features.
+        /// Name of the device that C programs see (drop-in only), for programs that look for a name such as `mlx5_0`.
+        /// It does not enable vendor-specific features.
         name: DeviceName = DeviceName::default(),
-        /// Transport that C programs see, `roce` or `iwarp` (drop-in only). The wire protocol is iWARP in both cases. Use
-        /// `iwarp` to test programs that support iWARP.
+        /// Transport that C programs see, `roce` or `iwarp` (drop-in only). The wire protocol is iWARP in both cases.
+        /// Use `iwarp` to test programs that support iWARP.
         persona: Persona = Persona::Roce,
-        /// Verbosity of messages on standard error: `off`, `error`, `warn`, `info`, `debug` or `trace` (drop-in only). Rust
-        /// programs install a `tracing` subscriber instead.
+        /// Verbosity of messages on standard error: `off`, `error`, `warn`, `info`, `debug` or `trace` (drop-in only).
+        /// Rust programs install a `tracing` subscriber instead.
         log: LogLevel = LogLevel::Warn,
     }
 }
 
 impl Config {
-    /// Returns the default settings, changed by the environment variables `IRONWARP_…`.
+    /// Returns the default settings, changed by the environment variables `IRONWARP_…`. Fails if one of these is
+    /// invalid.
     ///
     /// ```
     /// # use ironwarp_engine::config::Config;
@@ -148,7 +156,8 @@ impl Config {
         errors.into_iter().next().map_or(Ok(config), Err)
     }
 
-    /// Returns the default settings, changed by the valid environment variables `IRONWARP_…`, and an error for each invalid one.
+    /// Returns the default settings, changed by the valid environment variables `IRONWARP_…`, and an error for each
+    /// invalid one.
     ///
     /// ```
     /// # use ironwarp_engine::config::Config;
@@ -160,7 +169,8 @@ impl Config {
         Self::from_variables(std::env::vars_os())
     }
 
-    /// Other programs' variables need not be valid UTF-8.
+    /// Returns the default settings, changed by the valid ones of these variables, and an error for each invalid one.
+    /// Variables without the prefix are ignored, and need not be valid UTF-8.
     fn from_variables(variables: impl Iterator<Item = (OsString, OsString)>) -> (Self, Vec<ConfigError>) {
         let (mut config, mut errors) = (Self::default(), Vec::new());
         for (variable, value) in variables {
@@ -172,11 +182,13 @@ impl Config {
         (config, errors)
     }
 
-    /// Returns where ports of the connection manager are: a separate port space is a private extension.
+    /// Returns how RDMA ports are mapped to TCP ports: as set, or always to the TCP port of the same number if the
+    /// setting `private` is off, because every other mapping is a private extension.
     pub fn port_policy(&self) -> PortPolicy {
         if self.private { self.port_space } else { PortPolicy::Tcp }
     }
 
+    /// Changes a setting, to a value that may not be valid UTF-8.
     fn set_os(&mut self, name: &str, value: &OsStr) -> Result<(), ConfigError> {
         match value.to_str() {
             Some(value) => self.set(name, value),
@@ -187,6 +199,7 @@ impl Config {
         }
     }
 
+    /// Returns the error for a name that no setting has.
     fn unknown(name: &str) -> ConfigError {
         ConfigError::unknown(name, Self::SETTINGS.iter().map(|(known, _)| *known))
     }

@@ -100,7 +100,7 @@ impl Engine {
         let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
         let cluster_key = cluster_key(&config)?;
         let capture = Capture::open(&config, &host);
-        let device = Device::new(config.device(), host, TagCipher::new(random()?));
+        let device = Device::new(config.device_config(), host, TagCipher::new(random()?));
         let config = Arc::new(config);
         let event_queues = Arc::new(EventQueues::new(&device));
         let status_queues = Arc::clone(&event_queues);

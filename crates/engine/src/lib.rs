@@ -1,4 +1,4 @@
-//! The engine of Ironwarp: the threads, sockets, pollers and timers that drive the device over the kernel's TCP.
+//! The engine of Ironwarp: the threads, sockets, pollers and timers that drive the device over TCP and UDP.
 //!
 //! The modules are layers. Each uses only those above it in this table.
 //!
@@ -9,13 +9,13 @@
 //! | [`sys`] | system calls |
 //! | `reactor` | the event loop: lanes, poll sets, and threads that wait for completions |
 //! | `capture` | packet capture of the adapter's own traffic |
-//! | [`gid`] | the addresses of this host, and changes to them |
-//! | [`steering`] | the lanes of an adapter, and which of them serves what |
+//! | [`gid`] | the GIDs of this host, and changes to them |
+//! | [`steering`] | starts the lanes of an adapter, and decides which of them serves what |
 //! | `notify` | event channels and completion handlers |
 //! | `verbs` | completion queues, queue pairs and their connections |
-//! | [`status`] | what `ironwarp show` prints |
+//! | [`status`] | the status of an adapter, for `ironwarp show` |
 //! | `cm` | connection management |
-//! | [`engine`] | an adapter: the facade over all of them |
+//! | [`engine`] | an open adapter: the facade over all of them |
 //! | `fuzzing` | entry points for fuzz targets |
 
 mod capture;

@@ -1,6 +1,7 @@
-//! Types of settings that only the drop-in for libibverbs and librdmacm uses.
+//! Types of settings that the drop-in for libibverbs and librdmacm uses.
 //!
-//! They are defined here and not in the drop-in, because nothing links to the drop-in, and the command `ironwarp` checks them.
+//! They are defined here and not in the drop-in, because the command `ironwarp` checks them, and does not link to the
+//! drop-in.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -42,12 +43,13 @@ impl fmt::Display for DeviceName {
 impl FromStr for DeviceName {
     type Err = InvalidDeviceName;
 
-    /// The name is also that of a directory, and programs append a port or a GID to it, as in `mlx5_0:1`.
+    /// Checks a name. It must be valid as the name of a directory, and must not contain a colon, because programs
+    /// append a port or a GID to it, as in `mlx5_0:1`.
     fn from_str(text: &str) -> Result<Self, InvalidDeviceName> {
         let fits = (1..=MAX_NAME_LEN).contains(&text.len());
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-        let begins = text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_');
-        let valid = fits && begins && text.bytes().all(allowed);
+        let starts_well = text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_');
+        let valid = fits && starts_well && text.bytes().all(allowed);
         valid.then(|| Self(text.to_owned().into())).ok_or(InvalidDeviceName)
     }
 }
@@ -67,7 +69,7 @@ impl fmt::Display for InvalidDeviceName {
     }
 }
 
-/// Defines a setting that is one of a few keywords.
+/// Defines an enum for a setting whose values are keywords, with conversions from and to text. Case does not matter.
 macro_rules! keywords {
     ($(#[$doc:meta])* $name:ident { $($(#[$row:meta])* $variant:ident = $keyword:literal,)* }) => {
         $(#[$doc])*
@@ -94,7 +96,7 @@ macro_rules! keywords {
             type Err = UnknownKeyword;
 
             fn from_str(text: &str) -> Result<Self, UnknownKeyword> {
-                let known = Self::ALL.iter().find(|it| it.as_str().eq_ignore_ascii_case(text));
+                let known = Self::ALL.iter().find(|value| value.as_str().eq_ignore_ascii_case(text));
                 known.copied().ok_or(UnknownKeyword(&[$($keyword),*]))
             }
         }
@@ -106,19 +108,19 @@ keywords! {
     Persona {
         /// A RoCE adapter: Ethernet, addressed by GID. Nearly all programs support these.
         Roce = "roce",
-        /// An iWARP adapter (RNIC), which is what it is.
+        /// An iWARP adapter (RNIC), which the adapter really is.
         Iwarp = "iwarp",
     }
 }
 
 keywords! {
-    /// Maps ports of the connection manager to TCP ports.
+    /// How ports of the connection manager (RDMA ports) are mapped to TCP ports. docs/wire.md explains candidates.
     PortPolicy {
-        /// An RDMA port is at the TCP port of the same number, or at a candidate if that is in use.
+        /// An RDMA port is at the TCP port of the same number, or at a candidate port if that one is in use.
         Shared = "shared",
-        /// An RDMA port is always at a candidate: the TCP port of the same number is left to others.
+        /// An RDMA port is always at a candidate port: the TCP port of the same number is left to TCP servers.
         Apart = "apart",
-        /// An RDMA port is always at the TCP port of the same number, as iWARP has it.
+        /// An RDMA port is always at the TCP port of the same number, as with other iWARP adapters.
         Tcp = "tcp",
     }
 }
@@ -134,14 +136,14 @@ keywords! {
         Warn = "warn",
         /// Start and end of the adapter and its connections.
         Info = "info",
-        /// Decisions on the way.
+        /// Internal decisions, such as retries and rebalancing.
         Debug = "debug",
         /// All messages.
         Trace = "trace",
     }
 }
 
-/// A value that is none of the keywords of a setting.
+/// The error for a value that is none of the keywords of a setting. It contains the keywords.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownKeyword(&'static [&'static str]);
 

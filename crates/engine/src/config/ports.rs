@@ -1,20 +1,20 @@
-//! A range of ports, as a setting.
+//! The type of the setting `ports`: a range of TCP and UDP ports.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// The lowest port. Lower ports are reserved for the system, and the queue pair numbers derived from them for queue pairs
-/// without a port.
-const LOWEST: u16 = 1024;
+/// The lowest port of a range. Lower ports are reserved for the system, and queue pair numbers that would contain them
+/// belong to queue pairs without a port.
+const MIN_PORT: u16 = 1024;
 
-/// Ports that the adapter may use. By default, the kernel chooses.
+/// The first and the last of the ports that the adapter may use. By default `None`: the kernel chooses ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortRange(Option<(u16, u16)>);
 
 /// An invalid range of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a range of ports such as `20000-20999`, none below {LOWEST}, or nothing")]
+#[error("expected a range of ports such as `20000-20999`, none below {MIN_PORT}, or nothing")]
 pub struct InvalidPortRange;
 
 impl PortRange {
@@ -27,7 +27,7 @@ impl PortRange {
     /// assert_eq!(PortRange::new(80, 90), None);
     /// ```
     pub fn new(first: u16, last: u16) -> Option<Self> {
-        (LOWEST <= first && first <= last).then_some(Self(Some((first, last))))
+        (MIN_PORT <= first && first <= last).then_some(Self(Some((first, last))))
     }
 
     /// Returns the ports, or `None` if the kernel chooses.

@@ -1,9 +1,13 @@
+//! Settings from and to text, and the page that lists them.
+
 use super::*;
 
+/// Returns the settings and the errors for these environment variables.
 fn with(variables: &[(&str, &str)]) -> (Config, Vec<ConfigError>) {
     Config::from_variables(variables.iter().map(|(name, value)| (name.into(), value.into())))
 }
 
+/// Returns the texts of errors.
 fn messages(errors: &[ConfigError]) -> Vec<String> {
     errors.iter().map(ToString::to_string).collect()
 }

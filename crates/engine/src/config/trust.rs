@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A key shared by all hosts of a cluster. Neither `Debug` nor `Display` show its value.
+/// A key shared by all hosts of a cluster, or none. Neither `Debug` nor `Display` shows its value.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ClusterKey(Option<Arc<[u8]>>);
 
@@ -34,7 +34,7 @@ impl ClusterKey {
     }
 }
 
-/// A key that is too short to be secure.
+/// The error for a key that is too short to be secure. It contains the number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("key too short: {0} bytes, need at least 16 random bytes, for example from `openssl rand -hex 32`")]
 pub struct KeyTooShort(pub usize);
@@ -72,7 +72,7 @@ pub enum Users {
 }
 
 impl Users {
-    /// Returns whether a process of user `own` accepts one of user `uid`.
+    /// Returns whether a process of user `own` trusts a process of user `uid`.
     ///
     /// ```
     /// # use ironwarp_engine::config::Users;

@@ -1,4 +1,4 @@
-//! Settings as text.
+//! Conversion of settings from and to text.
 
 use super::dropin::{DeviceName, LogLevel, Persona, PortPolicy};
 use super::ports::PortRange;
@@ -8,9 +8,12 @@ use ironwarp_rnic::steering::HashKey;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A type of setting. An error says what is expected.
+/// The type of a setting.
 pub(super) trait Value: Sized {
+    /// Parses the text of a value. The error says what is expected, as in "expected `on` or `off`".
     fn from_text(text: &str) -> Result<Self, String>;
+
+    /// Returns the value as text, in a form that `from_text` accepts.
     fn to_text(&self) -> String;
 }
 
@@ -62,7 +65,7 @@ impl Value for PathBuf {
 }
 
 /// Implements [`Value`] for types with `FromStr` and `Display`.
-macro_rules! plain {
+macro_rules! impl_value_by_display {
     ($($type:ty),*) => {$(
         impl Value for $type {
             fn from_text(text: &str) -> Result<Self, String> {
@@ -75,7 +78,7 @@ macro_rules! plain {
         }
     )*};
 }
-plain!(
+impl_value_by_display!(
     u16, u64, usize, FaultPlan, HashKey, PortRange, ClusterKey, Users, DeviceName, Persona, PortPolicy,
     LogLevel
 );
