@@ -74,7 +74,7 @@ impl AsyncEventPort {
     /// acknowledged, as every destroy verb does.
     pub(crate) fn remove<T>(&self, subject: Subject, c: *mut T) {
         let mut objects = self.objects();
-        // An XRC queue pair may have several objects. The one that created it gets its events.
+        // An XRC queue pair may have several objects. Only the first, from its creation, gets its events.
         if objects.get(&subject).is_none_or(|count| count.c != c as usize) {
             return;
         }

@@ -41,6 +41,7 @@ unsafe impl CObject for Channel {
 }
 
 impl Channel {
+    /// Creates a channel without completion queues.
     pub(crate) fn new(context: Arc<Context>) -> Result<Arc<Self>, Errno> {
         let wake = ChannelWake::new()?;
         let handler = context.engine().device().create_handler(Box::new(wake.clone()));

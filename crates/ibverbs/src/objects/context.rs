@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub(crate) struct Context {
     /// The tables of functions, with the `ibv_context` at their end.
     verbs: CCell<verbs_context>,
+    /// The adapter, which imported contexts share.
     engine: Arc<Engine>,
     events: Arc<AsyncEventPort>,
     /// The [`generation`] of the process that opened the device.
@@ -100,6 +101,7 @@ impl Context {
         self.command.as_fd()
     }
 
+    /// Returns the adapter.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }

@@ -49,6 +49,7 @@ impl Bytes {
         let len = len as u64;
         // Reserve first and check the previous count, so that two threads cannot both get the last bytes.
         let before = ALLOCATED.fetch_add(len, Ordering::AcqRel);
+        // The first comparison keeps the subtraction from wrapping.
         if len > DEVICE_MEMORY || before > DEVICE_MEMORY - len {
             ALLOCATED.fetch_sub(len, Ordering::AcqRel);
             return Err(Errno::NO_MEMORY);

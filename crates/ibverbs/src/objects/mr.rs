@@ -30,7 +30,7 @@ const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
 pub(crate) struct Mr {
     c: CCell<ibv_mr>,
     state: Mutex<State>,
-    /// The device memory that contains the region, kept alive by it. `None` for memory of the program.
+    /// The device memory that contains the region, which the region keeps alive. `None` for memory of the program.
     memory: Option<Arc<DeviceMemory>>,
 }
 
@@ -225,7 +225,6 @@ pub(crate) fn remote_rights(access: c_uint) -> Rights {
 pub(crate) fn destroy(c: *mut ibv_mr) -> Result<(), Errno> {
     let mr = begin_destroy::<Mr>(c)?;
     {
-        // Unlocked before `finish`, which may drop the region.
         let state = mr.state();
         state.pd.context().engine().device().table().deregister(state.tag)?;
     }

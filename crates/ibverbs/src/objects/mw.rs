@@ -27,6 +27,7 @@ unsafe impl CObject for Mw {
 }
 
 impl Mw {
+    /// Allocates a window that is not bound.
     pub(crate) fn new(pd: Arc<Pd>, kind: ibv_mw_type) -> Result<Arc<Self>, Errno> {
         let uses = Uses::of(&*pd)?;
         let tag = pd.context().engine().device().table().allocate_window(pd.domain())?;

@@ -1,5 +1,5 @@
-//! How a C caller learns that a call failed. There are three conventions: verbs that create an object return
-//! NULL and set errno, other verbs return the errno, and librdmacm returns -1 and sets errno.
+//! Errors of calls, with their reasons, and the conventions by which calls return them to C: verbs that create an
+//! object return NULL and set errno, other verbs return the errno, and librdmacm returns -1 and sets errno.
 #![expect(unsafe_code, reason = "errno belongs to the C library")]
 
 use crate::support::report;
@@ -14,7 +14,8 @@ use std::fmt;
 use std::io;
 use std::ptr;
 
-/// An errno.
+/// An errno, which is the error type of most functions in this crate. A text with the reason can be added
+/// ([`because`](Self::because)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 

@@ -124,7 +124,7 @@ fn c_name<T: CObject>() -> &'static str {
 }
 
 /// Number of forks between the first process and this one. An object with another generation was created by an
-/// ancestor of this process.
+/// ancestor of this process. Relaxed ordering is enough: only a new child writes it, before it has other threads.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the generation of this process. Two processes that share objects by fork have different ones.
@@ -194,7 +194,7 @@ pub(crate) fn find_any<T: CObject>(c: *const T::C) -> Result<Arc<T>, Errno> {
     }
 }
 
-/// Does what [`find`] does, in a table that the caller has locked. Also returns the entry of the object.
+/// Finds an object and its entry, in a table that the caller has locked. Fails like [`find`].
 fn find_in<T: CObject>(live: &mut Live, c: *const T::C) -> Result<(Arc<T>, &mut Entry), Errno> {
     let Some(entry) = live.get_mut(&(c as Key)) else { return Err(not_found::<T>(c, None)) };
     let object = entry.object().ok_or_else(|| not_found::<T>(c, Some(entry.name)))?;
@@ -367,13 +367,13 @@ impl Drop for Uses {
     }
 }
 
-/// Writes a result through an out pointer, unless it is NULL.
+/// Writes a result through an out pointer, unless the pointer is NULL.
 ///
 /// # Safety
 /// `to` is NULL or valid for writes.
 pub(crate) unsafe fn put<T>(to: *mut T, value: T) {
     if !to.is_null() {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: not NULL, so valid for writes by the caller's contract.
         unsafe { to.write(value) };
     }
 }

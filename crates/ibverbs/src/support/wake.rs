@@ -53,6 +53,7 @@ impl ChannelWake {
 }
 
 impl Ends {
+    /// Locks the backlog, which also keeps `signal` and `consume` from running at the same time.
     fn backlog(&self) -> MutexGuard<'_, u64> {
         lock(&self.backlog)
     }
@@ -68,7 +69,7 @@ impl Wake for ChannelWake {
 
     fn consume(&self) {
         let mut backlog = self.0.backlog();
-        // DONTWAIT only avoids a hang: the caller consumes an event, so there is a byte.
+        // There is a byte, because each `consume` follows a `signal`. If there were none, DONTWAIT would not block.
         let _ = retry_on_intr(|| rustix::net::recv(&self.0.program, &mut [0_u8], RecvFlags::DONTWAIT));
         if *backlog > 0 && send_byte(&self.0.signaller) {
             *backlog -= 1;

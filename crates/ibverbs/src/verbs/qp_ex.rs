@@ -93,15 +93,16 @@ unsafe fn builder<'q>(c: *mut ibv_qp_ex) -> (&'q Qp, &'q mut Builder) {
     (qp, unsafe { &mut *qp.builder.get() })
 }
 
-/// Takes the turn, and starts without requests. In a forked child, the turn of an inherited queue pair may be taken
-/// forever by a thread of the parent, so it is left alone.
+/// Takes the turn, and starts without requests. Does not take the turn of an inherited queue pair, which a thread of
+/// the parent may have had at the fork and would never release here.
 unsafe extern "C" fn wr_start(c: *mut ibv_qp_ex) {
     // SAFETY: inline code of the headers read this function from the queue pair, so the queue pair is alive.
     let qp: &Qp = unsafe { find_unchecked(c.cast()) };
     if !qp.context().is_inherited() {
         qp.turn.take();
     }
-    // SAFETY: the queue pair is alive, and this thread has just taken the turn.
+    // SAFETY: the queue pair is alive, and this thread has the turn. An inherited queue pair has no turns, and a forked
+    // child must not use it in several threads.
     let (_, builder) = unsafe { builder(c) };
     builder.clear();
 }
@@ -156,7 +157,7 @@ fn post(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
 /// # Safety
 /// `c` is a live queue pair, and the calling thread has its turn.
 unsafe fn begin(c: *mut ibv_qp_ex, operation: Result<Operation, Errno>, immediate: Option<u32>) {
-    // SAFETY: guaranteed by the caller, and no other reference to the builder is in use.
+    // SAFETY: the caller guarantees a live queue pair and the turn, and no other reference to the builder is in use.
     let (qp, builder) = unsafe { builder(c) };
     // SAFETY: `c` is valid. The thread that has the turn set both fields before this call.
     let (id, flags) = unsafe { ((*c).wr_id, (*c).wr_flags) };
@@ -275,7 +276,7 @@ unsafe extern "C" fn wr_set_sge_list(c: *mut ibv_qp_ex, count: usize, list: *con
     // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
     let (qp, builder) = unsafe { builder(c) };
     let count = c_int::try_from(count).map_err(|_| Errno::INVALID);
-    // SAFETY: the list has that many elements by the caller's contract.
+    // SAFETY: NULL, or a list of `count` elements, by the caller's contract.
     let list = count.and_then(|count| unsafe { elements(list, count) });
     builder.set_data(list.and_then(|list| memory_data(qp, list)));
 }
@@ -295,7 +296,7 @@ unsafe extern "C" fn wr_set_inline_data_list(c: *mut ibv_qp_ex, count: usize, li
     let max = qp.init().cap.max_inline_data;
     let list = match count {
         0 => &[],
-        // SAFETY: the list has that many elements by the caller's contract.
+        // SAFETY: the list is not NULL, and has `count` elements by the caller's contract.
         _ => unsafe { std::slice::from_raw_parts(list, count) },
     };
     let pieces = list.iter().map(|piece| {

@@ -183,25 +183,25 @@ pub extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
 /// Returns a rate as a multiple of 2.5 Gbit/s, or -1 if the rate has none.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rate_to_mult(rate: ibv_rate) -> c_int {
-    RATES.iter().find(|row| row.0 == rate).and_then(|row| row.2).unwrap_or(-1)
+    RATES.iter().find(|(code, ..)| *code == rate).and_then(|(.., multiple)| *multiple).unwrap_or(-1)
 }
 
 /// Returns the rate for a multiple of 2.5 Gbit/s, or `IBV_RATE_MAX` if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate {
-    RATES.iter().find(|row| row.2 == Some(mult)).map_or(IBV_RATE_MAX, |row| row.0)
+    RATES.iter().find(|(.., multiple)| *multiple == Some(mult)).map_or(IBV_RATE_MAX, |(code, ..)| *code)
 }
 
 /// Returns a rate in Mbit/s, or -1 if the rate is unknown.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rate_to_mbps(rate: ibv_rate) -> c_int {
-    RATES.iter().find(|row| row.0 == rate).map_or(-1, |row| row.1)
+    RATES.iter().find(|(code, ..)| *code == rate).map_or(-1, |(_, mbps, _)| *mbps)
 }
 
 /// Returns the rate for a number of Mbit/s, or `IBV_RATE_MAX` if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> ibv_rate {
-    RATES.iter().find(|row| row.1 == mbps).map_or(IBV_RATE_MAX, |row| row.0)
+    RATES.iter().find(|(_, value, _)| *value == mbps).map_or(IBV_RATE_MAX, |(code, ..)| *code)
 }
 
 /// Returns the name of a value, or `unknown` if the value is out of range.

@@ -135,16 +135,17 @@ pub(super) unsafe fn convert_request(qp: &Qp, wr: &ibv_send_wr) -> Result<WorkRe
     let (rdma, atomic, bind) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.extra.bind_mw) };
     let place = Place { tag: Tag(rdma.rkey), offset: rdma.remote_addr };
     let word = Place { tag: Tag(atomic.rkey), offset: atomic.remote_addr };
+    let invalidate_rkey = Tag(wr.imm_data); // members of one union in C
     let (operation, has_immediate) = match wr.opcode {
         IBV_WR_SEND => (Operation::Send { invalidate: None }, false),
         IBV_WR_SEND_WITH_IMM => (Operation::Send { invalidate: None }, true),
-        IBV_WR_SEND_WITH_INV => (Operation::Send { invalidate: Some(Tag(wr.imm_data)) }, false),
+        IBV_WR_SEND_WITH_INV => (Operation::Send { invalidate: Some(invalidate_rkey) }, false),
         IBV_WR_RDMA_WRITE => (Operation::Write(place), false),
         IBV_WR_RDMA_WRITE_WITH_IMM => (Operation::Write(place), true),
         IBV_WR_RDMA_READ => (Operation::Read(place), false),
         IBV_WR_ATOMIC_CMP_AND_SWP => (compare_swap(word, atomic.compare_add, atomic.swap), false),
         IBV_WR_ATOMIC_FETCH_AND_ADD => (fetch_add(word, atomic.compare_add), false),
-        IBV_WR_LOCAL_INV => (Operation::Invalidate(Tag(wr.imm_data)), false),
+        IBV_WR_LOCAL_INV => (Operation::Invalidate(invalidate_rkey), false),
         IBV_WR_BIND_MW => (mw::bind_operation(bind.mw, bind.rkey, &bind.bind_info)?, false),
         _ => return Err(Errno::INVALID.because(format_args!("unknown opcode {}", wr.opcode))),
     };
@@ -169,7 +170,8 @@ pub(super) fn compare_swap(target: Place, compare: u64, swap: u64) -> Operation 
     Operation::Atomic { target, op: AtomicOp::CompareSwap { swap, swap_mask, compare, compare_mask } }
 }
 
-/// Returns an atomic addition to the 64 bits at `target`.
+/// Returns an atomic addition to the 64 bits at `target`. A mask of zero has no field boundaries, so carries propagate
+/// through all bits.
 pub(super) fn fetch_add(target: Place, add: u64) -> Operation {
     Operation::Atomic { target, op: AtomicOp::FetchAdd { add, mask: 0 } }
 }

@@ -95,6 +95,7 @@ impl Qp {
                 }
             }
         }
+        // A reset queue pair has no attributes.
         if to == State::Reset {
             *self.attr() = ibv_qp_attr::zeroed();
         }
