@@ -45,7 +45,8 @@ pub(crate) struct LaneConfig {
     pub(crate) number: usize,
     /// Whether the thread is scheduled before others (`sys/sched.rs`).
     pub(crate) low_latency: bool,
-    /// Called on the lane's thread after every [`REBALANCE_WAKES`] wakeups. `None` if the lane is never rebalanced.
+    /// Called on the lane's thread after every [`REBALANCE_WAKES`] wakeups, so mostly while the lane is busy. `None` if
+    /// connections are never moved to balance the load.
     pub(crate) on_busy: Option<Box<dyn Fn() + Send>>,
 }
 
@@ -148,7 +149,7 @@ impl LaneThread {
     fn serve(&mut self) -> io::Result<()> {
         while !self.is_done() {
             let timeout = Some(self.time_to_next_work().map_or(MAX_WAIT, |timeout| timeout.min(MAX_WAIT)));
-            // Taken out of `self`, which `handle_event` borrows while the events are iterated.
+            // Moved out of `self`, because `handle_event` borrows `self` mutably while the events are iterated.
             let mut events = std::mem::replace(&mut self.events, Events::new(0));
             self.handle().epoll().wait(&mut events, timeout)?;
             if self.handle().wake.is_lost() {
@@ -189,11 +190,11 @@ impl LaneThread {
         self.handle().fail(why);
         self.sources.clear();
         for service in &self.services {
-            catch_panic("failing what a lane was doing", || service.fail());
+            catch_panic("failing the work of a lane", || service.fail());
         }
         while !self.is_done() {
             catch_panic("winding down a lane", || self.run_pending());
-            // No command is missed: submitting one unparks this thread, even before it parks.
+            // If a command was submitted since, the thread was unparked by that, and parking returns at once.
             let timeout = self.time_to_next_work().unwrap_or(MAX_PARK);
             std::thread::park_timeout(timeout.min(MAX_PARK));
         }
@@ -387,7 +388,8 @@ impl LaneThread {
         }
     }
 
-    /// Adds an event source to the lane's epoll. A failure is logged: the caller has returned long since.
+    /// Adds an event source to the lane's epoll. A failure is only logged, because the thread that submitted the
+    /// command does not wait for a result.
     fn add_source(&mut self, source: Arc<dyn EventSource>) {
         let token = self.handle().new_token();
         match self.handle().epoll().add(&*source, token, Interest::Readable) {
@@ -399,8 +401,8 @@ impl LaneThread {
     }
 }
 
-/// Runs a function, and logs a panic instead of ending the lane's thread. `doing` completes "panic while …". For
-/// functions that belong to no connection: a panic in those ends the connection.
+/// Runs a function, and logs a panic instead of ending the lane's thread. `doing` completes "panic while …". For work
+/// that belongs to no connection: a panic in the work of a connection ends that connection.
 pub(crate) fn catch_panic(doing: &'static str, act: impl FnOnce()) {
     if let Err(bug) = bug::catch(doing, act) {
         tracing::error!(%bug, "panic on a lane");

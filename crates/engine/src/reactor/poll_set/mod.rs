@@ -80,7 +80,7 @@ pub(crate) enum PollCheck {
 pub(crate) struct PollSet {
     owner: Owner,
     members: Members,
-    /// Queue pairs that owe an acknowledgement. The only member of a set is not listed here.
+    /// Queue pairs that owe an acknowledgement. An only member that the program reads directly is not listed.
     acks: PendingAcks,
     /// The completion queues that poll the set.
     cqs: Mutex<Vec<Weak<Cq>>>,
@@ -151,11 +151,11 @@ impl PollSet {
         self.owner.epoll.add(&**member, token, Interest::Edges)
     }
 
-    /// Lists the acknowledgement that the former only member owes, after another member was added. The only member of a
-    /// set is never listed, but one of several has to be.
+    /// Lists the acknowledgement that the former only member owes, after another member was added. A program reads an
+    /// only member directly, without listing what it owes (`CompletionQueue::serve`); one of several has to be listed.
     ///
-    /// A thread of the program may poll the former only member at the same time. Either that thread finds that the
-    /// members have changed, and acknowledges (`CompletionQueue::serve`), or the result of its poll is visible here.
+    /// A thread of the program may do so at the same time. Either that thread finds that the members have changed, and
+    /// acknowledges, or the result of its read is visible here.
     pub(crate) fn queue_owed_ack_of(&self, only: Option<OnlyMember>) {
         if let Some(only) = only {
             self.queue_owed_ack(&only.qp);
