@@ -66,10 +66,10 @@ impl QpContext {
     /// Raises the event that the send queue is drained, if the consumer waits for it and all requests before `seq`,
     /// which are those that were started, are complete.
     pub(crate) fn report_drained(&self, seq: u64) {
+        // The swap comes last, and returns true for one thread only.
         if self.state() == State::Drained
             && lock(&self.sq).is_complete_before(seq)
             && self.drain_requested.swap(false, Ordering::AcqRel)
-        // true for one thread only
         {
             self.device.raise(AsyncEvent::SqDrained(self.id()));
         }

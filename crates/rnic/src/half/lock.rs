@@ -21,6 +21,7 @@ mod plain {
             Self(Mutex::new(state))
         }
 
+        /// Locks, waiting for the holder.
         pub(in crate::half) fn lock(&self) -> Guard<'_, T> {
             lock(&self.0)
         }
@@ -67,6 +68,7 @@ mod modelled {
             Self { held: AtomicBool::new(false), state: Mutex::new(state) }
         }
 
+        /// Locks, waiting for the holder.
         pub(in crate::half) fn lock(&self) -> Guard<'_, T> {
             loop {
                 match self.try_lock() {
@@ -76,6 +78,7 @@ mod modelled {
             }
         }
 
+        /// Locks without waiting. `None` if another thread holds the lock.
         pub(in crate::half) fn try_lock(&self) -> Option<Guard<'_, T>> {
             self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
             let state = self.state.try_lock().expect("there are never two holders");

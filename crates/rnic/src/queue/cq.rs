@@ -7,24 +7,27 @@
 //! completion and does not contend for the lock. The lock `target`, taken only to raise an event or to move the queue
 //! to another handler, prevents an event from reaching a handler that the queue has left (requirement N4).
 
+mod ring;
+mod target;
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use self::ring::Arm;
+
+use self::ring::{Full, OVERRUN, Ring};
+use self::target::EventTarget;
 use super::moderation::{EventDecision, Moderation, ModerationState};
 use super::{Completion, Status};
 use crate::broken;
-use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, Moderated, Ticket, Timer, Wake};
+use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, Moderated, Timer, Wake};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-/// Which completion raises the event of an armed queue (requirement N8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Arm {
-    /// The next completion that is solicited or reports an error.
-    Solicited,
-    /// The next completion.
-    Next,
-}
 
 /// A completion was added to a full queue. It is lost, and the queue accepts no more: the queue pairs that use it
 /// fail (requirement I5).
@@ -55,58 +58,14 @@ pub struct Cq {
     reports: OnceLock<Arc<AsyncEvents>>,
 }
 
-/// The bit of `ready` that is set after a completion was lost.
-const OVERRUN: usize = 1 << (usize::BITS - 1);
-
-/// The completions of a queue, and the arming.
-#[derive(Debug)]
-struct Ring {
-    /// Maximum number of completions.
-    capacity: usize,
-    /// The completions to be polled, the oldest first.
-    completions: VecDeque<Completion>,
-    /// Number of `completions` that raise the event of a queue armed with [`Arm::Solicited`].
-    waking: usize,
-    /// The completion that raises an event. `None` if the queue is not armed.
-    armed: Option<Arm>,
-    /// A completion was lost.
-    overrun: bool,
-    /// The clock for the times of completions. `None` if they need none.
-    clock: Option<fn() -> u64>,
-    /// The events that moderation holds back. `None` without moderation.
-    moderation: Option<ModerationState>,
-}
-
-/// Where the events of a queue go.
-#[derive(Debug, Default)]
-struct EventTarget {
-    /// `None` if the queue has no handler.
-    handler: Option<Arc<CompletionHandler>>,
-    /// The last event that the handler got. While that is not taken, another event would be redundant.
-    last: Option<Ticket>,
-    /// An event was raised while there was no handler. The next handler gets it.
-    event_pending: bool,
-    /// The queue is shut down: no events are raised.
-    closed: bool,
-}
-
 impl Cq {
     /// Creates an empty queue for `capacity` completions, without a handler. Events name it `id`.
     pub fn new(id: u32, capacity: usize) -> Self {
-        let completions = VecDeque::with_capacity(capacity);
         Self {
             id,
             ready: AtomicUsize::new(0),
             armed: AtomicBool::new(false),
-            ring: Mutex::new(Ring {
-                capacity,
-                completions,
-                waking: 0,
-                armed: None,
-                overrun: false,
-                clock: None,
-                moderation: None,
-            }),
+            ring: Mutex::new(Ring::new(capacity)),
             target: Mutex::new(EventTarget::default()),
             sleepers: AtomicUsize::new(0),
             alarm: OnceLock::new(),
@@ -293,7 +252,7 @@ impl Cq {
 
     /// The identifier of the current handler, if there is one.
     pub fn handler(&self) -> Option<HandlerId> {
-        lock(&self.target).handler.as_ref().map(|handler| handler.id())
+        lock(&self.target).handler()
     }
 
     /// Moves the queue to another handler, or to none (*Modify CQ*, requirement N4). The queue stays armed.
@@ -304,25 +263,13 @@ impl Cq {
         if broken::is("move") {
             lock(&self.ring).armed = None;
         }
-        let mut target = lock(&self.target);
-        if target.closed {
-            return;
-        }
-        target.handler = handler;
-        target.last = None;
-        if std::mem::take(&mut target.event_pending) {
-            target.raise(self.id);
-        }
+        lock(&self.target).set_handler(self.id, handler);
     }
 
     /// Removes the events of this queue that were not taken from its handler, and raises no more (requirement N11).
     /// Completions can still be polled.
     pub fn shut_down(&self) {
-        let mut target = lock(&self.target);
-        let target = std::mem::replace(&mut *target, EventTarget { closed: true, ..EventTarget::default() });
-        if let Some(handler) = target.handler {
-            handler.revoke(self.id);
-        }
+        lock(&self.target).shut_down(self.id);
     }
 }
 
@@ -407,65 +354,3 @@ pub struct TooSmall {
     /// Number of completions to be polled.
     pub waiting: usize,
 }
-
-/// The queue is full.
-struct Full;
-
-impl Ring {
-    /// Appends a completion. `wakes` tells whether it raises an event for solicited completions.
-    fn push(&mut self, mut completion: Completion, wakes: bool) -> Result<(), Full> {
-        // Fail even if there is room again after an overrun: later completions would hide that some are missing.
-        if self.overrun || self.completions.len() == self.capacity {
-            self.overrun = true;
-            return Err(Full);
-        }
-        if let Some(clock) = self.clock {
-            completion.time = clock();
-        }
-        self.completions.push_back(completion);
-        self.waking += usize::from(wakes);
-        Ok(())
-    }
-
-    /// Computes the value of [`Cq::ready`].
-    fn ready(&self) -> usize {
-        self.completions.len() | if self.overrun { OVERRUN } else { 0 }
-    }
-
-    /// Whether the queue is armed for a completion. `wakes` tells whether that is solicited or reports an error.
-    fn is_due(&self, wakes: bool) -> bool {
-        self.armed.is_some_and(|arm| arm == Arm::Next || wakes)
-    }
-
-    /// Decides whether the event that is due is raised now or held back, and disarms the queue if it is raised: there
-    /// is one event for each arming (requirement I2). Moderation does not hold the event of a failure back.
-    fn decide_event(&mut self, failed: bool) -> EventDecision {
-        let decision = match &mut self.moderation {
-            None => EventDecision::Raise,
-            Some(moderation) if failed => {
-                moderation.reset_count();
-                EventDecision::Raise
-            }
-            Some(moderation) => moderation.count_completion(),
-        };
-        if let EventDecision::Raise = decision {
-            self.armed = None;
-        }
-        decision
-    }
-}
-
-impl EventTarget {
-    /// Raises an event of the queue `cq` at its handler, or keeps the event for the next handler.
-    fn raise(&mut self, cq: u32) {
-        match &self.handler {
-            Some(handler) => handler.raise(cq, &mut self.last),
-            None => self.event_pending = true,
-        }
-    }
-}
-
-#[cfg(all(test, loom))]
-mod loom_tests;
-#[cfg(all(test, not(loom)))]
-mod tests;

@@ -40,6 +40,7 @@ pub(super) enum EventDecision {
 }
 
 impl ModerationState {
+    /// Creates the state for these settings. No event is held back.
     pub(super) fn new(settings: Moderation) -> Self {
         Self { settings, count: 0, timer_running: false }
     }

@@ -55,8 +55,8 @@ pub(crate) struct Rx {
     link: Arc<dyn Link>,
     /// Takes the bytes of the stream apart into FPDUs.
     reader: FpduReader,
-    /// FPDUs have CRCs or markers, so that no payload can be received directly into its destination.
-    crc: bool,
+    /// FPDUs have CRCs or markers, so all payload has to go through the staging buffer.
+    staged_only: bool,
     /// Maximum number of remote Reads and atomic operations pending at this end.
     ird: u16,
     /// The kinds of RTR that were agreed for the first FPDU. An RTR completes no receive. Empty at an initiator.
@@ -164,7 +164,7 @@ impl Rx {
         Self {
             link,
             reader: FpduReader::new(agreed.receive),
-            crc: agreed.receive.crc || agreed.receive.markers,
+            staged_only: agreed.receive.crc || agreed.receive.markers,
             ird: agreed.ird,
             rtr: match agreed.role {
                 Role::Responder { rtr } => rtr,
@@ -224,12 +224,12 @@ impl Rx {
     pub(crate) fn drain_link(&mut self, qp: &QpContext) -> bool {
         let mut staging = qp.device().take_staging();
         let room = staging.len().min(qp.device().max_call_len());
-        let mut due = self.link.arrived();
+        let mut left = self.link.arrived();
         self.take_early(qp);
         self.handle_changes(qp);
-        while due > 0 && !self.ended && !self.discarding && !self.park.is_full(qp.device().config().park) {
+        while left > 0 && !self.ended && !self.discarding && !self.park.is_full(qp.device().config().park) {
             let Some(received) = self.receive(qp, &mut staging[..room]) else { break };
-            due = due.saturating_sub(received.len);
+            left = left.saturating_sub(received.len);
             self.handle_changes(qp);
         }
         qp.device().put_staging(staging);
@@ -275,7 +275,7 @@ impl Rx {
                         break;
                     }
                 }
-                Some(_) => return Left::Nothing,
+                Some(_) => return Left::Nothing, // the link is empty
                 None if polls > 1 => polls -= 1,
                 None => {
                     self.until_empty = false;
@@ -307,12 +307,14 @@ impl Rx {
 
     /// Receives bytes with one call to the link, and parses them. Returns `None` if nothing arrived, or on an error.
     fn receive(&mut self, qp: &QpContext, staging: &mut [u8]) -> Option<Received> {
-        let large = !self.crc && self.gap > 0;
-        let min_direct = if large { 1 } else { MIN_DIRECT };
-        if !self.crc && self.reader.run() >= min_direct && !self.discarding {
+        let expects_large = !self.staged_only && self.gap > 0;
+        let min_direct = if expects_large { 1 } else { MIN_DIRECT };
+        // The run is the number of payload bytes that come next. It is zero between segments.
+        if !self.staged_only && self.reader.run() >= min_direct && !self.discarding {
             return self.receive_directly(qp, staging);
         }
-        let room = if large { self.gap.into() } else { staging.len() };
+        // Before a large segment, receive only up to its payload.
+        let room = if expects_large { self.gap.into() } else { staging.len() };
         match self.link.recv(&[], &mut staging[..room]) {
             Ok(n) => {
                 self.parse(qp, &staging[..n]);
@@ -330,7 +332,7 @@ impl Rx {
         let (mut spans, mut guards) = (Spans::new(), Guards::default());
         let resolved = self.resolve(qp, &segment, run, &mut spans, &mut guards);
         let received = match resolved {
-            Ok(()) if spans.is_empty() => self.link.recv(&[], staging), // parked
+            Ok(()) if spans.is_empty() => self.link.recv(&[], staging), // parked or discarded
             Ok(()) => self.receive_spinning(&spans, &mut staging[..self.gap.into()]),
             Err(failure) => {
                 drop(guards);
@@ -395,10 +397,10 @@ impl Rx {
     fn close_if_done(&mut self, qp: &QpContext) {
         if self.ended && !self.closed && (self.park.is_empty() || qp.is_ended() || qp.is_closing()) {
             self.closed = true;
-            let whole = self.reader.at_boundary()
+            let at_message_boundary = self.reader.at_boundary()
                 && matches!(self.message, Message::None)
                 && !self.response_in_progress;
-            if !whole {
+            if !at_message_boundary {
                 qp.fail(QpError::CutShort, None, None);
             }
             qp.handle_peer_close();
@@ -439,7 +441,7 @@ impl Rx {
             qp.fail_receive(used, status, &error);
             self.message = Message::None;
         }
-        self.publish_delivered(qp); // acknowledge what was delivered before the Terminate is sent
+        self.publish_delivered(qp); // the tx half acknowledges these messages before it sends the Terminate
         qp.fail(error, terminate, blamed);
         self.stop_delivery(qp);
         self.tx_has_work = true;
@@ -454,8 +456,8 @@ impl Rx {
         }
     }
 
-    /// Ends delivery on this stream: drops all unfinished and parked messages, and flushes the receives. Bytes that
-    /// arrive later are discarded.
+    /// Ends delivery on this stream: drops all unfinished and parked messages, and flushes the receives if the stream
+    /// has failed. Bytes that arrive later are discarded.
     pub(crate) fn stop_delivery(&mut self, qp: &QpContext) {
         self.discarding = true;
         self.segment = None;

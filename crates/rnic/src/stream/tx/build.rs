@@ -97,6 +97,7 @@ impl Tx {
             },
             InProgress::Nothing => match self.add_request(qp, batch, guards) {
                 Err(Stop::Idle) => self.add_response(qp, batch, guards),
+                // A request that waits for a registration does not hold up responses.
                 Err(stop) if stop.pending_registration().is_some() => {
                     match self.add_response(qp, batch, guards) {
                         Err(Stop::Idle) => Err(stop),

@@ -56,7 +56,7 @@ impl Tx {
         }
         let seq = self.cursor.seq;
         let request = match batch.current.take() {
-            Some((cached, request)) if cached == seq => request,
+            Some((cached_seq, request)) if cached_seq == seq => request,
             _ => match lock(&qp.sq).request(seq) {
                 Some(request) => request.clone(),
                 None => return Err(Stop::Idle),

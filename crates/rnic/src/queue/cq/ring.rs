@@ -1,0 +1,96 @@
+//! The completions of a completion queue and its arming, which one lock protects.
+
+use super::super::Completion;
+use super::super::moderation::{EventDecision, ModerationState};
+use std::collections::VecDeque;
+
+/// Which completion raises the event of an armed queue (requirement N8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Arm {
+    /// The next completion that is solicited or reports an error.
+    Solicited,
+    /// The next completion.
+    Next,
+}
+
+/// The completions of a queue, and the arming.
+#[derive(Debug)]
+pub(super) struct Ring {
+    /// Maximum number of completions.
+    pub(super) capacity: usize,
+    /// The completions to be polled, the oldest first.
+    pub(super) completions: VecDeque<Completion>,
+    /// Number of `completions` that raise the event of a queue armed with [`Arm::Solicited`].
+    pub(super) waking: usize,
+    /// The completion that raises an event. `None` if the queue is not armed.
+    pub(super) armed: Option<Arm>,
+    /// A completion was lost.
+    pub(super) overrun: bool,
+    /// The clock for the times of completions. `None` if they need none.
+    pub(super) clock: Option<fn() -> u64>,
+    /// The events that moderation holds back. `None` without moderation.
+    pub(super) moderation: Option<ModerationState>,
+}
+
+/// The bit of `ready` that is set after a completion was lost.
+pub(super) const OVERRUN: usize = 1 << (usize::BITS - 1);
+
+/// The queue is full.
+pub(super) struct Full;
+
+impl Ring {
+    /// Creates an empty ring for `capacity` completions.
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            completions: VecDeque::with_capacity(capacity),
+            waking: 0,
+            armed: None,
+            overrun: false,
+            clock: None,
+            moderation: None,
+        }
+    }
+
+    /// Appends a completion. `wakes` tells whether it raises an event for solicited completions.
+    pub(super) fn push(&mut self, mut completion: Completion, wakes: bool) -> Result<(), Full> {
+        // Fail even if there is room again after an overrun: later completions would hide that some are missing.
+        if self.overrun || self.completions.len() == self.capacity {
+            self.overrun = true;
+            return Err(Full);
+        }
+        if let Some(clock) = self.clock {
+            completion.time = clock();
+        }
+        self.completions.push_back(completion);
+        self.waking += usize::from(wakes);
+        Ok(())
+    }
+
+    /// Computes the value of [`Cq::ready`](super::Cq::ready).
+    pub(super) fn ready(&self) -> usize {
+        self.completions.len() | if self.overrun { OVERRUN } else { 0 }
+    }
+
+    /// Whether the queue is armed for a completion. `wakes` tells whether that is solicited or reports an error.
+    pub(super) fn is_due(&self, wakes: bool) -> bool {
+        self.armed.is_some_and(|arm| arm == Arm::Next || wakes)
+    }
+
+    /// Decides whether the event that is due is raised now or held back, and disarms the queue if it is raised: there
+    /// is one event for each arming (requirement I2). Moderation does not hold the event of a failure back.
+    pub(super) fn decide_event(&mut self, failed: bool) -> EventDecision {
+        let decision = match &mut self.moderation {
+            None => EventDecision::Raise,
+            Some(moderation) if failed => {
+                moderation.reset_count();
+                EventDecision::Raise
+            }
+            Some(moderation) => moderation.count_completion(),
+        };
+        if let EventDecision::Raise = decision {
+            self.armed = None;
+        }
+        decision
+    }
+}
