@@ -53,15 +53,24 @@ impl Capture {
         }
     }
 
-    /// Creates a tap for a connection. `dialled`: this end is the client, the peer the server.
-    pub(crate) fn tap(self: &Arc<Self>, dialled: bool) -> Box<dyn Tap> {
+    /// Creates a tap for a connection that this end dials.
+    pub(crate) fn client_tap(self: &Arc<Self>) -> Box<dyn Tap> {
+        self.tap(true)
+    }
+
+    /// Creates a tap for a connection that this end accepts.
+    pub(crate) fn server_tap(self: &Arc<Self>) -> Box<dyn Tap> {
+        self.tap(false)
+    }
+
+    fn tap(self: &Arc<Self>, is_client: bool) -> Box<dyn Tap> {
         let state = State {
             cutter: Cutter::new(),
             writer: CaptureWriter::resume(Vec::new()),
             connection: None,
             aborted: false,
         };
-        Box::new(ConnectionTap { capture: Arc::clone(self), dialled, state: Mutex::new(state) })
+        Box::new(ConnectionTap { capture: Arc::clone(self), is_client, state: Mutex::new(state) })
     }
 
     /// Adds a datagram that was sent or received, unless an end has no IP address.
@@ -78,9 +87,9 @@ impl Capture {
         self.append(written, writer.get_mut());
     }
 
-    /// Appends packets to the file and clears the buffer, unless capturing has stopped or `written`, the result of
-    /// building the packets, is an error. The first error stops capturing. One system call writes all packets, so that
-    /// other processes cannot write in between.
+    /// Appends packets to the file, and clears the buffer. `written` is the result of building the packets. An error of
+    /// building or appending them stops capturing; only the first one is logged. One system call writes all packets,
+    /// so that other processes cannot write in between.
     fn append(&self, written: io::Result<()>, packets: &mut Vec<u8>) {
         if !self.ended.load(Ordering::Relaxed)
             && let Err(error) = written.and_then(|()| self.file.append(packets))
@@ -98,7 +107,7 @@ impl Capture {
             len -= part.len;
             let at = bytes.len();
             bytes.resize(at + part.len, 0);
-            // If it fails, because the program has unmapped the memory since, the bytes stay zero.
+            // If reading fails, because the program has unmapped the memory since, the bytes stay zero.
             let _ = self.host.gather(&[part], &mut bytes[at..]);
         }
     }
@@ -109,7 +118,7 @@ impl Capture {
 struct ConnectionTap {
     capture: Arc<Capture>,
     /// Whether this end is the client.
-    dialled: bool,
+    is_client: bool,
     state: Mutex<State>,
 }
 
@@ -136,7 +145,7 @@ impl Tap for ConnectionTap {
             }
             left -= part;
         }
-        self.record(link, self.dialled, &bytes);
+        self.record(link, self.is_client, &bytes);
     }
 
     fn on_received(&self, link: &TcpLink, host: &[Span], own: &[u8], len: usize) {
@@ -144,7 +153,7 @@ impl Tap for ConnectionTap {
         let mut bytes = Vec::with_capacity(len);
         self.capture.read_memory(host.iter().copied(), in_host, &mut bytes);
         bytes.extend_from_slice(&own[..len - in_host]);
-        self.record(link, !self.dialled, &bytes);
+        self.record(link, !self.is_client, &bytes);
     }
 
     fn on_abort(&self) {
@@ -163,7 +172,7 @@ impl ConnectionTap {
         let mut written = Ok(());
         if connection.is_none() {
             let ends = link.local_addr().and_then(|local| Ok((local, link.peer_addr()?)));
-            let opened = ends.and_then(|ends| open(writer, ends, self.dialled));
+            let opened = ends.and_then(|ends| open(writer, ends, self.is_client));
             written = opened.map(|opened| *connection = Some(opened));
         }
         let from = if from_client { Sender::Initiator } else { Sender::Responder };
@@ -189,7 +198,7 @@ impl Drop for ConnectionTap {
             }
         });
         let written = written.and_then(|()| match aborted {
-            true => writer.reset(now(), connection, self.dialled),
+            true => writer.reset(now(), connection, self.is_client),
             false => writer.close(now(), connection),
         });
         self.capture.append(written, writer.get_mut());
@@ -200,9 +209,9 @@ impl Drop for ConnectionTap {
 fn open(
     writer: &mut CaptureWriter<Vec<u8>>,
     (local, peer): (SocketAddr, SocketAddr),
-    dialled: bool,
+    is_client: bool,
 ) -> io::Result<OpenConnection> {
-    let (client, server) = if dialled { (local, peer) } else { (peer, local) };
+    let (client, server) = if is_client { (local, peer) } else { (peer, local) };
     writer.open_at(now(), (client, first_seq(client, server)), (server, first_seq(server, client)))
 }
 
