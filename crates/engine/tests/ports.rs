@@ -10,7 +10,7 @@ use ironwarp_engine::{
 };
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::Status;
-use ironwarp_testkit::child::Partner;
+use ironwarp_testkit::child::{Partner, as_root};
 use ironwarp_testkit::engine::{SEND, Side};
 use ironwarp_wire::private::{CmHeader, CmKind, PortSpace, RdmaPort};
 use std::io::{self, Read, Write};
@@ -456,10 +456,13 @@ c.send(reply(b"\x50", b"\x80\x01\x80\x01", b"\x04", port + 1))
 c.recv(1)
 "#;
 
-/// A process of another user is not asked. If the client trusts that user, it is asked, but has to confirm
-/// the port.
+/// A client sends nothing to a candidate at which another user listens. If the client trusts that user, it sends a
+/// probe and a Request, but does not accept a Reply for another RDMA port.
 #[test]
 fn a_squatter_of_another_user() {
+    if !as_root("a_squatter_of_another_user") {
+        return;
+    }
     for (users, trusted) in [(Users::Own, false), (Users::Listed(vec![65534]), true)] {
         let (_tcp, at) = tcp_server();
         let engine = Engine::new(Config { users, ..Config::default() }).unwrap();
@@ -467,9 +470,6 @@ fn a_squatter_of_another_user() {
         let arguments = ["-c", SQUATTER, &at.port().to_string(), &candidate.to_string()];
         let mut command = Command::new("python3");
         command.args(arguments).uid(65534).gid(65534).stderr(Stdio::null());
-        if !rustix::process::geteuid().is_root() {
-            return; // only root may run a process as any user
-        }
         let mut squatter = Partner::start(command);
         assert_eq!(squatter.line(), "ready");
         if trusted {

@@ -38,8 +38,8 @@ pub fn in_front(starter: &[&str], test: &str, role: &str) -> Command {
     command
 }
 
-/// Runs `test` in a process of its own. The test calls this first: returns true in the child, which then does the work; in
-/// the parent, the child has passed.
+/// Runs `test` in a process of its own. The test calls this first: returns true in the child, which then does the work;
+/// in the parent, the child has passed.
 pub fn in_child(test: &str) -> bool {
     passes(command(test, "child"), test)
 }
@@ -49,16 +49,40 @@ pub fn in_network(test: &str) -> bool {
     passes(command_in_network(test, "child"), test)
 }
 
-fn passes(mut command: Command, test: &str) -> bool {
-    if role().is_some() {
+/// Runs `test` where it can start threads and processes as any user: in this process if it is root, and otherwise in a
+/// child that is root of a user namespace. The test calls this first: returns true where the test is to do the work;
+/// otherwise the child has passed.
+///
+/// Fails unless the process is root or may map more than its own user ID: that needs the programs newuidmap and
+/// newgidmap (package uidmap), and a range of IDs for the user in /etc/subuid and /etc/subgid.
+pub fn as_root(test: &str) -> bool {
+    if rustix::process::geteuid().is_root() {
         return true;
     }
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--map-auto"]).arg(env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    let needs = "needs a second user: run it as root, or install newuidmap and newgidmap (package uidmap) and add \
+                 your user to /etc/subuid and /etc/subgid";
+    assert_passes(command, test, needs);
+    false
+}
+
+fn passes(command: Command, test: &str) -> bool {
+    let is_child = role().is_some();
+    if !is_child {
+        assert_passes(command, test, "failed in a child process");
+    }
+    is_child
+}
+
+/// Runs a command that runs `test`. Panics with its output, and `hint`, unless the test passes.
+fn assert_passes(mut command: Command, test: &str, hint: &str) {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     let passed = output.status.success() && text.contains("1 passed");
-    assert!(passed, "{test}: {}\n{text}\n{errors}", output.status);
-    false
+    assert!(passed, "{test} {hint}: {}\n{text}\n{errors}", output.status);
 }
 
 /// Sends a line to the process that started this one.

@@ -1,5 +1,5 @@
-//! Helpers for the tests of system calls: memory with holes, connected sockets, a sandbox, and threads that
-//! vanish.
+//! Helpers for the tests of `sys`: memory with unmapped pages, connected sockets, a sandbox, and threads that end
+//! abruptly.
 #![expect(unsafe_code, reason = "installs a filter for system calls, and ends threads without Rust")]
 
 use super::socket::TcpLink;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// An address in the kernel's half of the address space.
 pub(super) const KERNEL: u64 = 0xffff_8000_0000_0000;
 
-/// Consecutive pages, readable and writable unless a test changes that.
+/// Consecutive pages of memory, readable and writable unless a test changes that.
 #[derive(Debug)]
 pub(super) struct Pages(Mapping);
 
@@ -26,6 +26,7 @@ impl Pages {
         Self(Mapping::new(count))
     }
 
+    /// Returns the span of `len` bytes at an offset from the first page.
     pub(super) fn span(&self, offset: usize, len: usize) -> Span {
         Span { addr: self.0.addr(0) + offset as u64, len }
     }
@@ -40,6 +41,7 @@ impl Pages {
         self.0.write(0, bytes);
     }
 
+    /// Changes the access rights of a page.
     pub(super) fn protect(&self, page: usize, access: libc::c_int) {
         self.0.allow(page * PAGE, PAGE, access);
     }
@@ -56,12 +58,13 @@ impl Pages {
 
 /// Closes all descriptors except the standard ones, like closefrom(3).
 pub(crate) fn close_all() {
-    // SAFETY: numbers only. The test is about what becomes of those who had them.
+    // SAFETY: `close_range` accesses no memory. It closes descriptors of others on purpose: the tests are about how
+    // their owners react.
     assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) }, 0);
 }
 
-/// Makes these system calls fail with EPERM in this thread and the threads it starts, as in a sandbox.
-pub(super) fn refuse(calls: &[libc::c_long]) {
+/// Makes these system calls fail with EPERM in this thread and the threads that it starts later, as in a sandbox.
+pub(super) fn deny(calls: &[libc::c_long]) {
     let step = |code: u32, skip: u8, k: u32| libc::sock_filter {
         code: u16::try_from(code).unwrap(),
         jt: 0,
@@ -76,30 +79,30 @@ pub(super) fn refuse(calls: &[libc::c_long]) {
     }
     filter.push(step(libc::BPF_RET, 0, libc::SECCOMP_RET_ALLOW));
     let program = libc::sock_fprog { len: u16::try_from(filter.len()).unwrap(), filter: filter.as_mut_ptr() };
-    // SAFETY: numbers only.
+    // SAFETY: with these arguments `prctl` accesses no memory.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
-    // SAFETY: the program and its filter live as long as the call.
+    // SAFETY: `program` points to `filter`, and both outlive the call.
     let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     assert_eq!(result, 0);
 }
 
-/// Moves this thread, and processes that it starts, to a network namespace of its own. Returns false if that
-/// is not permitted.
-pub(super) fn new_network() -> bool {
-    // SAFETY: descriptors and memory stay as they are.
-    unsafe { libc::unshare(libc::CLONE_NEWNET) == 0 }
+/// Moves this thread, and processes that it starts, to a network namespace of its own. Needs root of a user namespace.
+pub(super) fn new_network() {
+    // SAFETY: CLONE_NEWNET changes neither the descriptors nor the memory of the thread.
+    let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The kernel's ID of this thread.
+/// Returns the kernel's ID of this thread.
 pub(super) fn thread_id() -> libc::pid_t {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// Binds a socket to the loopback interface, which any user may do.
+/// Binds a socket to the loopback interface (SO_BINDTODEVICE), which any user may do.
 pub(super) fn bind_to_loopback(socket: impl AsFd) {
     let (fd, name) = (socket.as_fd(), c"lo");
     let len = libc::socklen_t::try_from(name.count_bytes()).unwrap();
-    // SAFETY: the name lives as long as the call.
+    // SAFETY: the kernel reads `len` bytes of `name`, which outlives the call.
     let result = unsafe {
         libc::setsockopt(
             std::os::fd::AsRawFd::as_raw_fd(&fd),
@@ -117,9 +120,9 @@ pub(super) fn bind_to_loopback(socket: impl AsFd) {
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    /// Below `bound`.
+    /// Returns a number below `bound`.
     pub(super) fn below(&mut self, bound: usize) -> usize {
-        // Xorshift.
+        // Xorshift, by Marsaglia.
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -142,7 +145,7 @@ pub(super) fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// Returns two connected sockets: the client and the server.
+/// Returns two connected sockets on loopback: the client and the server.
 pub(super) fn pair() -> (TcpLink, TcpLink) {
     let listener = Listener::new(loopback(), &KEEPALIVE).unwrap();
     let client = connect(listener.local_addr().unwrap(), None, &KEEPALIVE).unwrap();
@@ -155,31 +158,33 @@ pub(super) fn pair() -> (TcpLink, TcpLink) {
     (client, server)
 }
 
-/// Waits until a socket is ready.
+/// Waits until `poll` reports these flags for a descriptor. Panics after ten seconds.
 pub(super) fn wait(fd: impl AsFd, until: PollFlags) {
     let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
     let ready = rustix::event::poll(&mut [PollFd::new(&fd, until)], Some(&limit)).unwrap();
     assert_eq!(ready, 1, "not ready after ten seconds");
 }
 
-/// A thread that can end in ways that Rust's threads do not.
+/// A thread that can be cancelled or killed, unlike a `std::thread`.
 #[derive(Debug)]
 pub(crate) struct RawThread(libc::pthread_t);
 
-/// What a [`RawThread`] runs.
+/// The closure that a [`RawThread`] runs.
 type Body = Box<dyn FnOnce() + Send>;
 
-/// The signal that makes a [`RawThread`] vanish. The standard library and the test harness do not use it.
-const VANISH: libc::c_int = libc::SIGUSR2;
+/// The signal with which [`RawThread::kill`] ends a thread. The standard library and the test harness do not use it.
+const KILL: libc::c_int = libc::SIGUSR2;
 
 impl RawThread {
     pub(crate) fn spawn(body: impl FnOnce() + Send + 'static) -> Self {
         let body: Box<Body> = Box::new(Box::new(body));
         let mut thread = 0;
-        // SAFETY: the two ABIs differ in that the one allows unwinding, which ends at the C library that called it.
+        // SAFETY: the two ABIs differ only in that "C-unwind" allows unwinding. The C library, which calls `run`,
+        // catches the unwinding of a cancelled thread.
         let run: extern "C" fn(*mut c_void) -> *mut c_void =
             unsafe { std::mem::transmute(run as extern "C-unwind" fn(*mut c_void) -> *mut c_void) };
-        // SAFETY: `run` takes the box back, once.
+        // SAFETY: `run` has the signature that `pthread_create` requires, and receives the pointer of a `Box<Body>`,
+        // which it frees once.
         let made =
             unsafe { libc::pthread_create(&raw mut thread, ptr::null(), run, Box::into_raw(body).cast()) };
         assert_eq!(made, 0);
@@ -188,35 +193,38 @@ impl RawThread {
 
     /// Cancels the thread: it ends at the next cancellation point, and unwinds from there.
     pub(crate) fn cancel(&self) {
-        // SAFETY: it was not joined.
+        // SAFETY: the thread was not joined, because `join` consumes `self`, so its handle is valid.
         assert_eq!(unsafe { libc::pthread_cancel(self.0) }, 0);
     }
 
-    /// Ends the thread wherever it is, without running any more of its code.
-    pub(crate) fn vanish(&self) {
-        // SAFETY: all zero is a valid action.
+    /// Ends the thread at once, wherever it is, without unwinding and without destructors.
+    pub(crate) fn kill(&self) {
+        // SAFETY: `sigaction` has only integers, pointers and optional functions, for which zero is valid.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = exit_thread as extern "C" fn(libc::c_int) as libc::sighandler_t;
-        // SAFETY: the handler does nothing but a system call.
-        assert_eq!(unsafe { libc::sigaction(VANISH, &raw const action, ptr::null_mut()) }, 0);
-        // SAFETY: it was not joined.
-        assert_eq!(unsafe { libc::pthread_kill(self.0, VANISH) }, 0);
+        // SAFETY: the handler only makes a system call, which is allowed in a signal handler.
+        assert_eq!(unsafe { libc::sigaction(KILL, &raw const action, ptr::null_mut()) }, 0);
+        // SAFETY: the thread was not joined, because `join` consumes `self`, so its handle is valid.
+        assert_eq!(unsafe { libc::pthread_kill(self.0, KILL) }, 0);
     }
 
+    /// Waits until the thread has ended.
     pub(crate) fn join(self) {
-        // SAFETY: it is joined once.
+        // SAFETY: the thread is joined only once, because this consumes `self`.
         assert_eq!(unsafe { libc::pthread_join(self.0, ptr::null_mut()) }, 0);
     }
 }
 
+/// Start routine of a [`RawThread`]: calls the closure that `body` points to.
 extern "C-unwind" fn run(body: *mut c_void) -> *mut c_void {
-    // SAFETY: `spawn` made it of a box, and gave it away.
+    // SAFETY: `spawn` passes the pointer of a `Box<Body>`, and does not use it any more.
     let body = unsafe { Box::from_raw(body.cast::<Body>()) };
     body();
     ptr::null_mut()
 }
 
+/// Signal handler: ends this thread with a system call.
 extern "C" fn exit_thread(_: libc::c_int) {
-    // SAFETY: ends this thread; what it owned is lost, which is what the test is about.
+    // SAFETY: exit(2) ends only this thread. Its stack stays allocated until `join`, and its values are leaked.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
 }

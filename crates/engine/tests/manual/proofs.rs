@@ -256,28 +256,26 @@ fn a_secret_for_two_queue_pairs_is_proved_and_ends_with_a_reset() {
     talk(&mut one, &near, &mut other, &far);
 }
 
-/// Runs `run` as another user of this host: a thread can have its own user, which owns its sockets. Returns
-/// `None` if that is not allowed.
-fn as_another_user<T: Send>(run: impl FnOnce() -> T + Send) -> Option<T> {
+/// Runs `run` in a thread with another user ID: that user then owns the sockets that `run` opens. Needs root.
+fn as_another_user<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
-        let other = scope.spawn(|| set_thread_uid(Uid::from_raw(OTHER_USER)).ok().map(|()| run()));
+        let other = scope.spawn(|| {
+            set_thread_uid(Uid::from_raw(OTHER_USER)).unwrap();
+            run()
+        });
         other.join().unwrap()
     })
 }
 
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
 #[test]
 fn another_user_of_the_host_is_refused_though_it_knows_all_numbers() {
+    if !child::as_root("proofs::another_user_of_the_host_is_refused_though_it_knows_all_numbers") {
+        return;
+    }
     let host = Host::new(Config::default());
     let pair = waiting(&host);
     let number = pair.id();
-    let ask = || Stranger::hello(PEER, (HERE, number), NOBODY).refusal();
-    let Some(refused) = as_another_user(ask) else {
-        return assert!(!is_root(), "root may run a thread as any user");
-    };
+    let refused = as_another_user(|| Stranger::hello(PEER, (HERE, number), NOBODY).refusal());
     assert_eq!(refused, Some(Reason::OtherUser));
     assert_eq!(
         Stranger::hello(PEER, (HERE, number), NOBODY).hear(),
@@ -288,22 +286,27 @@ fn another_user_of_the_host_is_refused_though_it_knows_all_numbers() {
 
 #[test]
 fn users_that_are_listed_may_connect() {
+    if !child::as_root("proofs::users_that_are_listed_may_connect") {
+        return;
+    }
     for users in [Users::Listed(vec![OTHER_USER]), Users::Any] {
         let host = Host::new(Config { users, ..Config::default() });
         let pair = waiting(&host);
         let number = pair.id();
-        let ask = || Stranger::hello(PEER, (HERE, number), NOBODY).hear();
-        assert!(as_another_user(ask).is_none_or(|heard| heard == Heard::Accepted));
+        let heard = as_another_user(|| Stranger::hello(PEER, (HERE, number), NOBODY).hear());
+        assert_eq!(heard, Heard::Accepted);
     }
 }
 
 /// The end that dials checks the user as well, because another user may have taken the port of its peer.
 #[test]
 fn another_user_at_the_peers_port_is_not_taken_for_the_peer() {
+    if !child::as_root("proofs::another_user_at_the_peers_port_is_not_taken_for_the_peer") {
+        return;
+    }
     let mut host = Host::new(Config::default());
     let pair = host.pair();
     let squatter = as_another_user(|| TcpListener::bind((HERE, 0)).unwrap());
-    let Some(squatter) = squatter else { return assert!(!is_root()) };
     let far = u32::from(squatter.local_addr().unwrap().port()) << 8;
     host.bring_up(&pair, PEER, (HERE, far));
     be_impatient(&mut host, &pair);

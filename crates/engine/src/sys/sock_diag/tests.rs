@@ -1,23 +1,27 @@
+//! Owners of real sockets, on loopback and between network namespaces.
+
 use super::super::testing::{new_network, thread_id};
 use super::*;
+use ironwarp_testkit::child::{as_root, in_network};
 use std::io::Read;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
-/// A connection: who connected, and who accepted.
+/// Returns the two ends of a connection: the one that connected, and the one that accepted.
 fn pair(at: &str, to: impl Fn(SocketAddr) -> SocketAddr) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(at).unwrap();
     let client = TcpStream::connect(to(listener.local_addr().unwrap())).unwrap();
     (client, listener.accept().unwrap().0)
 }
 
-/// As the end that accepted sees the other one.
+/// Returns the owner of the other end of a connection.
 fn owner_of_peer(server: &TcpStream) -> io::Result<Option<u32>> {
     socket_owner(server.peer_addr().unwrap(), server.local_addr().unwrap())
 }
 
+/// Returns the user ID of this process.
 fn me() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -49,7 +53,8 @@ fn a_socket_bound_to_the_loopback_interface_does_not_hide() {
     assert_eq!(owner_of_peer(&server).unwrap(), Some(me()));
 }
 
-/// The kernel says that root owns what a process has closed. A stranger must not become root by closing.
+/// The kernel reports a socket that its process has closed as owned by root. A stranger must not pass for root by
+/// closing its socket.
 #[test]
 fn a_closed_socket_has_no_owner() {
     let (client, server) = pair("127.0.0.1:0", |to| to);
@@ -57,11 +62,11 @@ fn a_closed_socket_has_no_owner() {
     assert_eq!((&server).read(&mut [0]).unwrap(), 0);
     assert_eq!(owner_of_peer(&server).unwrap_err().kind(), io::ErrorKind::NotFound);
     let (local, peer) = (server.peer_addr().unwrap(), server.local_addr().unwrap());
-    server.shutdown(Shutdown::Write).unwrap(); // the other end goes to TIME_WAIT
+    server.shutdown(Shutdown::Write).unwrap(); // the other end is in TIME_WAIT now
     assert_eq!(socket_owner(local, peer).unwrap_err().kind(), io::ErrorKind::NotFound);
 }
 
-/// The kernel would name the socket that listens.
+/// The kernel answers with the listening socket, which must not be taken for a connected one.
 #[test]
 fn a_socket_that_listens_is_not_connected() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -72,7 +77,7 @@ fn a_socket_that_listens_is_not_connected() {
 
 #[test]
 fn an_address_of_another_host() {
-    // RFC 5737 and RFC 3849: documentation.
+    // Addresses for documentation (RFC 5737, RFC 3849).
     for (local, peer) in [("198.51.100.1:5", "198.51.100.2:6"), ("[2001:db8::1]:5", "[2001:db8::2]:6")] {
         assert_eq!(socket_owner(local.parse().unwrap(), peer.parse().unwrap()).unwrap(), None);
     }
@@ -80,35 +85,37 @@ fn an_address_of_another_host() {
 
 #[test]
 fn a_socket_of_another_user() {
+    if !as_root("sys::sock_diag::tests::a_socket_of_another_user") {
+        return;
+    }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let script = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; read");
-    let spawned =
-        Command::new("bash").args(["-c", &script]).uid(65534).gid(65534).stdin(Stdio::piped()).spawn();
-    let Ok(mut other) = spawned else {
-        assert_ne!(me(), 0, "root may run a process as any user");
-        return;
-    };
+    let mut command = Command::new("bash");
+    let mut other =
+        command.args(["-c", &script]).uid(65534).gid(65534).stdin(Stdio::piped()).spawn().unwrap();
     let (server, _) = listener.accept().unwrap();
     assert_eq!(owner_of_peer(&server).unwrap(), Some(65534));
     drop(other.stdin.take());
     other.wait().unwrap();
 }
 
+/// Runs ip(8) with these arguments.
 fn ip(words: &str) {
     assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "ip {words}");
 }
 
 #[test]
 fn a_socket_in_another_namespace() {
-    let (tell_thread, thread) = mpsc::channel();
+    if !in_network("sys::sock_diag::tests::a_socket_in_another_namespace") {
+        return;
+    }
+    let (send_thread, thread) = mpsc::channel();
     let (ready, wait_until_ready) = mpsc::channel();
     let (finish, finished) = mpsc::channel::<()>();
     let server = std::thread::spawn(move || {
-        if !new_network() {
-            return; // not allowed here
-        }
-        let Ok(other) = thread.recv() else { return };
+        new_network();
+        let other = thread.recv().unwrap();
         ip("link add iw0 type veth peer name iw1");
         ip(&format!("link set iw1 netns {other}"));
         ip("addr add 198.51.100.1/24 dev iw0");
@@ -120,10 +127,8 @@ fn a_socket_in_another_namespace() {
         drop(finish);
     });
     let client = std::thread::spawn(move || {
-        if !new_network() {
-            return;
-        }
-        tell_thread.send(thread_id()).unwrap();
+        new_network();
+        send_thread.send(thread_id()).unwrap();
         let to = wait_until_ready.recv().unwrap();
         ip("addr add 198.51.100.2/24 dev iw1");
         ip("link set iw1 up");
@@ -141,7 +146,7 @@ fn nothing_that_the_kernel_could_say_is_fatal() {
     let (local, peer) = ("127.0.0.1:5".parse().unwrap(), "127.0.0.1:6".parse().unwrap());
     let (client, server) = pair("127.0.0.1:0", |to| to);
     let (from, to) = (server.peer_addr().unwrap(), server.local_addr().unwrap());
-    let mut answer = [0; ROOM];
+    let mut answer = [0; BUFFER];
     let len = Netlink::for_sockets().unwrap().exchange(&request(from, to), &mut answer).unwrap();
     assert_eq!(parse(&answer[..len], from, to).unwrap(), Some(me()));
     assert_eq!(parse(&answer[..len], local, peer).unwrap(), None, "another socket");
@@ -160,18 +165,17 @@ fn nothing_that_the_kernel_could_say_is_fatal() {
 
 #[test]
 fn the_owner_of_a_socket_that_listens() {
-    for (at, asked) in
+    for (at, queried) in
         [("127.0.0.1:0", "127.0.0.1"), ("0.0.0.0:0", "127.0.0.1"), ("[::]:0", "127.0.0.1"), ("[::]:0", "::1")]
     {
         let listener = TcpListener::bind(at).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let owner = || listener_owner(SocketAddr::new(asked.parse().unwrap(), port)).unwrap();
+        let owner = || listener_owner(SocketAddr::new(queried.parse().unwrap(), port)).unwrap();
         assert_eq!(owner(), Some(me()), "{at}");
         drop(listener);
-        let owner = || listener_owner(SocketAddr::new(asked.parse().unwrap(), port)).unwrap();
         assert_eq!(owner(), None, "{at}");
     }
-    // A connection that nobody has accepted yet is not what is asked for.
+    // The kernel also knows a connection that is not accepted yet, which is not a listening socket.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     assert_eq!(listener_owner(client.peer_addr().unwrap()).unwrap(), Some(me()));
