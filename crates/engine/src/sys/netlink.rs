@@ -1,5 +1,6 @@
-//! Netlink sockets: the routing socket (rtnetlink) for interfaces, addresses, routes and notices of changes, whose
-//! messages `gid/parse.rs` reads; and the socket monitor, which `sock_diag.rs` asks about single sockets.
+//! [`Netlink`], a netlink socket. A routing socket (rtnetlink(7)) lists interfaces, addresses and routes, and notifies
+//! of changes; `gid/parse.rs` parses its messages. A sock_diag(7) socket is used by `sock_diag.rs` to find the owner of
+//! a socket.
 
 use super::denied::Denied;
 use super::fork::Fd;
@@ -10,16 +11,16 @@ use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
 
-/// Maximum length of the kernel's datagrams (its NLMSG_GOODSIZE, and 32 KiB for dumps).
-const ROOM: usize = 64 << 10;
-/// Maximum number of bytes read of an answer: a host may have a million routes. The default route comes first.
-const MOST: usize = 4 << 20;
-/// Maximum number of times a question is asked again because something changed while the kernel answered.
-const TRIES: usize = 8;
-/// Maximum number of notices taken at once.
-const NOTICES: usize = 1024;
+/// Size of the receive buffer in bytes. The kernel's datagrams are shorter (NLMSG_GOODSIZE, and 32 KiB for dumps).
+const BUFFER: usize = 64 << 10;
+/// Maximum number of bytes read of a dump: a host may have a million routes. The default route comes first.
+const MAX_DUMP: usize = 4 << 20;
+/// Maximum number of attempts at a dump. A dump is repeated if something changed while the kernel sent it.
+const MAX_TRIES: usize = 8;
+/// Maximum number of notices that [`Netlink::take_notices`] takes.
+const MAX_NOTICES: usize = 1024;
 
-/// What can be asked for.
+/// A list that the kernel can send (a dump, in terms of netlink).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DumpRequest {
     /// All interfaces.
@@ -37,17 +38,17 @@ pub(crate) struct Netlink {
 }
 
 impl Netlink {
-    /// A socket for questions.
-    pub(crate) fn new() -> io::Result<Self> {
+    /// Opens a routing socket for dumps.
+    fn for_dumps() -> io::Result<Self> {
         Self::open(None, 0)
     }
 
-    /// A socket for questions about sockets.
+    /// Opens a sock_diag socket.
     pub(super) fn for_sockets() -> io::Result<Self> {
         Self::open(Some(netlink::SOCK_DIAG), 0)
     }
 
-    /// A socket for notices of changes to interfaces and addresses.
+    /// Opens a routing socket that receives notices of changes to interfaces and addresses.
     pub(crate) fn for_changes() -> io::Result<Self> {
         let bit = |group: libc::c_uint| 1_u32 << (group - 1);
         Self::open(
@@ -56,9 +57,11 @@ impl Netlink {
         )
     }
 
-    /// Protocol `None` is protocol 0, NETLINK_ROUTE.
+    /// Opens a socket that receives the notices of `groups`, a set of bits. Protocol `None` is protocol 0,
+    /// NETLINK_ROUTE.
     fn open(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
-        // The kernel answers inside the calls, so that waiting for an answer does not block.
+        // The socket may be a blocking one: the kernel answers before `send` returns, so receiving the answer does not
+        // wait.
         let flags = SocketFlags::CLOEXEC;
         let fd =
             Fd::open(|| rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol));
@@ -67,10 +70,10 @@ impl Netlink {
         Ok(Self { fd })
     }
 
-    /// Asks, and returns the length of the answer. The kernel answers before the call that asks returns, so this does
-    /// not wait.
-    pub(super) fn exchange(&self, question: &[u8], answer: &mut [u8]) -> io::Result<usize> {
-        rustix::net::send(&self.fd, question, SendFlags::empty())?;
+    /// Sends a request, and receives the answer, which is one datagram. Returns its length. Does not wait: the kernel
+    /// answers before `send` returns.
+    pub(super) fn exchange(&self, request: &[u8], answer: &mut [u8]) -> io::Result<usize> {
+        rustix::net::send(&self.fd, request, SendFlags::empty())?;
         loop {
             if let Some(n) = self.receive(answer, RecvFlags::DONTWAIT)? {
                 return Ok(n);
@@ -78,19 +81,20 @@ impl Netlink {
         }
     }
 
-    /// Asks, and passes each datagram of the answer to `take`, which returns whether more follow. If it has to ask
-    /// again, it calls `begin` again.
+    /// Requests a dump, and passes each of its datagrams to `take`, with the value that `begin` returned. `take`
+    /// returns whether more datagrams follow. Returns that value. If the dump is inconsistent, it is requested again,
+    /// and `begin` is called again.
     pub(crate) fn dump<T>(
-        question: DumpRequest,
+        request: DumpRequest,
         begin: impl Fn() -> T,
         mut take: impl FnMut(&mut T, &[u8]) -> io::Result<DumpProgress>,
     ) -> io::Result<T> {
-        for _ in 0..TRIES {
-            // A new socket, so that nothing is left of an answer that was not read to its end.
-            let socket = Self::new()?;
+        for _ in 0..MAX_TRIES {
+            // A new socket each time, because the previous one may still have datagrams of the inconsistent dump.
+            let socket = Self::for_dumps()?;
             let mut found = begin();
-            rustix::net::send(&socket.fd, &question.bytes(), SendFlags::empty())?;
-            match socket.answer(|bytes| take(&mut found, bytes))? {
+            rustix::net::send(&socket.fd, &request.bytes(), SendFlags::empty())?;
+            match socket.receive_dump(|bytes| take(&mut found, bytes))? {
                 DumpProgress::Interrupted => {}
                 DumpProgress::Partial | DumpProgress::Complete => return Ok(found),
             }
@@ -98,10 +102,15 @@ impl Netlink {
         Err(io::Error::new(io::ErrorKind::Interrupted, "interfaces and addresses change all the time"))
     }
 
-    fn answer(&self, mut take: impl FnMut(&[u8]) -> io::Result<DumpProgress>) -> io::Result<DumpProgress> {
-        let mut buffer = vec![0; ROOM];
+    /// Passes the datagrams of a dump to `take`, until `take` reports its end. Returns the last result of `take`, or
+    /// `Complete` if the dump is longer than [`MAX_DUMP`].
+    fn receive_dump(
+        &self,
+        mut take: impl FnMut(&[u8]) -> io::Result<DumpProgress>,
+    ) -> io::Result<DumpProgress> {
+        let mut buffer = vec![0; BUFFER];
         let mut read = 0;
-        while read < MOST {
+        while read < MAX_DUMP {
             let Some(n) = self.receive(&mut buffer, RecvFlags::empty())? else { continue };
             read += n;
             match take(&buffer[..n])? {
@@ -113,14 +122,14 @@ impl Netlink {
         Ok(DumpProgress::Complete)
     }
 
-    /// Takes the pending notices, and returns whether there were any. Their contents do not matter: a caller that wants
-    /// to know what changed asks again.
+    /// Takes the pending notices, and returns whether there were any. Their contents are ignored: a caller that needs
+    /// to know what changed requests a dump.
     pub(crate) fn take_notices(&self) -> io::Result<bool> {
-        let mut buffer = vec![0; ROOM];
+        let mut buffer = vec![0; BUFFER];
         let mut any = false;
-        for _ in 0..NOTICES {
+        for _ in 0..MAX_NOTICES {
             match self.receive(&mut buffer, RecvFlags::DONTWAIT) {
-                // A notice that was lost for lack of room counts, too.
+                // ENOBUFS: the kernel has dropped a notice because the socket's buffer was full, so there was one.
                 Ok(_) | Err(Errno::NOBUFS) => any = true,
                 Err(Errno::AGAIN) => return Ok(any),
                 Err(error) => return Err(error.into()),
@@ -129,7 +138,7 @@ impl Netlink {
         Ok(any)
     }
 
-    /// Receives a datagram of the kernel; `None` if another process sent it.
+    /// Receives a datagram, and returns its length; `None` if a process sent it, not the kernel.
     fn receive(&self, buffer: &mut [u8], flags: RecvFlags) -> rustix::io::Result<Option<usize>> {
         loop {
             match rustix::net::recvfrom(&self.fd, &mut *buffer, flags) {
@@ -150,32 +159,34 @@ impl AsFd for Netlink {
     }
 }
 
-/// What follows a datagram of an answer.
+/// The state of a dump after one of its datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DumpProgress {
-    /// The answer goes on.
+    /// More datagrams follow.
     Partial,
-    /// It is complete.
+    /// This was the last datagram.
     Complete,
-    /// Something changed meanwhile, so the answer may be inconsistent.
+    /// The listed objects changed during the dump, which may be inconsistent (NLM_F_DUMP_INTR).
     Interrupted,
 }
 
 impl DumpRequest {
-    /// `struct nlmsghdr`, followed by the structure of the question, all zero: any interface, any family.
+    /// Encodes the request: a `struct nlmsghdr`, and the structure of the request with all fields zero: any interface,
+    /// any family.
     fn bytes(self) -> Vec<u8> {
+        // The sizes are those of `struct ifinfomsg`, `struct ifaddrmsg` and `struct rtmsg`.
         let (kind, body) = match self {
             Self::Links => (libc::RTM_GETLINK, 16_u8),
             Self::Addresses => (libc::RTM_GETADDR, 8),
             Self::Routes => (libc::RTM_GETROUTE, 12),
         };
-        let len = u32::from(body) + 16;
+        let len = u32::from(body) + 16; // with the header
         let flags = u16::try_from(libc::NLM_F_REQUEST | libc::NLM_F_DUMP).unwrap_or_default();
         let mut bytes = Vec::with_capacity(HEADER + usize::from(body));
         bytes.extend_from_slice(&len.to_ne_bytes());
         bytes.extend_from_slice(&kind.to_ne_bytes());
         bytes.extend_from_slice(&flags.to_ne_bytes());
-        bytes.extend_from_slice(&[0; 8]); // sequence number and sender, which are not used
+        bytes.extend_from_slice(&[0; 8]); // sequence number and port ID of the sender, which are not used
         bytes.resize(HEADER + usize::from(body), 0);
         bytes
     }

@@ -1,4 +1,4 @@
-//! Netlink messages and attributes (netlink(7)), read without trusting the lengths they state.
+//! Parses netlink messages and attributes (netlink(7)), without trusting the lengths they state.
 //!
 //! Numbers are in the byte order of the host. Messages and attributes start at multiples of four bytes.
 
@@ -8,27 +8,31 @@ use std::io;
 pub(crate) const HEADER: usize = 16;
 /// Size of `struct rtattr`.
 const ATTRIBUTE: usize = 4;
-/// The bits of an attribute's type that identify it; the others are flags (`NLA_TYPE_MASK`).
+/// Mask for the kind of an attribute in its type field; the other bits are flags (`NLA_TYPE_MASK`).
 const KIND: u16 = 0x3fff;
 
+/// Kind of the message that ends a dump.
 pub(crate) const DONE: u16 = bits(libc::NLMSG_DONE);
+/// Kind of a message that reports an error.
 pub(crate) const ERROR: u16 = bits(libc::NLMSG_ERROR);
 
-/// A constant that the headers declare wider than the field that holds it.
+/// Converts a constant that the C headers declare wider than the 16-bit field that holds it.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the field has 16 bits")]
 pub(crate) const fn bits(constant: i32) -> u16 {
     constant as u16
 }
 
-/// A message of a datagram.
+/// A netlink message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message<'a> {
+    /// The type, such as `RTM_NEWLINK`.
     pub(crate) kind: u16,
     pub(crate) flags: u16,
+    /// The bytes after the header.
     pub(crate) body: &'a [u8],
 }
 
-/// The messages of a datagram, as far as their lengths make sense.
+/// Iterates over the messages of a datagram. Ends at a message whose length is invalid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Messages<'a>(pub(crate) &'a [u8]);
 
@@ -44,21 +48,23 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// The attributes behind a message's own structure, as far as their lengths make sense.
+/// Iterates over the attributes of a message: kind and value of each. Ends at an attribute whose length is invalid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    pub(crate) fn behind(body: &'a [u8], structure: usize) -> Self {
-        Self(body.get(structure..).unwrap_or_default())
+    /// Returns the attributes that follow the first `offset` bytes of a message's body.
+    pub(crate) fn behind(body: &'a [u8], offset: usize) -> Self {
+        Self(body.get(offset..).unwrap_or_default())
     }
 
-    /// The value of the first attribute of this kind.
+    /// Returns the value of the first attribute of this kind.
     pub(crate) fn find(self, kind: u16) -> Option<&'a [u8]> {
         let mut all = self;
         all.find_map(|(found, value)| (found == kind).then_some(value))
     }
 
+    /// Returns the value of the first attribute of this kind, as a 32-bit number.
     pub(crate) fn number(self, kind: u16) -> Option<u32> {
         u32_at(self.find(kind)?, 0)
     }
@@ -76,17 +82,20 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// `struct nlmsgerr` begins with a negative errno.
+/// Returns the error that the body of an [`ERROR`] message reports: a `struct nlmsgerr`, which begins with a negative
+/// errno.
 pub(crate) fn error(body: &[u8]) -> io::Error {
     let errno = u32_at(body, 0).map_or(libc::EBADMSG, |errno| errno.cast_signed().saturating_neg());
     io::Error::from_raw_os_error(errno)
 }
 
+/// Returns the 16-bit field at an offset; `None` beyond the end.
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     let field = bytes.get(at..at.checked_add(2)?)?;
     Some(u16::from_ne_bytes(field.try_into().ok()?))
 }
 
+/// Returns the 32-bit field at an offset; `None` beyond the end.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     let field = bytes.get(at..at.checked_add(4)?)?;
     Some(u32::from_ne_bytes(field.try_into().ok()?))

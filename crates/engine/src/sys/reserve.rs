@@ -1,10 +1,12 @@
-//! Ports that are reserved on every address of the host before anything listens there. A queue pair needs one for its
-//! number; a TCP listener or a UDP socket binds the port later, at the one address that it serves.
+//! [`Reservation`] of a TCP or UDP port at all addresses of the host. A queue pair number contains a port, so the port
+//! is reserved when the queue pair is created. A TCP listener or a UDP socket is bound to it later, at the one address
+//! that it serves.
 //!
-//! A socket bound to all addresses holds the port. Two sockets share a port only if both allow it, and this one allows
-//! it only while one of ours is being bound. It uses SO_REUSEPORT, which the kernel grants to sockets of one user only;
-//! with SO_REUSEADDR any user could take the port in that moment. Another process of the same user still can, but could
-//! do worse. A process that changes its user cannot serve ports that it reserved before.
+//! The port is held by a socket that is bound to the wildcard address and never used. The kernel lets a second socket
+//! have the port only if both have SO_REUSEPORT set and belong to the same user. The reservation sets that option only
+//! while a socket of the adapter is being bound ([`Reservation::share`]). With SO_REUSEADDR instead, any user could
+//! bind the port at that moment. Another process of the same user still could, but such a process can do more harm in
+//! other ways. A process that changes its user ID cannot bind ports that it reserved before.
 
 use super::denied::Denied;
 use super::fork::Fd;
@@ -20,7 +22,7 @@ use std::sync::Mutex;
 #[cfg(test)]
 mod tests;
 
-/// What a port is for; TCP and UDP have separate ports.
+/// The protocol of a port. TCP and UDP have separate ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// TCP.
@@ -32,18 +34,20 @@ pub enum Kind {
 /// A reserved port. Dropping it frees the port.
 #[derive(Debug)]
 pub struct Reservation {
+    /// The socket that is bound to the port at the wildcard address.
     fd: Fd,
     port: u16,
-    /// Held while another socket may share the port.
+    /// Locked while SO_REUSEPORT is set on `fd`.
     sharing: Mutex<()>,
 }
 
 impl Reservation {
-    /// Reserves a port of the range, or one that the kernel chooses.
+    /// Reserves a free port of the range, or one that the kernel chooses if the range is the default one.
     pub fn new(kind: Kind, range: PortRange) -> io::Result<Self> {
         let Some(ports) = range.ports() else { return Self::at(kind, 0) };
         let (first, len) = (*ports.start(), ports.len());
-        // Processes that start together begin at different ports, so they rarely conflict.
+        // A hash of the process ID (40,503 is 2^16 divided by the golden ratio) selects the first port to try. So
+        // processes that start together rarely try the same ports.
         let begin = usize::try_from(std::process::id()).unwrap_or_default().wrapping_mul(40_503) % len;
         for step in 0..len {
             let offset = u16::try_from((begin + step) % len).unwrap_or_default();
@@ -56,8 +60,9 @@ impl Reservation {
         Err(io::Error::new(io::ErrorKind::AddrInUse, why))
     }
 
+    /// Reserves this port; port 0 lets the kernel choose.
     fn at(kind: Kind, port: u16) -> io::Result<Self> {
-        let fd = bind_everywhere(kind, port)?;
+        let fd = bind_wildcard(kind, port)?;
         let port = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?.port();
         Ok(Self { fd, port, sharing: Mutex::default() })
     }
@@ -67,10 +72,10 @@ impl Reservation {
         self.port
     }
 
-    /// Lets `bind` bind a socket to the port at one address, and listen. That socket must have SO_REUSEPORT; it is
-    /// turned off afterwards, so that the port is not shared any further.
+    /// Calls `bind`, which can bind a socket to the port at one address, and listen. The socket must have SO_REUSEPORT
+    /// set. The option is cleared on that socket afterwards, so that no other socket can share its address.
     pub fn share<T: AsFd>(&self, bind: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let _alone = lock(&self.sharing);
+        let _one_at_a_time = lock(&self.sharing);
         sockopt::set_socket_reuseport(&self.fd, true)?;
         let bound = bind();
         sockopt::set_socket_reuseport(&self.fd, false)?;
@@ -80,8 +85,9 @@ impl Reservation {
     }
 }
 
-/// A socket for both IP versions, or for IPv4 alone where the system has no IPv6.
-fn bind_everywhere(kind: Kind, port: u16) -> io::Result<Fd> {
+/// Opens a socket that is bound to a port at the wildcard address of both IP versions, or of IPv4 alone where the
+/// system has no IPv6.
+fn bind_wildcard(kind: Kind, port: u16) -> io::Result<Fd> {
     let open = |family| {
         let kind = match kind {
             Kind::Stream => SocketType::STREAM,
@@ -104,7 +110,8 @@ fn bind_everywhere(kind: Kind, port: u16) -> io::Result<Fd> {
         Err(error) => return Err(Denied::from_errno("socket", error)),
     };
     if kind == Kind::Datagram {
-        // Datagrams to an address that is not served end here, unread, at the least cost in the kernel.
+        // Datagrams to addresses without a socket of their own are queued at this one, which is never read. The
+        // smallest buffer wastes the least memory.
         sockopt::set_socket_recv_buffer_size(&fd, 1)?;
     }
     Ok(fd)

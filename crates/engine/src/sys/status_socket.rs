@@ -1,10 +1,13 @@
-//! A text for processes of this machine that ask for it: a socket in the abstract namespace, which passes each caller a
-//! sealed memfd with the text. Nothing is left in a file system, and the end that answers never blocks, however long
-//! the text is.
+//! The socket over which a process passes its status, a text, to other processes of the host that request it (`ironwarp
+//! show`).
 //!
-//! Any process can connect to an abstract socket, and any process can bind one. So both ends ask the kernel who the
-//! other is, and a text is read only from a file that cannot change or grow, and whose size is bounded. The reader does
-//! not trust the contents.
+//! It is a Unix socket with a name in the abstract namespace, so that nothing is left in a file system. Each client
+//! that connects receives the descriptor of a sealed memfd with the text. So the server never blocks, however long the
+//! text is.
+//!
+//! Any process can connect to an abstract socket, and any process can bind one. So both ends get the user of the other
+//! from the kernel (SO_PEERCRED), and a client reads the text only from a file that cannot change or grow, and whose
+//! size is bounded. The client does not trust the contents.
 
 use super::fork::Fd;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,85 +25,90 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// Maximum number of callers that wait for an answer. A process that calls without end must need a while to fill the
-/// queue, so that others get in.
-const WAITING: i32 = 64;
-/// Maximum number of callers answered at once. More than may wait, since others come meanwhile.
-const BURST: usize = 96;
-/// Maximum number of callers that share one text, and of descriptors they use at a time.
+/// Maximum number of clients that wait to be accepted. A process that connects in a loop needs a while to fill a queue
+/// of this length, so other clients get in, too.
+const BACKLOG: i32 = 64;
+/// Maximum number of clients accepted in one call of [`StatusSocket::answer`]: the whole backlog, and some that connect
+/// meanwhile.
+const MAX_ACCEPTED: usize = 96;
+/// Maximum number of clients that share one text. It also bounds the number of descriptors in use at a time.
 const BATCH: usize = 16;
-/// How long a caller waits for its connection where many call, and for the answer.
-const QUEUEING: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Maximum length of a text that is passed or read.
-const LONGEST: usize = 16 << 20;
-/// The seals that the file of a text must have.
+/// How long a client waits for room in the backlog of the server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a client waits for the answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum length of a text, in bytes.
+const MAX_LEN: usize = 16 << 20;
+/// The seals that the file with the text must have.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE);
 
-/// A socket that answers with a text.
+/// The listening socket of the process that has a status.
 #[derive(Debug)]
 pub(crate) struct StatusSocket {
     fd: Fd,
 }
 
-/// An answer that was not read yet.
+/// The status of a process, which was not read yet.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// The process that answered, according to the kernel.
+    /// The ID of the process that answered, as reported by the kernel.
     pub(crate) process: i32,
+    /// The sealed file with the text.
     file: File,
-    /// Length in bytes.
+    /// Length of the text in bytes.
     pub(crate) len: usize,
 }
 
 impl StatusSocket {
-    /// Creates a socket with this name.
+    /// Creates a listening socket with this abstract name.
     pub(crate) fn new(name: &str) -> io::Result<Self> {
         let fd = Fd::open(|| socket(SocketFlags::NONBLOCK))?;
         bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-        listen(&fd, WAITING)?;
+        listen(&fd, BACKLOG)?;
         Ok(Self { fd })
     }
 
-    /// Answers pending callers that run as the owner of this process or as root, and ignores the others. Callers may be
-    /// left waiting: call it again after a pause, which bounds what callers that never stop can cost.
+    /// Sends the text to pending clients that run as the user of this process or as root, and closes the connections of
+    /// others. Clients may still be pending afterwards: call this again after a pause, which bounds the cost of clients
+    /// that connect in a loop.
     ///
-    /// The text is composed after the callers it goes to have been accepted, so it is never older than the question.
+    /// `text` is called after the clients that receive its result have been accepted. So the text is never older than
+    /// the request.
     ///
-    /// Errors are transient (descriptors, memory) and worth a line in the log.
+    /// Errors are transient (lack of descriptors or memory); the caller should log them.
     pub(crate) fn answer(&self, text: impl Fn() -> String) -> io::Result<()> {
-        for _ in 0..BURST / BATCH {
-            let callers = self.accept()?;
-            if callers.is_empty() {
-                continue; // the queue may still hold callers behind a batch of strangers
+        for _ in 0..MAX_ACCEPTED / BATCH {
+            let clients = self.accept()?;
+            if clients.is_empty() {
+                continue; // a whole batch may have been of other users, with more clients behind it
             }
-            let file = sealed(&text())?;
-            for caller in callers {
-                // A caller that has gone away does not need it.
-                let _ = hand_over(&caller, &file);
+            let file = create_sealed(&text())?;
+            for client in clients {
+                // Fails if the client has closed its end, and does not need the text any more.
+                let _ = send_file(&client, &file);
             }
         }
         Ok(())
     }
 
-    /// Accepts up to [`BATCH`] pending callers that may be answered.
+    /// Accepts up to [`BATCH`] pending clients, and returns those that may read the text.
     fn accept(&self) -> io::Result<Vec<OwnedFd>> {
-        let mut callers = Vec::new();
+        let mut clients = Vec::new();
         for _ in 0..BATCH {
             match accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(caller) => {
-                    let user = sockopt::socket_peercred(&caller);
-                    if user.is_ok_and(|user| is_welcome(user.uid, geteuid())) {
-                        callers.push(caller);
+                Ok(client) => {
+                    let user = sockopt::socket_peercred(&client);
+                    if user.is_ok_and(|user| may_read(user.uid, geteuid())) {
+                        clients.push(client);
                     }
                 }
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
-                // Those that were accepted are answered; the error comes back if it lasts.
-                Err(error) if error == Errno::AGAIN || !callers.is_empty() => break,
+                // Clients that were accepted are answered first. A lasting error is returned by the next call.
+                Err(error) if error == Errno::AGAIN || !clients.is_empty() => break,
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(callers)
+        Ok(clients)
     }
 }
 
@@ -110,47 +118,49 @@ impl AsFd for StatusSocket {
     }
 }
 
-/// Whether this user may see the text of a process of the owner, and trusts it.
-fn is_welcome(user: Uid, owner: Uid) -> bool {
+/// Returns whether `user` may read the status of a process of `owner`, and believes it.
+fn may_read(user: Uid, owner: Uid) -> bool {
     user == owner || user.is_root()
 }
 
-/// Asks the socket with this name; if `process` is given, only if it belongs to that process. Only root waits for
-/// answers of other users.
+/// Requests the text of the socket with this name. Fails if `process` is given and the socket belongs to another
+/// process, or if this user [may not read](may_read) the status of the socket's owner.
 pub(crate) fn request(name: &str, process: Option<i32>) -> io::Result<Answer> {
-    let asking = socket(SocketFlags::empty())?;
-    sockopt::set_socket_timeout(&asking, Timeout::Recv, Some(PATIENCE))?;
-    sockopt::set_socket_timeout(&asking, Timeout::Send, Some(QUEUEING))?;
-    connect(&asking, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    let peer = sockopt::socket_peercred(&asking)?;
+    let client = socket(SocketFlags::empty())?;
+    sockopt::set_socket_timeout(&client, Timeout::Recv, Some(ANSWER_TIMEOUT))?;
+    sockopt::set_socket_timeout(&client, Timeout::Send, Some(CONNECT_TIMEOUT))?;
+    connect(&client, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    let server = sockopt::socket_peercred(&client)?;
     let refused = || io::Error::new(io::ErrorKind::PermissionDenied, "it is another user's");
-    if !is_welcome(geteuid(), peer.uid) {
+    if !may_read(geteuid(), server.uid) {
         return Err(refused());
     }
-    let answerer = peer.pid.as_raw_nonzero().get();
-    if process.is_some_and(|process| process != answerer) {
+    let server = server.pid.as_raw_nonzero().get();
+    if process.is_some_and(|process| process != server) {
         return Err(io::Error::new(io::ErrorKind::NotFound, "it is another process's"));
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
-    recvmsg(&asking, &mut [IoSliceMut::new(&mut byte)], &mut rights, RecvFlags::CMSG_CLOEXEC)?;
+    recvmsg(&client, &mut [IoSliceMut::new(&mut byte)], &mut rights, RecvFlags::CMSG_CLOEXEC)?;
     let mut files = rights.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
+    // A server that refuses this user closes the connection without a file.
     let file = files.next().ok_or_else(refused)?;
     let len = checked_len(&file)?;
-    Ok(Answer { process: answerer, file: file.into(), len })
+    Ok(Answer { process: server, file: file.into(), len })
 }
 
-/// The size of a file that was passed, which must not change: reading anything else might never end.
+/// Returns the length of a file that a server has sent. Fails unless the file is a sealed memfd of at most [`MAX_LEN`]
+/// bytes: reading from anything else might never end.
 fn checked_len(file: &OwnedFd) -> io::Result<usize> {
     let stat = fstat(file)?;
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let is_sealed = is_file && fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS));
-    let len = usize::try_from(stat.st_size).ok().filter(|&len| is_sealed && len <= LONGEST);
-    let wrong = || format!("not a sealed file of at most {LONGEST} bytes");
+    let len = usize::try_from(stat.st_size).ok().filter(|&len| is_sealed && len <= MAX_LEN);
+    let wrong = || format!("not a sealed file of at most {MAX_LEN} bytes");
     len.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, wrong()))
 }
 
@@ -164,15 +174,17 @@ impl Answer {
     }
 }
 
+/// Opens a Unix socket that keeps message boundaries.
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags | SocketFlags::CLOEXEC, None)
 }
 
-/// A file with as many whole lines of the text as may be read.
-fn sealed(text: &str) -> io::Result<File> {
+/// Creates a sealed file with the text. A text that is too long is cut off after the last line that fits into
+/// [`MAX_LEN`] bytes.
+fn create_sealed(text: &str) -> io::Result<File> {
     let bytes = text.as_bytes();
-    let cut = |longest: &[u8]| longest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-    let len = bytes.get(..LONGEST).map_or(bytes.len(), cut);
+    let whole_lines = |start: &[u8]| start.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    let len = bytes.get(..MAX_LEN).map_or(bytes.len(), whole_lines);
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(rustix::fs::memfd_create(c"ironwarp", flags)?);
     file.write_all(&bytes[..len])?;
@@ -180,7 +192,8 @@ fn sealed(text: &str) -> io::Result<File> {
     Ok(file)
 }
 
-fn hand_over(to: &OwnedFd, file: &File) -> io::Result<()> {
+/// Sends the descriptor of a file to a client, with one byte of data, which the kernel requires.
+fn send_file(to: &OwnedFd, file: &File) -> io::Result<()> {
     let files = [file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut rights = SendAncillaryBuffer::new(&mut space);
@@ -194,22 +207,24 @@ mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, poll};
 
-    /// Asks, and is answered once.
-    fn answered(test: &str, text: &str) -> (i32, String) {
+    /// Sends `text` from a server to one client. Returns the process that the client believes to be the server, and the
+    /// text it read.
+    fn send_text(test: &str, text: &str) -> (i32, String) {
         let name = format!("ironwarp-test/{}/{test}", std::process::id());
-        let bulletin = StatusSocket::new(&name).unwrap();
-        let asking = std::thread::spawn(move || request(&name, None));
-        poll(&mut [PollFd::new(&bulletin, PollFlags::IN)], None).unwrap();
-        bulletin.answer(|| text.to_owned()).unwrap();
-        let answer = asking.join().unwrap().unwrap();
+        let server = StatusSocket::new(&name).unwrap();
+        let client = std::thread::spawn(move || request(&name, None));
+        poll(&mut [PollFd::new(&server, PollFlags::IN)], None).unwrap();
+        server.answer(|| text.to_owned()).unwrap();
+        let answer = client.join().unwrap().unwrap();
         (answer.process, answer.text().unwrap())
     }
 
-    /// A text longer than any socket buffer arrives whole, though nothing reads while it is passed.
+    /// A text longer than any socket buffer arrives complete, although the client reads it only after the server has
+    /// returned.
     #[test]
     fn a_long_text_is_handed_over_without_waiting() {
         let text = "all is well\n".repeat(1 << 20);
-        let (process, answer) = answered("long", &text);
+        let (process, answer) = send_text("long", &text);
         assert_eq!(process.cast_unsigned(), std::process::id());
         assert!(answer == text, "{} bytes", answer.len());
     }
@@ -217,43 +232,43 @@ mod tests {
     #[test]
     fn a_text_that_is_too_long_is_cut_behind_a_line() {
         let text = "all is well\n".repeat(1 << 21);
-        let (_, answer) = answered("longer", &text);
-        assert!(answer.len() <= LONGEST && answer.len() + 12 > LONGEST, "{} bytes", answer.len());
+        let (_, answer) = send_text("longer", &text);
+        assert!(answer.len() <= MAX_LEN && answer.len() + 12 > MAX_LEN, "{} bytes", answer.len());
         assert!(text.starts_with(&answer) && answer.ends_with('\n'));
     }
 
-    /// A caller that asks while a text is being composed gets the next one: the first may not show what the caller did
-    /// before it asked.
+    /// A client that connects while a text is being composed gets the next text, because the first may not show what
+    /// happened before the client connected.
     #[test]
     fn a_text_is_never_older_than_the_question() {
         let name = format!("ironwarp-test/{}/fresh", std::process::id());
-        let bulletin = StatusSocket::new(&name).unwrap();
-        let pending = || poll(&mut [PollFd::new(&bulletin, PollFlags::IN)], None).unwrap();
-        let asking = || {
+        let server = StatusSocket::new(&name).unwrap();
+        let wait_for_client = || poll(&mut [PollFd::new(&server, PollFlags::IN)], None).unwrap();
+        let start_client = || {
             let name = name.clone();
             std::thread::spawn(move || request(&name, None)?.text())
         };
-        let first = asking();
+        let first = start_client();
         let second = std::cell::OnceCell::new();
-        pending();
+        wait_for_client();
         let compose = || {
             if second.get().is_none() {
-                second.set(asking()).unwrap();
-                pending();
+                second.set(start_client()).unwrap();
+                wait_for_client();
                 return "before".to_owned();
             }
             "after".to_owned()
         };
-        bulletin.answer(compose).unwrap();
+        server.answer(compose).unwrap();
         let second = second.into_inner().unwrap();
-        assert_eq!([first, second].map(|it| it.join().unwrap().unwrap()), ["before", "after"]);
+        assert_eq!([first, second].map(|client| client.join().unwrap().unwrap()), ["before", "after"]);
     }
 
     #[test]
     fn another_user_is_told_nothing() {
         let [root, owner, other] = [0, 1000, 1001].map(Uid::from_raw);
-        assert!(is_welcome(owner, owner) && is_welcome(root, owner));
-        assert!(!is_welcome(other, owner) && !is_welcome(owner, root));
+        assert!(may_read(owner, owner) && may_read(root, owner));
+        assert!(!may_read(other, owner) && !may_read(owner, root));
     }
 
     #[test]
@@ -265,7 +280,7 @@ mod tests {
     #[test]
     fn another_process_is_not_listened_to() {
         let name = format!("ironwarp-test/{}/other", std::process::id());
-        let _bulletin = StatusSocket::new(&name).unwrap();
+        let _server = StatusSocket::new(&name).unwrap();
         assert_eq!(request(&name, Some(1)).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

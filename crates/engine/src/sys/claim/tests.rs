@@ -1,3 +1,5 @@
+//! Conflicts between claims of one process, and with those of other processes.
+
 use super::*;
 use ironwarp_wire::private::PortSpace;
 
@@ -5,7 +7,7 @@ fn port(number: u16) -> RdmaPort {
     RdmaPort { space: PortSpace::Stream, number }
 }
 
-/// A number that no other test has while this one runs.
+/// Returns a port number that no other test uses while this one runs. Its TCP port stays bound.
 fn number() -> u16 {
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let number = socket.local_addr().unwrap().port();
@@ -21,11 +23,11 @@ fn claim(number: u16, ip: &str, one_family: bool, share: bool) -> Result<Claim, 
 const IN_USE: Option<i32> = Some(libc::EADDRINUSE);
 const NOT_AVAILABLE: Option<i32> = Some(libc::EADDRNOTAVAIL);
 
-/// The table of the kernel's rules, at the head of the file. Each row: who has a port, who wants it, and what the
-/// kernel says.
+/// The rules in the header of `claim.rs`. Each row has the address and the `one_family` flag of the first and of the
+/// second claim, and the error of the second.
 #[test]
 fn conflicts_are_the_kernels() {
-    for (has, wants, says) in [
+    for (first, second, error) in [
         (("10.0.0.1", true), ("10.0.0.1", true), Some(IN_USE)),
         (("10.0.0.1", true), ("10.0.0.2", true), None),
         (("0.0.0.0", true), ("10.0.0.1", true), Some(NOT_AVAILABLE)),
@@ -39,15 +41,14 @@ fn conflicts_are_the_kernels() {
         (("[fe80::1%1]", true), ("[fe80::1%1]", true), Some(IN_USE)),
     ] {
         let number = number();
-        let held = claim(number, has.0, has.1, false).unwrap();
-        assert_eq!(claim(number, wants.0, wants.1, false).err(), says, "{wants:?} after {has:?}");
+        let held = claim(number, first.0, first.1, false).unwrap();
+        assert_eq!(claim(number, second.0, second.1, false).err(), error, "{second:?} after {first:?}");
         drop(held);
-        claim(number, wants.0, wants.1, false).unwrap();
+        claim(number, second.0, second.1, false).unwrap();
     }
 }
 
-/// Two that share have the port together until one of them listens; and one that does not share is in the way of one
-/// that does.
+/// Two claims share a port until one of them listens. A claim that does not share conflicts with one that does.
 #[test]
 fn shared_ports() {
     let number = number();
@@ -70,7 +71,7 @@ fn spaces_are_apart() {
     Claim::new(RdmaPort { space: PortSpace::Datagram, number }, at, true, false).unwrap();
 }
 
-/// Another process has the port, and loses it when it is killed.
+/// Another process has claimed the port. Killing the process frees the port.
 #[test]
 fn ports_of_other_processes() {
     use std::io::Read;
@@ -88,16 +89,16 @@ fn ports_of_other_processes() {
     claim(number, "0.0.0.0", true, false).unwrap();
 }
 
-/// Anybody chooses names.
+/// Any process can bind any name, so names that are not claims are ignored.
 #[test]
 fn names_that_are_none() {
     for name in ["", "+", "#", "10.0.0.1.1", "10.0.0.1%1", "::%", "::%x", "::%99999999999", "\u{fffd}"] {
-        assert_eq!(Who::parse(name), None, "{name}");
+        assert_eq!(Scope::parse(name), None, "{name}");
     }
     let names = b"ffff: 00000002 00000000 00000000 0001 01 123 @ironwarp/rdma/1/5/::1\n\xff\xfe @ironwarp/rdma/1/5/::2\n@\n\n";
-    assert_eq!(listed(names, "ironwarp/rdma/1/5/").collect::<Vec<_>>(), ["ironwarp/rdma/1/5/::1"]);
+    assert_eq!(names_with_prefix(names, "ironwarp/rdma/1/5/").collect::<Vec<_>>(), ["ironwarp/rdma/1/5/::1"]);
     for name in ["0.0.0.0", "::+", "fe80::1%7", "10.0.0.1#12.0", "fe80::1%7+#1.2"] {
-        let who = Who::parse(name).unwrap();
-        assert_eq!(who.name().split('#').next(), name.split('#').next());
+        let scope = Scope::parse(name).unwrap();
+        assert_eq!(scope.name().split('#').next(), name.split('#').next());
     }
 }

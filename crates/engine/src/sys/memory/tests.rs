@@ -1,4 +1,6 @@
-use super::super::testing::{KERNEL, PAGE, Pages, Random, refuse};
+//! Copies through files, pipes and staging buffers, for valid and invalid addresses.
+
+use super::super::testing::{KERNEL, PAGE, Pages, Random, deny};
 use super::*;
 use ironwarp_testkit::child::in_child;
 use rustix::process::Rlimit;
@@ -7,7 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Through both kinds of window.
+/// Returns a `ProgramMemory` for each kind of window: files and pipes.
 fn both() -> [ProgramMemory; 2] {
     [Window::file, Window::pipe].map(|make| ProgramMemory::with_windows(make).unwrap())
 }
@@ -16,12 +18,12 @@ fn uses_pipes(memory: &ProgramMemory) -> bool {
     memory.pool.with(|window| matches!(window, Window::Pipe { .. }))
 }
 
-/// Disjoint spans in random order: few long ones, or many short ones.
+/// Returns disjoint spans in random order: few long ones, or many short ones.
 fn spans(random: &mut Random, pages: &Pages, total: usize) -> Vec<Span> {
-    let longest = [3, 40, 5000, 60_000][random.below(4)];
+    let max_len = [3, 40, 5000, 60_000][random.below(4)];
     let (mut spans, mut at) = (Vec::new(), 0);
     loop {
-        let len = random.below(longest);
+        let len = random.below(max_len);
         if at + len > total {
             break;
         }
@@ -34,7 +36,7 @@ fn spans(random: &mut Random, pages: &Pages, total: usize) -> Vec<Span> {
     spans
 }
 
-/// What the spans name, out of a copy of the pages.
+/// Returns the bytes of the spans, from `all`, a copy of the pages.
 fn expected(pages: &Pages, all: &[u8], spans: &[Span]) -> Vec<u8> {
     let start = pages.span(0, 0).addr;
     let at = |span: &Span| usize::try_from(span.addr - start).unwrap();
@@ -58,11 +60,11 @@ fn copies_are_right_byte_by_byte() {
             memory.scatter(&news, &spans).unwrap();
             let after = pages.read();
             assert_eq!(expected(&pages, &after, &spans), news);
-            // And nothing beside the spans.
+            // Bytes outside of the spans have not changed: with the old bytes in the spans, all is as before.
             memory.scatter(&gathered, &spans).unwrap();
             assert_eq!(pages.read(), all);
 
-            // The same from anywhere in a buffer of its own.
+            // The same from any offset of a staging buffer.
             let at = random.below(5000);
             let mut staging = memory.buffer(at + news.len());
             staging[at..].copy_from_slice(&news);
@@ -72,7 +74,7 @@ fn copies_are_right_byte_by_byte() {
     }
 }
 
-/// A buffer of its own is known as long as it lives, so that memory that takes its place is not taken for it.
+/// The entry of a staging buffer goes away with the buffer: other memory may be mapped at the same address later.
 #[test]
 fn a_staging_buffer_is_found_again_and_forgotten() {
     let memory = ProgramMemory::new().unwrap();
@@ -86,7 +88,7 @@ fn a_staging_buffer_is_found_again_and_forgotten() {
     assert_eq!(memory.staging.find(&other).map(|position| position.offset), Some(0));
 }
 
-/// Half of it is there, and the rest is not.
+/// The first half of the destination is mapped, the second is not.
 #[test]
 fn staged_bytes_for_bad_memory_are_an_error() {
     let memory = ProgramMemory::new().unwrap();
@@ -100,7 +102,7 @@ fn staged_bytes_for_bad_memory_are_an_error() {
 fn nothing_is_copied_for_nothing() {
     for memory in both() {
         assert_eq!(memory.gather(&[], &mut []), Ok(()));
-        // An empty span has no bytes that could be bad.
+        // An empty span is valid at any address.
         assert_eq!(memory.scatter(&[], &[Span { addr: KERNEL, len: 0 }]), Ok(()));
         assert!(memory.is_mapped(Span { addr: 8, len: 0 }));
     }
@@ -129,7 +131,7 @@ fn bad_memory_is_an_error_wherever_it_is() {
                     assert_eq!(memory.gather(spans, &mut vec![0; len]), Err(Unmapped), "{bad} of {len}");
                     assert_eq!(memory.scatter(&vec![0; len], spans), Err(Unmapped), "{bad} of {len}");
                 }
-                // The next copy is none the worse for it.
+                // The failure does not affect the next copy.
                 let good = pages.span(if bad == 0 { PAGE } else { 0 }, PAGE);
                 assert_eq!(memory.scatter(&[7; PAGE], &[good]), Ok(()));
                 let mut bytes = [0; PAGE];
@@ -194,14 +196,14 @@ fn mapped_or_not() {
     }
 }
 
-/// The device may be told to copy from or to its own buffers, even to where the bytes come from, or to a window.
+/// A program may name memory of the adapter: the buffer that is the other end of the copy, or a window.
 #[test]
 fn own_memory_is_memory_too() {
     let mut bytes: Vec<u8> = (0..100).collect();
     let at = |bytes: &[u8]| bytes.as_ptr().expose_provenance() as u64;
     for memory in both() {
-        let place = at(&bytes);
-        memory.gather(&[Span { addr: place + 10, len: 50 }], &mut bytes[..50]).unwrap();
+        let addr = at(&bytes) + 10;
+        memory.gather(&[Span { addr, len: 50 }], &mut bytes[..50]).unwrap();
         assert_eq!(bytes[..50], (10..60).collect::<Vec<u8>>());
         bytes = (0..100).collect();
     }
@@ -251,7 +253,7 @@ fn memory_may_go_away_during_a_copy() {
 
 #[test]
 fn threads_do_not_mix_their_copies() {
-    /// The first window is all there is, as if file descriptors had run out.
+    /// Creates a window only once, as if there were no more file descriptors.
     fn one_window() -> io::Result<Window> {
         static MADE: AtomicBool = AtomicBool::new(false);
         if MADE.swap(true, Ordering::Relaxed) { Err(Errno::MFILE.into()) } else { Window::file() }
@@ -298,7 +300,7 @@ fn a_sandbox_may_refuse_files_in_memory() {
     if !in_child("sys::memory::tests::a_sandbox_may_refuse_files_in_memory") {
         return;
     }
-    refuse(&[libc::SYS_memfd_create, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev]);
+    deny(&[libc::SYS_memfd_create, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev]);
     assert!(Window::file().is_err());
     let memory = ProgramMemory::new().unwrap();
     assert!(uses_pipes(&memory));
@@ -321,11 +323,11 @@ fn a_sandbox_may_refuse_to_tell_what_is_mapped() {
     pages.unmap(1);
     let memory = ProgramMemory::new().unwrap();
     assert!(!memory.is_mapped(pages.span(PAGE, 1)));
-    refuse(&[libc::SYS_msync]);
+    deny(&[libc::SYS_msync]);
     assert!(memory.is_mapped(pages.span(PAGE, 1)));
 }
 
-/// The signal SIGXFSZ would end the child.
+/// SIGXFSZ would end the child process.
 #[test]
 fn a_limit_for_files_raises_no_signal() {
     if !in_child("sys::memory::tests::a_limit_for_files_raises_no_signal") {
@@ -340,7 +342,8 @@ fn a_limit_for_files_raises_no_signal() {
     assert_eq!(pages.read(), [5; 2 * PAGE]);
 }
 
-/// A smaller file would make SIGBUS of a copy, and a forked child that shares it would mix its bytes with ours.
+/// If the file shrank, a copy would raise SIGBUS. If a forked child shared the mapping, its copies would be mixed with
+/// those of the parent.
 #[test]
 fn a_window_keeps_its_size_and_is_not_inherited() {
     let Window::File { file, map } = Window::file().unwrap() else { unreachable!() };
@@ -348,5 +351,5 @@ fn a_window_keeps_its_size_and_is_not_inherited() {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (_, ours) = maps.split_once(&format!("{:x}-", map.start.as_ptr().addr())).unwrap();
     let flags = ours.lines().find(|line| line.starts_with("VmFlags:")).unwrap();
-    assert!(flags.split(' ').any(|flag| flag == "dc"), "{flags}");
+    assert!(flags.split(' ').any(|flag| flag == "dc"), "{flags}"); // "do not copy on fork"
 }

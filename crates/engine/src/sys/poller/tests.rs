@@ -1,3 +1,5 @@
+//! How epoll reports edges, on its own and in nested sets, and how eventfds count.
+
 use super::super::testing::{loopback, pair};
 use super::*;
 use ironwarp_rnic::link::{Link, LinkError, Piece};
@@ -6,7 +8,7 @@ use std::thread;
 const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
-/// What one wait reports.
+/// Returns the events of one wait.
 fn take(set: &Epoll, timeout: Option<Duration>) -> Vec<Event> {
     let mut events = Events::new(8);
     set.wait(&mut events, timeout).unwrap();
@@ -17,8 +19,8 @@ fn event(data: u64, readable: bool, writable: bool) -> Event {
     Event { data, readable, writable, ended: false }
 }
 
-/// A socket in an inner set, and that set in an outer one, both edge-triggered: what a lane has. The socket's first
-/// event, that it is writable, was taken.
+/// A socket in an inner epoll set, and that set in an outer one, both edge-triggered, like a poll set in the epoll of
+/// its lane. The socket's first event, that it is writable, was taken.
 struct Nest {
     outer: Epoll,
     inner: Epoll,
@@ -39,7 +41,7 @@ impl Nest {
         Self { outer, inner, near, far }
     }
 
-    /// The peer sends a byte, and it has arrived.
+    /// Lets the peer send a byte, and waits until it has arrived.
     fn arrive(&self) {
         assert_eq!(self.far.send(&[Piece::Own(b"x")]), Ok(1));
         crate::sys::testing::wait(&self.near, rustix::event::PollFlags::IN);
@@ -53,10 +55,12 @@ impl Nest {
         self.outer.modify(&self.inner, INNER, Interest::Disarmed).unwrap();
     }
 
+    /// Takes the events of the outer set.
     fn outer(&self) -> Vec<Event> {
         take(&self.outer, NOW)
     }
 
+    /// Takes the events of the inner set.
     fn inner(&self) -> Vec<Event> {
         take(&self.inner, NOW)
     }
@@ -72,7 +76,7 @@ fn an_outer_set_reports_each_change_of_an_inner_one() {
     assert_eq!(nest.outer(), []);
     nest.arrive();
     assert_eq!(nest.outer(), SET_READY);
-    // The event was not taken, and is not reported again; a new one is.
+    // The event of the inner set was not taken. The outer set does not report it again, but does report a new one.
     assert_eq!(nest.outer(), []);
     nest.arrive();
     assert_eq!(nest.outer(), SET_READY);
@@ -85,7 +89,7 @@ fn an_inner_set_is_not_ready_once_its_events_were_taken() {
     let nest = Nest::new();
     nest.arrive();
     assert_eq!(nest.inner(), SOCKET_READY);
-    // Armed all the time, and the byte is still unread: only the edge counts.
+    // The outer set was armed all the time, and the byte is still unread, but only edges are reported.
     assert_eq!(nest.outer(), []);
     nest.arm();
     assert_eq!(nest.outer(), []);
@@ -98,7 +102,7 @@ fn arming_finds_what_came_before() {
     let nest = Nest::new();
     nest.arrive();
     assert_eq!(nest.outer(), SET_READY);
-    // Nobody took the inner event.
+    // The event of the inner set was not taken, so arming reports it again.
     nest.arm();
     assert_eq!(nest.outer(), SET_READY);
     assert_eq!(nest.inner(), SOCKET_READY);
@@ -118,7 +122,7 @@ fn edges_while_disarmed_are_not_lost() {
     assert_eq!(nest.outer(), []);
 }
 
-/// An edge between taking the inner events and the next wait is what a lane must not miss.
+/// A lane must not miss an edge that occurs after it has taken the inner events and before its next wait.
 #[test]
 fn an_edge_after_the_last_look_is_reported() {
     let nest = Nest::new();
@@ -138,7 +142,7 @@ fn a_waiting_thread_is_woken_through_both_sets() {
         nest.arrive();
         assert_eq!(waiting.join().unwrap(), SET_READY);
     });
-    // And by arming alone, when the event is there already.
+    // Arming alone wakes the thread, too, if the inner set has an event already.
     thread::scope(|scope| {
         let waiting = scope.spawn(|| take(&nest.outer, LIMIT));
         nest.arm();
@@ -146,7 +150,7 @@ fn a_waiting_thread_is_woken_through_both_sets() {
     });
 }
 
-/// A thread that waits in the inner set while the outer one is armed: both learn of the event.
+/// A program thread takes events from the inner set while the outer one is armed: both sets report the event.
 #[test]
 fn a_program_and_a_lane_may_both_see_the_event() {
     let nest = Nest::new();
@@ -164,7 +168,7 @@ fn a_hang_up_passes_through_both_sets() {
     assert_eq!(nest.outer(), SET_READY);
     assert_eq!(nest.inner(), SOCKET_ENDED);
     assert_eq!(nest.near.recv(&[], &mut [0]), Err(LinkError::Ended));
-    // A reset makes another edge.
+    // A reset is another edge.
     nest.far.abort();
     crate::sys::testing::wait(&nest.near, rustix::event::PollFlags::ERR);
     assert_eq!(nest.outer(), SET_READY);
@@ -189,13 +193,13 @@ fn edges_are_reported_once_each() {
     assert_eq!(take(&set, LIMIT), [event(5, false, true)]);
     assert_eq!(far.send(&[Piece::Own(b"abc")]), Ok(3));
     assert_eq!(take(&set, LIMIT), [event(5, true, true)]);
-    // Reading some is no edge, whether or not some is left.
+    // Reading is not an edge, whether or not bytes are left.
     assert_eq!(near.recv(&[], &mut [0]), Ok(1));
     assert_eq!(take(&set, NOW), []);
-    // More bytes are one, though there were some already.
+    // The arrival of more bytes is an edge, although the socket was readable already.
     assert_eq!(far.send(&[Piece::Own(b"d")]), Ok(1));
     assert_eq!(take(&set, LIMIT), [event(5, true, true)]);
-    // Modifying reports what is the case.
+    // Modifying reports the current state.
     set.modify(&near, 6, Interest::Edges).unwrap();
     assert_eq!(take(&set, NOW), [event(6, true, true)]);
     set.delete(&near).unwrap();

@@ -1,14 +1,16 @@
+//! Reservations and the sockets that share their ports, on loopback.
+
 use super::*;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 
-/// A listener as anybody can make it: the standard library sets SO_REUSEADDR.
+/// Listens as any program would: the standard library sets SO_REUSEADDR.
 fn listen(at: &str, port: u16) -> io::Result<TcpListener> {
     TcpListener::bind((at, port))
 }
 
-/// A socket as the engine makes it, bound.
-fn share_port(kind: SocketType, at: &str, port: u16) -> io::Result<OwnedFd> {
+/// Opens a socket with SO_REUSEPORT, as the engine does, and binds it.
+fn bind_with_reuseport(kind: SocketType, at: &str, port: u16) -> io::Result<OwnedFd> {
     let at = SocketAddr::new(at.parse().unwrap(), port);
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fd = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
@@ -26,7 +28,7 @@ fn a_reserved_port_is_nobody_elses_on_any_address() {
         assert_eq!(listen(at, port).unwrap_err().kind(), io::ErrorKind::AddrInUse, "{at}");
     }
     assert!(Reservation::at(Kind::Stream, port).is_err());
-    // Nobody listens.
+    // Nothing listens at the port.
     assert_eq!(TcpStream::connect(("127.0.0.1", port)).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     drop(reservation);
     listen("127.0.0.1", port).unwrap();
@@ -39,7 +41,7 @@ fn a_reserved_port_is_served_where_it_is_shared_and_nowhere_else() {
     let served: Vec<_> = ["127.0.0.2", "127.0.0.3", "::1"]
         .map(|at| {
             let listen = || {
-                let fd = share_port(SocketType::STREAM, at, port)?;
+                let fd = bind_with_reuseport(SocketType::STREAM, at, port)?;
                 rustix::net::listen(&fd, 8)?;
                 Ok(fd)
             };
@@ -55,7 +57,8 @@ fn a_reserved_port_is_served_where_it_is_shared_and_nowhere_else() {
     assert!(listen("127.0.0.1", port).is_err(), "not shared any more");
 }
 
-/// SO_REUSEADDR is for everybody: a stranger who tries all the time would meet the moment in which the port is shared.
+/// With SO_REUSEADDR a process of another user could share the port, if it tried at the moment in which a socket is
+/// being bound.
 #[test]
 fn a_stranger_cannot_share_while_a_socket_of_ours_is_bound() {
     for (kind, of) in [(Kind::Stream, SocketType::STREAM), (Kind::Datagram, SocketType::DGRAM)] {
@@ -70,7 +73,7 @@ fn a_stranger_cannot_share_while_a_socket_of_ours_is_bound() {
             for at in ["127.0.0.1", "127.0.0.9", "0.0.0.0"] {
                 assert_eq!(stranger(at), Err(Errno::ADDRINUSE), "{of:?}: before it is bound, {at}");
             }
-            let bound = share_port(of, "127.0.0.1", port);
+            let bound = bind_with_reuseport(of, "127.0.0.1", port);
             for at in ["127.0.0.1", "127.0.0.9", "0.0.0.0"] {
                 assert_eq!(stranger(at), Err(Errno::ADDRINUSE), "{of:?}: once it is bound, {at}");
             }
@@ -85,7 +88,7 @@ fn ports_for_datagrams_are_reserved_likewise() {
     let reservation = Reservation::new(Kind::Datagram, PortRange::default()).unwrap();
     let port = reservation.port();
     assert!(UdpSocket::bind(("127.0.0.1", port)).is_err());
-    let bind = || share_port(SocketType::DGRAM, "127.0.0.1", port);
+    let bind = || bind_with_reuseport(SocketType::DGRAM, "127.0.0.1", port);
     assert!(bind().is_err());
     let served = UdpSocket::from(reservation.share(bind).unwrap());
     assert!(bind().is_err(), "shared once");
@@ -97,7 +100,7 @@ fn ports_for_datagrams_are_reserved_likewise() {
 
 #[test]
 fn a_range_is_used_up_and_not_exceeded() {
-    // Three ports in a row that are free right now; somebody may take one of them meanwhile.
+    // Three consecutive ports that are free now. Another process may bind one of them meanwhile.
     let free = |first: u16| (first..first + 3).all(|port| Reservation::at(Kind::Stream, port).is_ok());
     let first = (20_000..30_000).step_by(3).find(|&first| free(first)).unwrap();
     let range = PortRange::new(first, first + 2).unwrap();

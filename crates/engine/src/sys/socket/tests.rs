@@ -1,8 +1,10 @@
+//! `TcpLink` on loopback: vectors, unmapped memory, full buffers, and how a connection ends.
+
 use super::super::testing::{KERNEL, PAGE, Pages, Random, pair, wait};
 use super::*;
 use rustix::event::PollFlags;
 
-/// Receives so many bytes, as they come.
+/// Receives `len` bytes, with as many calls as it takes.
 fn receive(link: &TcpLink, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let mut done = 0;
@@ -16,7 +18,7 @@ fn receive(link: &TcpLink, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Waits until so many bytes are there to be received, without taking them.
+/// Waits until `len` bytes have arrived, without receiving them.
 fn wait_for(link: &TcpLink, len: usize) {
     let mut bytes = vec![0; len];
     loop {
@@ -28,7 +30,8 @@ fn wait_for(link: &TcpLink, len: usize) {
     }
 }
 
-fn nothing_left(link: &TcpLink) {
+/// Checks that no bytes are left to receive.
+fn assert_empty(link: &TcpLink) {
     assert_eq!(link.recv(&[], &mut [0]), Err(LinkError::WouldBlock));
 }
 
@@ -40,7 +43,7 @@ fn own_and_host_pieces_mixed() {
     let source = random.bytes(64 * PAGE);
     from.write(&source);
     for round in 0..200 {
-        // Up to more pieces than a call takes.
+        // The last is more pieces than one system call takes.
         let count = [1, 2, 17, 1500][round % 4];
         let cuts: Vec<_> =
             (0..count).map(|_| (random.below(64 * PAGE - 200), random.below(200), random.below(2))).collect();
@@ -68,7 +71,7 @@ fn own_and_host_pieces_mixed() {
         assert_eq!(after[7..7 + first], whole[..first]);
         assert_eq!(after[40 * PAGE..40 * PAGE + second], whole[first..first + second]);
         assert_eq!(own[..sent - first - second], whole[first + second..sent]);
-        nothing_left(&b);
+        assert_empty(&b);
     }
 }
 
@@ -85,7 +88,7 @@ fn bad_memory_at_the_receiver_loses_no_byte() {
     for bad in [pages.span(PAGE, 100), pages.span(3 * PAGE, 1), Span { addr: KERNEL, len: 9 }] {
         assert_eq!(b.recv(&[bad], &mut [0; 50]), Err(LinkError::Unmapped));
     }
-    // What comes before the bad memory is good.
+    // Bytes before the bad memory are received.
     assert_eq!(b.recv(&[pages.span(PAGE - 100, 5000)], &mut []), Ok(100));
     assert_eq!(b.recv(&[pages.span(2 * PAGE, 300), pages.span(PAGE, 300)], &mut [0; 9]), Ok(300));
     assert_eq!(b.recv(&[pages.span(2 * PAGE + 300, 60), Span { addr: KERNEL, len: 9 }], &mut []), Ok(60));
@@ -94,7 +97,7 @@ fn bad_memory_at_the_receiver_loses_no_byte() {
     assert_eq!(after[PAGE - 100..PAGE], bytes[..100]);
     assert_eq!(after[2 * PAGE..2 * PAGE + 360], bytes[100..460]);
     assert_eq!(receive(&b, 20_000 - 460), bytes[460..]);
-    nothing_left(&b);
+    assert_empty(&b);
 }
 
 #[test]
@@ -114,13 +117,13 @@ fn bad_memory_at_the_sender_ends_a_send_before_it() {
         assert_eq!(a.send(&[Piece::Own(&own), Piece::Host(bad)]), Ok(3));
         assert_eq!(receive(&b, 3), own);
     }
-    // A piece that is bad further on.
+    // A piece whose first page is mapped, and the next one is not.
     assert_eq!(a.send(&[Piece::Host(pages.span(100, 5000))]), Ok(PAGE - 100));
     assert_eq!(receive(&b, PAGE - 100), bytes[100..PAGE]);
-    // Only writing is forbidden.
+    // This page is write-protected, and can be sent.
     assert_eq!(a.send(&[Piece::Host(pages.span(3 * PAGE, PAGE))]), Ok(PAGE));
     assert_eq!(receive(&b, PAGE), bytes[3 * PAGE..]);
-    nothing_left(&b);
+    assert_empty(&b);
 }
 
 #[test]
@@ -129,12 +132,12 @@ fn a_bad_piece_among_many_stops_the_send_at_or_before_it() {
     let pages = Pages::new(3);
     pages.unmap(2);
     let bytes = Random(8).bytes(200_000);
-    // Far more than the kernel takes in one go before it meets the bad piece.
+    // The kernel sends some of the first piece before it comes to the bad one.
     let pieces = [Piece::Own(&bytes), Piece::Host(pages.span(2 * PAGE, 5)), Piece::Own(&bytes)];
     let sent = a.send(&pieces).unwrap();
     assert!((1..=200_000).contains(&sent));
     assert_eq!(receive(&b, sent), bytes[..sent]);
-    nothing_left(&b);
+    assert_empty(&b);
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn finishing_ends_one_direction() {
     assert_eq!(receive(&a, 6), b"answer");
 }
 
-/// The socket stays open: a reset that only went out when it is closed would come too late.
+/// The socket stays open for a while: a reset that was sent only when it is closed would be too late.
 #[test]
 fn aborting_resets_at_once() {
     let (a, b) = pair();
@@ -186,7 +189,7 @@ fn aborting_resets_at_once() {
     a.abort();
 }
 
-/// The kernel tells it once. The half that receives learns of it, even if the half that sends was told.
+/// The kernel reports a reset only once. `recv` finds the reset even if a `send` got the error.
 #[test]
 fn a_reset_that_a_send_was_told_is_no_orderly_end() {
     let (a, b) = pair();
@@ -196,7 +199,7 @@ fn a_reset_that_a_send_was_told_is_no_orderly_end() {
     assert_eq!(b.recv(&[], &mut [0; 8]), Err(LinkError::Lost(libc::ECONNRESET)));
 }
 
-/// Both have closed, and nothing is left of the connection: that is the end that both wanted.
+/// Both ends have closed their direction. The socket is not connected any more then, but the end is an orderly one.
 #[test]
 fn an_end_on_both_sides_is_an_orderly_end() {
     let (a, b) = pair();
@@ -221,7 +224,7 @@ fn the_path_tells_its_segment_size() {
     rustix::net::listen(&listener, 1).unwrap();
     let port = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap().port();
     let client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-    // Timestamps take 12 bytes of each segment, where they are on.
+    // TCP timestamps, where enabled, take 12 bytes of each segment.
     let client = Fd::open(|| io::Result::Ok(client.into())).unwrap();
     assert!([1000, 988].contains(&TcpLink::new(client).segment_size()));
 }
@@ -237,7 +240,7 @@ fn lengths_beyond_a_call_are_cut() {
     let (a, b) = pair();
     let pages = Pages::new(2);
     pages.unmap(1);
-    // The kernel would refuse the call for its length alone.
+    // The kernel would refuse a call with this length.
     let long = Span { addr: pages.span(0, 0).addr, len: usize::MAX - 1 };
     assert_eq!(a.send(&[Piece::Host(long), Piece::Own(b"x")]), Ok(PAGE));
     assert_eq!(receive(&b, PAGE), [0; PAGE]);

@@ -1,3 +1,5 @@
+//! Real TCP sockets, on loopback.
+
 use super::super::socket::option;
 use super::super::testing::{KEEPALIVE, loopback, pair, wait};
 use super::*;
@@ -27,7 +29,7 @@ fn options_are_set_at_both_ends() {
 fn the_system_chooses_how_to_treat_other_hosts() {
     let fd = socket(loopback(), SocketType::STREAM).unwrap();
     let default = sockopt::tcp_congestion(&fd).unwrap();
-    // RFC 5737: an address that is nobody's.
+    // An address for documentation, which no host has (RFC 5737).
     avoid_pacing_on_same_host(&fd, "192.0.2.1:1".parse().unwrap());
     assert_eq!(sockopt::tcp_congestion(&fd).unwrap(), default);
 }
@@ -40,7 +42,8 @@ fn addresses_of_this_host() {
     for other in ["192.0.2.1:1", "[2001:db8::1]:1", "[fe80::1%1]:1"] {
         assert!(!is_same_host(other.parse().unwrap()).unwrap(), "{other}");
     }
-    // What this host would send from, if it has a way out: no packet is sent.
+    // The address from which this host would send to other hosts, if it has a route. Connecting a UDP socket sends no
+    // packet.
     let probe = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     if probe.connect("192.0.2.1:9").is_ok() {
         assert!(is_same_host(probe.local_addr().unwrap()).unwrap());
@@ -56,10 +59,10 @@ fn the_local_address_may_be_chosen() {
     wait(&link, PollFlags::OUT);
     let local = link.local_addr().unwrap();
     assert_eq!(local.ip(), from.ip());
-    // Its port was chosen by connecting, not by binding.
+    // The kernel chose the port when the socket connected, not when it was bound.
     assert_eq!(option(&link, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT).unwrap(), 1);
 
-    // A port that was asked for serves two connections to different places.
+    // A given local port can have two connections to different remote addresses.
     let port = SocketAddr::new("127.0.0.3".parse().unwrap(), local.port());
     let links = [first, second].map(|to| connect(to, Some(port), &KEEPALIVE).unwrap());
     for link in &links {
@@ -71,11 +74,11 @@ fn the_local_address_may_be_chosen() {
 
 #[test]
 fn a_refused_connection_says_so_once() {
-    // Bound, so that nobody else takes the port, but not listening.
+    // The port is bound, so that no other socket gets it, but nothing listens.
     let silent = socket(loopback(), SocketType::STREAM).unwrap();
     rustix::net::bind(&silent, &loopback()).unwrap();
     let to = SocketAddr::try_from(rustix::net::getsockname(&silent).unwrap()).unwrap();
-    // Over loopback the answer may come before the call returns.
+    // Over loopback the connection may be refused before `connect` returns.
     let refused = connect(to, None, &KEEPALIVE).and_then(|link| {
         wait(&link, PollFlags::OUT);
         link.is_connected()
@@ -94,7 +97,7 @@ fn not_connected_yet() {
 fn nobody_waits() {
     let listener = Listener::new(loopback(), &KEEPALIVE).unwrap();
     assert!(listener.accept().unwrap().is_none());
-    // Who came and went is still taken; its end is seen when it is read.
+    // A connection that the peer has reset meanwhile is still accepted. Receiving reports the reset.
     let client = connect(listener.local_addr().unwrap(), None, &KEEPALIVE).unwrap();
     wait(&listener, PollFlags::IN);
     client.abort();
@@ -105,10 +108,8 @@ fn nobody_waits() {
 
 #[test]
 fn version_6_stands_beside_version_4() {
-    let Ok(listener) = Listener::new("[::1]:0".parse().unwrap(), &KEEPALIVE) else {
-        eprintln!("this host has no IPv6");
-        return;
-    };
+    let listener =
+        Listener::new("[::1]:0".parse().unwrap(), &KEEPALIVE).expect("IPv6 on the loopback interface");
     let link = connect(listener.local_addr().unwrap(), Some("[::1]:0".parse().unwrap()), &KEEPALIVE).unwrap();
     wait(&listener, PollFlags::IN);
     let Accepted { link: server, peer, same_host } = listener.accept().unwrap().unwrap();
@@ -118,7 +119,7 @@ fn version_6_stands_beside_version_4() {
     wait(&server, PollFlags::IN);
     assert_eq!(server.recv(&[], &mut [0; 9]), Ok(3));
 
-    // The same port of all addresses, in both versions.
+    // The same port can be bound at the wildcard addresses of both IP versions.
     let six = Listener::new("[::]:0".parse().unwrap(), &KEEPALIVE).unwrap();
     let port = six.local_addr().unwrap().port();
     Listener::new(SocketAddr::new("0.0.0.0".parse().unwrap(), port), &KEEPALIVE).unwrap();
@@ -192,7 +193,7 @@ fn connections_that_are_long_closed_are_in_nobodys_way() {
         }
     };
     configure_accepted(&link, same_host);
-    // This end closes first, and remembers the connection for a minute.
+    // This end closes first, so the kernel keeps the connection in TIME_WAIT for a minute.
     drop((link, listener));
     assert_eq!(io::Read::read(&mut peer, &mut [0]).unwrap(), 0);
     drop(peer);

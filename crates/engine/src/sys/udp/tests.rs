@@ -1,4 +1,4 @@
-//! Real sockets, on loopback.
+//! Real UDP sockets, on loopback.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
@@ -18,7 +18,7 @@ fn gid(text: &str) -> Gid {
     text.parse().unwrap()
 }
 
-/// What comes next; the socket is told as its set would tell it.
+/// Receives the next datagram. Marks all sockets as readable, as a poll set would.
 fn next(port: &UdpPort, into: &mut [u8]) -> Arrived {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
@@ -26,7 +26,7 @@ fn next(port: &UdpPort, into: &mut [u8]) -> Arrived {
         if let Some(arrived) = port.recv(into) {
             return arrived;
         }
-        assert!(Instant::now() < until, "a datagram comes");
+        assert!(Instant::now() < until, "no datagram arrived in ten seconds");
     }
 }
 
@@ -63,7 +63,7 @@ fn a_port_that_is_taken_anywhere_is_not_chosen() {
         let refused = UdpPort::bind(&addresses(&[at]), only);
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
-    // Not even by somebody who would share it.
+    // A socket with SO_REUSEADDR cannot be bound to it, either.
     let at = SocketAddr::new("127.0.0.2".parse().unwrap(), taken.port());
     let sharer = open(at).unwrap();
     sockopt::set_socket_reuseaddr(&sharer, true).unwrap();
@@ -110,7 +110,7 @@ fn a_longer_datagram_is_cut_off_and_shows_it() {
     assert!(one.recv(&mut into).is_none(), "the rest is gone");
 }
 
-/// Other tests of this process may send meanwhile.
+/// Other tests of this process may send at the same time, so the counters may grow by more.
 #[test]
 fn datagrams_are_counted() {
     let before = traffic::of_process();

@@ -162,7 +162,7 @@ fn a_thread_that_vanishes_in_its_sleep_leaves_the_sockets_to_the_lane() {
     ends.cq.set_handler(Some(&handler));
     assert!(!ends.cq.arm(Arm::Next));
     let sleeper = ends.start_sleeper();
-    sleeper.vanish();
+    sleeper.kill();
     sleeper.join();
     ends.send();
     assert!(handler.wait(Some(TIMEOUT)).is_some(), "a lane found the message");
@@ -188,7 +188,7 @@ fn a_thread_that_is_cancelled_in_its_sleep_gives_the_sockets_back() {
 fn a_place_on_the_sockets_is_taken_from_a_thread_that_vanished() {
     let ends = Ends::new();
     let sleeper = ends.start_sleeper();
-    sleeper.vanish();
+    sleeper.kill();
     sleeper.join();
     let cq = Arc::clone(&ends.cq);
     let next = thread::spawn(move || cq.wait(Some(TIMEOUT)));
