@@ -97,6 +97,7 @@ fn find_imbalance(loads: &[u64], limit: u64) -> Option<(usize, usize)> {
 fn choose_connection(counts: &[u64], from: u64, to: u64) -> Option<usize> {
     let total: u64 = counts.iter().sum();
     let load = |index: usize| from * counts[index] / total.max(1);
+    // After the move, the loads are `from - load` and `to + load`.
     (0..counts.len())
         .filter(|index| load(*index) > 0 && 2 * load(*index) <= from - to)
         .max_by_key(|index| load(*index))
