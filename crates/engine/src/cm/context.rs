@@ -66,7 +66,7 @@ impl CmContext {
 
     /// A tap for a connection that this end dials, if packets are captured.
     pub(super) fn dial_tap(&self) -> Option<Box<dyn Tap>> {
-        self.capture.as_ref().map(|capture| capture.client_tap())
+        self.capture.as_ref().map(Capture::client_tap)
     }
 
     pub(super) fn cluster_key(&self) -> Option<&Key> {

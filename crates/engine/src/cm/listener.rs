@@ -78,7 +78,7 @@ impl ListenerSocket {
 
     /// Takes the next connection, if one waits.
     pub(super) fn accept(&self) -> io::Result<Option<Accepted>> {
-        let tap = || self.config.capture.as_ref().map(|capture| capture.server_tap());
+        let tap = || self.config.capture.as_ref().map(Capture::server_tap);
         match self.socket.accept() {
             Err(_) if self.stopped.load(Ordering::Acquire) => Ok(None),
             accepted => Ok(accepted?.map(|it| Accepted { link: it.link.with_tap(tap()), ..it })),
