@@ -188,7 +188,7 @@ fn an_empty_write_succeeds_if_the_peer_has_just_closed() {
         a.post_send(empty()).unwrap();
         assert_eq!(one.one().wr_id, 1, "{close:?}");
         let begun = Instant::now();
-        while a.qp().queued().0 == 0 {
+        while a.qp().queued_sends() == 0 {
             assert!(begun.elapsed() < PATIENCE, "the empty Writes still succeed");
             a.post_send(empty()).unwrap();
             one.cq.poll(16, |completion| assert_eq!(completion.status, Status::Success)).unwrap();

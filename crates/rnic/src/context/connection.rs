@@ -147,7 +147,7 @@ mod tests {
         connection.step(Step::Connect);
         assert_eq!(connection.step(Step::Disconnect), Some(Connection::LINKED));
         assert_eq!(connection.step(Step::Disconnect), None);
-        assert_eq!(connection.step(Step::PeerClosed), None, "this end closes as well");
+        assert_eq!(connection.step(Step::PeerClosed), None, "this end is closing");
     }
 
     #[test]

@@ -14,9 +14,9 @@ use crate::sync::{Mutex, lock};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Flag in [`QpContext::link_news`]: the link has bytes to receive.
+/// Flag in [`QpContext::link_events`]: the link has bytes to receive.
 pub(crate) const READABLE: u8 = 1;
-/// Flag in [`QpContext::link_news`]: the peer has sent its last byte, or the connection is lost.
+/// Flag in [`QpContext::link_events`]: the peer has sent its last byte, or the connection is lost.
 pub(crate) const PEER_ENDED: u8 = 2;
 
 /// The state of a queue pair that its threads share, except for the halves of its stream.
@@ -62,7 +62,7 @@ pub struct QpContext {
     /// A completion did not fit into its completion queue. Cleared by the thread that ends the stream because of that.
     pub(super) cq_overrun: AtomicBool,
     /// Events that the link has reported since the rx half was last driven: [`READABLE`], [`PEER_ENDED`].
-    pub(crate) link_news: AtomicU8,
+    pub(crate) link_events: AtomicU8,
     /// A message waits for a receive: a thread that posts one must drive the rx half.
     pub(crate) message_waiting: AtomicBool,
     /// The number of the shared receive queue that lists this queue pair as waiting, plus one. Zero if none does.
@@ -120,7 +120,7 @@ impl QpContext {
             last_wqe_raised: AtomicBool::new(false),
             drain_requested: AtomicBool::new(false),
             cq_overrun: AtomicBool::new(false),
-            link_news: AtomicU8::new(0),
+            link_events: AtomicU8::new(0),
             message_waiting: AtomicBool::new(false),
             listed_at: AtomicU64::new(0),
             ack_may_be_due: AtomicBool::new(false),
@@ -197,9 +197,14 @@ impl QpContext {
         !lock(&self.sq).is_idle()
     }
 
-    /// Number of requests that are not complete, and number of receives posted to the queue pair's own receive queue.
-    pub fn queued(&self) -> (usize, usize) {
-        (lock(&self.sq).len(), lock(&self.rq).len())
+    /// Number of requests that are not complete.
+    pub fn queued_sends(&self) -> usize {
+        lock(&self.sq).len()
+    }
+
+    /// Number of receives posted to the queue pair's own receive queue.
+    pub fn queued_receives(&self) -> usize {
+        lock(&self.rq).len()
     }
 
     /// Whether a completion queue holds the completion of a request of this queue pair that succeeded.

@@ -97,13 +97,13 @@ mod modelled {
         type Target = T;
 
         fn deref(&self) -> &T {
-            self.state.as_deref().expect("it is held")
+            self.state.as_deref().expect("the guard is not dropped")
         }
     }
 
     impl<T> DerefMut for Guard<'_, T> {
         fn deref_mut(&mut self) -> &mut T {
-            self.state.as_deref_mut().expect("it is held")
+            self.state.as_deref_mut().expect("the guard is not dropped")
         }
     }
 }

@@ -58,7 +58,7 @@ fn spawn_posts<const N: usize>(items: &Arc<Items<N>>, from: usize, share: usize)
 }
 
 fn join(threads: Vec<JoinHandle<()>>) {
-    threads.into_iter().for_each(|thread| thread.join().expect("it passed"));
+    threads.into_iter().for_each(|thread| thread.join().expect("the thread panicked"));
 }
 
 #[test]

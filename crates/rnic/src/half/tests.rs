@@ -36,7 +36,7 @@ fn a_thread_is_not_held_for_ever() {
         Left::Work
     };
     assert_eq!(half.run(ROUNDS, round), Left::Work);
-    assert_eq!(half.with(|rounds| *rounds), (ROUNDS, Left::Nothing), "the caller has what is left");
+    assert_eq!(half.with(|rounds| *rounds), (ROUNDS, Left::Nothing), "the caller has to see to the work");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_round_may_run_its_own_half() {
     let left = half.run(ROUNDS, |rounds: &mut i32| {
         *rounds += 1;
         if *rounds == 1 {
-            assert_eq!(half.run(ROUNDS, |_| panic!("it is held")), Left::Nothing);
+            assert_eq!(half.run(ROUNDS, |_| panic!("the half is held")), Left::Nothing);
         }
         Left::Nothing
     });
@@ -81,10 +81,14 @@ fn nobody_waits_for_the_holder() {
                 *state += 1;
                 Left::Nothing
             });
-            assert_eq!((left, rounds), (Left::Nothing, 2), "the work that was left to it");
+            assert_eq!(
+                (left, rounds),
+                (Left::Nothing, 2),
+                "the second round does the work that was left to the holder"
+            );
         });
         inside.wait();
-        assert_eq!(half.run(ROUNDS, |_| panic!("it is held")), Left::Nothing);
+        assert_eq!(half.run(ROUNDS, |_| panic!("the half is held")), Left::Nothing);
         outside.wait();
     });
     assert_eq!(half.with(|state| *state), (2, Left::Nothing));
@@ -96,7 +100,7 @@ fn control_is_told_of_work_that_was_left_to_it() {
     let half = Half::new(());
     let ((), left) = half.with(|()| {
         thread::scope(|scope| {
-            scope.spawn(|| assert_eq!(half.run(ROUNDS, |()| panic!("it is held")), Left::Nothing));
+            scope.spawn(|| assert_eq!(half.run(ROUNDS, |()| panic!("the half is held")), Left::Nothing));
         });
     });
     assert_eq!(left, Left::Work);

@@ -12,8 +12,8 @@ use crate::sync::lock;
 use std::sync::atomic::Ordering;
 
 impl Qp {
-    /// Drives the halves for which the link has reported `ready`, until nothing is left to do. The link reports a
-    /// change only once, so everything that has arrived is received.
+    /// Drives the halves for which the link has reported `ready`, for several turns. If work is left, calls
+    /// [`StreamDriver::schedule`](super::StreamDriver::schedule), because the link reports a change only once.
     pub fn drive(&self, ready: Ready) {
         self.drive_halves(ready, ROUNDS);
     }
@@ -30,8 +30,8 @@ impl Qp {
             self.transmit(rounds);
         }
         if ready.readable {
-            let news = if ready.ended { READABLE | PEER_ENDED } else { READABLE };
-            self.link_news.fetch_or(news, Ordering::Release);
+            let events = if ready.ended { READABLE | PEER_ENDED } else { READABLE };
+            self.link_events.fetch_or(events, Ordering::Release);
             self.receive(1, rounds);
         }
     }
@@ -56,7 +56,7 @@ impl Qp {
         let mut obligations = lock(&self.obligations);
         obligations.ack_noticed = false;
         if obligations.owes_acknowledgement() {
-            obligations.acknowledged = obligations.delivered;
+            obligations.acknowledged = obligations.delivered; // no other thread has to request this acknowledgement
             obligations.ack_now = true;
             drop(obligations);
             self.drive_tx();
@@ -97,11 +97,11 @@ impl Qp {
             Some(rx) => {
                 // Most polls find nothing, so a load comes before the more expensive swap. The thread that sets a flag
                 // runs this half afterwards, so a flag that the load misses is seen in the next round.
-                let news = match self.link_news.load(Ordering::Acquire) {
+                let events = match self.link_events.load(Ordering::Acquire) {
                     0 => 0,
-                    _ => self.link_news.swap(0, Ordering::AcqRel),
+                    _ => self.link_events.swap(0, Ordering::AcqRel),
                 };
-                bug::catch("receiving", || rx.drive(self, news, polls, &mut tx_has_work)).unwrap_or_else(
+                bug::catch("receiving", || rx.drive(self, events, polls, &mut tx_has_work)).unwrap_or_else(
                     |bug| {
                         let in_use = half.take().and_then(Rx::into_receive);
                         self.fail_rx(bug, in_use);

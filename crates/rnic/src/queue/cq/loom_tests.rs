@@ -51,7 +51,7 @@ fn pusher(cq: &Arc<Cq>, qp: u32, wr_ids: std::ops::Range<u64>) -> thread::JoinHa
 }
 
 fn poll(cq: &Cq) -> usize {
-    cq.poll(9, |_| ()).expect("it did not overrun")
+    cq.poll(9, |_| ()).expect("no overrun")
 }
 
 /// A consumer polls, arms, and then polls again if `arm` returned true, or sleeps if it returned false. It must not
@@ -63,9 +63,9 @@ fn arm_against_push() {
             let (cq, count) = cq(2);
             let pusher = pusher(&cq, 1, 0..1);
             if cq.arm(arm) {
-                assert_eq!(poll(&cq), 1, "what arm announced");
+                assert_eq!(poll(&cq), 1, "arm announced a completion");
                 pusher.join().unwrap();
-                assert_eq!(count.events(), 0, "it came before");
+                assert_eq!(count.events(), 0, "the completion came before the arm");
             } else {
                 pusher.join().unwrap();
                 assert_eq!((count.events(), poll(&cq)), (1, 1));
@@ -126,7 +126,7 @@ fn move_against_push() {
         cq.set_handler(Some(new.0.clone()));
         let before = old.events();
         pusher.join().unwrap();
-        assert_eq!(old.events(), before, "it was left");
+        assert_eq!(old.events(), before, "the queue has left this handler");
         assert_eq!(old.events() + new.events(), 1);
     });
 }
@@ -142,7 +142,7 @@ fn move_by_way_of_none_against_push() {
         let before = old.events();
         cq.set_handler(Some(new.0.clone()));
         pusher.join().unwrap();
-        assert_eq!(old.events(), before, "it was left");
+        assert_eq!(old.events(), before, "the queue has left this handler");
         assert_eq!(old.events() + new.events(), 1);
     });
 }
@@ -161,7 +161,7 @@ fn an_event_is_not_mistaken_for_one_that_was_taken() {
         assert_eq!(usize::from(count.0.try_next().is_some()), 1);
         let polled = poll(&cq);
         pusher.join().unwrap();
-        assert!(polled == 1 || count.events() == 1, "whoever found nothing is told");
+        assert!(polled == 1 || count.events() == 1, "a thread that found no completion gets another event");
     });
 }
 
@@ -186,7 +186,7 @@ fn overrun_is_never_silent() {
     loom::model(|| {
         let (cq, count) = cq(1);
         cq.push(completion(0, 0)).unwrap();
-        assert!(cq.arm(Arm::Next), "one is there");
+        assert!(cq.arm(Arm::Next), "one completion exists");
         let other = cq.clone();
         let other = thread::spawn(move || other.push(completion(1, 1)).is_err());
         let polled = poll(&cq);

@@ -74,7 +74,7 @@ fn hands_out_in_order_and_no_more_than_asked() {
     assert_eq!((poll(&cq, 2), cq.len()), (Ok(vec![1, 2]), 1));
     cq.push(plain(4)).unwrap();
     assert_eq!((poll(&cq, 9), cq.len()), (Ok(vec![3, 4]), 0));
-    assert_eq!(count.events(), 0, "it was never armed");
+    assert_eq!(count.events(), 0, "the queue was never armed");
 }
 
 #[test]
@@ -86,10 +86,10 @@ fn armed_once_is_one_event() {
         cq.push(plain(wr_id)).unwrap();
     }
     assert_eq!(count.events(), 1);
-    assert!(cq.arm(Arm::Next), "three are there already");
-    assert_eq!(count.events(), 1, "but what was there before raises no event");
+    assert!(cq.arm(Arm::Next), "three completions exist");
+    assert_eq!(count.events(), 1, "existing completions raise no event");
     cq.push(plain(4)).unwrap();
-    assert_eq!(count.events(), 2, "it was armed all the same");
+    assert_eq!(count.events(), 2, "the queue was armed");
 }
 
 #[test]
@@ -99,14 +99,14 @@ fn solicited_events_are_for_solicited_completions_and_errors() {
         assert!(!cq.arm(Arm::Solicited));
         cq.push(plain(1)).unwrap();
         assert_eq!(count.events(), 0);
-        assert!(!cq.arm(Arm::Solicited), "what is there is not solicited");
+        assert!(!cq.arm(Arm::Solicited), "no existing completion is solicited");
         cq.push(waking).unwrap();
         assert_eq!(count.events(), 1);
-        assert!(cq.arm(Arm::Solicited), "it is there");
+        assert!(cq.arm(Arm::Solicited), "the solicited completion exists");
         assert_eq!(poll(&cq, 1), Ok(vec![1]));
-        assert!(cq.arm(Arm::Solicited), "it is still there");
+        assert!(cq.arm(Arm::Solicited), "the solicited completion was not polled");
         assert_eq!(poll(&cq, 1), Ok(vec![2]));
-        assert!(!cq.arm(Arm::Solicited), "it was taken");
+        assert!(!cq.arm(Arm::Solicited), "the solicited completion was polled");
     }
 }
 
@@ -129,14 +129,14 @@ fn an_overrun_is_told_to_all() {
     cq.push(plain(1)).unwrap();
     assert!(!cq.arm(Arm::Solicited));
     assert!(!cq.has_overrun());
-    assert_eq!(cq.push(plain(2)), Err(OVERRUN), "the stream");
+    assert_eq!(cq.push(plain(2)), Err(OVERRUN), "the stream learns of it");
     assert!(cq.has_overrun());
-    assert_eq!(count.events(), 1, "a consumer that sleeps");
-    assert!(cq.arm(Arm::Solicited), "a consumer that is about to");
+    assert_eq!(count.events(), 1, "a sleeping consumer learns of it");
+    assert!(cq.arm(Arm::Solicited), "a consumer that arms learns of it");
     assert_eq!(cq.len(), 1);
-    assert_eq!(poll(&cq, 9), Ok(vec![1]), "what came before is good");
-    assert_eq!(poll(&cq, 9), Err(OVERRUN), "a consumer that polls");
-    assert_eq!(cq.push(plain(3)), Err(OVERRUN), "there is room, but a gap before it");
+    assert_eq!(poll(&cq, 9), Ok(vec![1]), "earlier completions are kept");
+    assert_eq!(poll(&cq, 9), Err(OVERRUN), "a consumer that polls learns of it");
+    assert_eq!(cq.push(plain(3)), Err(OVERRUN), "there is room, but a completion is missing");
     assert_eq!(poll(&cq, 9), Err(OVERRUN));
     assert_eq!(cq.len(), 0);
 }
@@ -163,9 +163,9 @@ fn events_wait_while_there_is_no_handler() {
     }
     cq.set_handler(None);
     cq.set_handler(Some(new.0.clone()));
-    assert_eq!((old.events(), new.events()), (0, 1), "one that nobody took does for both");
+    assert_eq!((old.events(), new.events()), (0, 1), "one pending event serves both arms");
     cq.set_handler(Some(old.0.clone()));
-    assert_eq!((old.events(), new.events()), (0, 1), "it is given once");
+    assert_eq!((old.events(), new.events()), (0, 1), "the pending event is raised once");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn an_event_that_nobody_took_does_for_the_next_arm_as_well() {
     assert_eq!(count.events(), 1);
     assert!(!cq.arm(Arm::Next));
     cq.push(plain(4)).unwrap();
-    assert_eq!(count.events(), 2, "it was taken: there is another");
+    assert_eq!(count.events(), 2, "the first event was taken, so there is another");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn one_handler_serves_many_queues() {
         cq.push(plain(1)).unwrap();
     }
     let events: Vec<_> = std::iter::from_fn(|| count.0.try_next()).map(|event| event.cq).collect();
-    assert_eq!(events, [3, 1], "which of them, in order");
+    assert_eq!(events, [3, 1], "the queues, in the order of their events");
 }
 
 #[test]
@@ -208,13 +208,13 @@ fn a_queue_grows_and_shrinks_and_keeps_what_waits() {
     cq.resize(3).unwrap();
     assert_eq!((cq.capacity(), cq.len()), (3, 2));
     cq.push(plain(3)).unwrap();
-    assert_eq!(count.events(), 1, "it is still armed");
+    assert_eq!(count.events(), 1, "the queue is still armed");
     let refused = TooSmall { cq: ID, capacity: 2, waiting: 3 };
     assert_eq!((cq.resize(2), cq.capacity()), (Err(refused), 3));
-    assert!(cq.arm(Arm::Solicited), "it still knows which are solicited");
+    assert!(cq.arm(Arm::Solicited), "the solicited completion still counts");
     assert_eq!(poll(&cq, 2), Ok(vec![1, 2]));
     cq.resize(1).unwrap();
-    assert_eq!(cq.push(plain(4)), Err(Overrun { cq: ID }), "it is as small as it was asked to be");
+    assert_eq!(cq.push(plain(4)), Err(Overrun { cq: ID }), "the capacity is the requested one");
     assert_eq!(poll(&cq, 2), Ok(vec![3]));
     assert_eq!(cq.resize(0), Err(TooSmall { cq: ID, capacity: 0, waiting: 0 }));
 }
@@ -228,7 +228,7 @@ fn purging_takes_the_completions_of_one_queue_pair() {
     assert_eq!((cq.purge(3), cq.len()), (0, 4));
     assert_eq!((cq.purge(1), cq.len()), (2, 2));
     assert_eq!(poll(&cq, 9), Ok(vec![2, 4]));
-    assert!(!cq.arm(Arm::Solicited), "none of the purged ones is counted any more");
+    assert!(!cq.arm(Arm::Solicited), "purged completions no longer count");
     cq.push(solicited(5)).unwrap();
     assert_eq!((cq.purge(1), cq.is_empty(), cq.arm(Arm::Solicited)), (1, true, false));
 }
@@ -255,7 +255,7 @@ fn after_the_shutdown_completions_come_and_events_do_not() {
     cq.push(plain(1)).unwrap();
     assert!(cq.arm(Arm::Next));
     cq.shut_down();
-    assert_eq!(count.events(), 0, "what was raised is taken back");
+    assert_eq!(count.events(), 0, "the event that was raised is removed");
     cq.push(plain(2)).unwrap();
     cq.set_handler(Some(count.0.clone()));
     assert_eq!((count.events(), cq.handler()), (0, None));
@@ -267,7 +267,7 @@ fn after_the_shutdown_completions_come_and_events_do_not() {
         cq.push(plain(wr_id)).unwrap();
         count.0.shut_down();
     }
-    assert_eq!(count.events(), 1, "a handler that is shut down gives what it has, and gets no more");
+    assert_eq!(count.events(), 1, "a handler that is shut down keeps its events, and gets no more");
 }
 
 #[test]
@@ -350,13 +350,17 @@ fn an_event_waits_for_company() {
         assert!(!cq.arm(Arm::Next));
         for wr_id in 1..=2 {
             cq.push(plain(wr_id)).unwrap();
-            assert_eq!(events.events(), round - 1, "what came can be polled, and wakes nobody");
+            assert_eq!(events.events(), round - 1, "the event is held back");
         }
         cq.push(plain(3)).unwrap();
         assert_eq!((events.events(), poll(&cq, 9)), (round, Ok(vec![1, 2, 3])));
     }
     cq.push(plain(4)).unwrap();
-    assert_eq!((events.events(), clock.0.load(Ordering::Relaxed)), (2, 1), "it is not armed; the clock runs");
+    assert_eq!(
+        (events.events(), clock.0.load(Ordering::Relaxed)),
+        (2, 1),
+        "the queue is not armed, and the timer runs"
+    );
 }
 
 #[test]
@@ -365,12 +369,16 @@ fn an_event_waits_for_a_time_and_no_longer() {
     assert!(!cq.arm(Arm::Next));
     cq.push(plain(1)).unwrap();
     cq.push(plain(2)).unwrap();
-    assert_eq!((events.events(), clock.0.load(Ordering::Relaxed)), (0, 1), "started by the first alone");
+    assert_eq!(
+        (events.events(), clock.0.load(Ordering::Relaxed)),
+        (0, 1),
+        "the first completion started the timer"
+    );
     cq.on_timer();
     assert_eq!(events.events(), 1);
     cq.on_timer();
-    assert_eq!(events.events(), 1, "nothing waits any more");
-    assert!(cq.arm(Arm::Next), "what was not polled is still there");
+    assert_eq!(events.events(), 1, "no event is held back");
+    assert!(cq.arm(Arm::Next), "the completions were not polled");
     cq.push(plain(3)).unwrap();
     assert_eq!((events.events(), clock.0.load(Ordering::Relaxed)), (1, 2));
     cq.on_timer();
@@ -393,7 +401,7 @@ fn errors_and_the_end_of_moderation_do_not_wait() {
     assert!(!cq.arm(Arm::Solicited));
     cq.push(plain(1)).unwrap();
     cq.on_timer();
-    assert_eq!(events.events(), 0, "it is not for this one");
+    assert_eq!(events.events(), 0, "the completion is not solicited");
     cq.push(flushed(2)).unwrap();
     assert_eq!(events.events(), 1);
     assert!(cq.arm(Arm::Solicited));

@@ -104,7 +104,7 @@ impl Rx {
         })
     }
 
-    /// Ends a segment of a Write, or handles the signal that it is.
+    /// Ends a segment of a Write. If the Write is a signal, handles that instead.
     fn end_write(&mut self, qp: &QpContext, write: &Tagged, len: u16) -> Checked {
         if let Some(signal) = signal_of(qp, write, len.into()) {
             return self.handle_signal(qp, signal);

@@ -213,6 +213,7 @@ impl Tx {
         let count = |is: fn(&FrameKind) -> bool| frames.iter().filter(|frame| is(&frame.kind)).count();
         let mut sq = lock(&qp.sq);
         sq.roll_back_reads(count(|kind| matches!(kind, FrameKind::Read(_))));
+        // A request of which a segment was sent keeps its number.
         sq.roll_back_numbers(self.cursor.seq + u64::from(!self.cursor.is_between_requests()));
         sq.set_acknowledgeable(self.cursor.requests);
         drop(sq);
