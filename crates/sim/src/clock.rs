@@ -17,44 +17,45 @@ impl Clock {
         Self::default()
     }
 
-    /// Returns the time.
+    /// Returns the current time.
     pub fn now(&self) -> Duration {
         *lock(&self.0)
     }
 
-    /// Advances by a duration.
+    /// Advances the time by a duration.
     pub fn advance(&self, time: Duration) {
         *lock(&self.0) += time;
     }
 
-    /// Advances to a time, unless it has already passed.
-    pub fn advance_to(&self, then: Duration) {
+    /// Advances the time to `time`, unless that has already passed.
+    pub fn advance_to(&self, time: Duration) {
         let mut now = lock(&self.0);
-        *now = then.max(*now);
+        *now = time.max(*now);
     }
 }
 
-/// The timer of one stream, used by fault injection. It drives nothing by itself; the test does when it expires.
+/// The timer of one stream, used by fault injection. The alarm calls nothing when it expires: the test asks with
+/// [`take_expired`](Self::take_expired), and drives the stream.
 #[derive(Debug)]
 pub struct Alarm {
     clock: Clock,
-    /// When it will expire; one entry per active fault at most.
+    /// The times at which the alarm expires: at most one per active fault.
     times: Mutex<BTreeSet<Duration>>,
 }
 
 impl Alarm {
-    /// Creates a timer that is not running.
+    /// Creates an alarm that is not running.
     pub fn new(clock: &Clock) -> Arc<Self> {
         Arc::new(Self { clock: clock.clone(), times: Mutex::default() })
     }
 
-    /// Returns when it expires next.
+    /// Returns when the alarm expires next; `None` if it is not running.
     pub fn next(&self) -> Option<Duration> {
         lock(&self.times).first().copied()
     }
 
-    /// Whether it has expired since the last call, in which case both directions of the stream must be driven.
-    pub fn take_rung(&self) -> bool {
+    /// Returns whether the alarm has expired since the last call. If so, both directions of the stream must be driven.
+    pub fn take_expired(&self) -> bool {
         let now = self.clock.now();
         let mut times = lock(&self.times);
         let before = times.len();
@@ -73,26 +74,31 @@ impl Pacer for Alarm {
     }
 }
 
-/// The timers of event moderation (requirement I10), in place of the timers of a lane.
+/// The timers of event moderation (requirement I10), which the engine would run on a lane.
 #[derive(Debug)]
 pub struct Timers {
     clock: Clock,
     started: Mutex<Started>,
 }
 
+/// The running timers.
 #[derive(Debug, Default)]
 struct Started {
-    /// By time, then in the order in which they were started.
-    timers: BTreeMap<(Duration, u64), Weak<Reminder>>,
+    /// The timers by the time of expiry, and then by the order in which they were started.
+    timers: BTreeMap<(Duration, u64), Weak<ModerationTimer>>,
+    /// Number of timers started so far.
     count: u64,
 }
 
-/// The timer of one queue or handler. It does not expire after it was dropped.
+/// The timer of one completion queue or handler. A dropped timer does not expire.
 #[derive(Debug)]
-struct Reminder {
+struct ModerationTimer {
+    /// This timer, to be added to `timers`.
     this: Weak<Self>,
     timers: Arc<Timers>,
-    of: Weak<dyn Moderated>,
+    /// The queue or handler, which is called on expiry.
+    moderated: Weak<dyn Moderated>,
+    /// Identifies the timer to the caller of [`Timers::expire_next`].
     name: usize,
 }
 
@@ -102,37 +108,43 @@ impl Timers {
         Arc::new(Self { clock: clock.clone(), started: Mutex::default() })
     }
 
-    /// The clock.
+    /// Returns the clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Creates a timer for `of`, which `ring` identifies by `name`.
-    pub fn timer<M: Moderated + 'static>(self: &Arc<Self>, name: usize, of: &Arc<M>) -> Arc<dyn Timer> {
-        let (timers, of) = (Arc::clone(self), Arc::downgrade(of));
-        Arc::new_cyclic(|this| Reminder { this: Weak::clone(this), timers, of, name })
+    /// Creates a timer for a queue or handler. When the timer expires, [`expire_next`](Self::expire_next) returns
+    /// `name`.
+    pub fn timer<M: Moderated + 'static>(
+        self: &Arc<Self>,
+        name: usize,
+        moderated: &Arc<M>,
+    ) -> Arc<dyn Timer> {
+        let (timers, moderated) = (Arc::clone(self), Arc::downgrade(moderated));
+        Arc::new_cyclic(|this| ModerationTimer { this: Weak::clone(this), timers, moderated, name })
     }
 
-    /// Returns when the next one expires.
+    /// Returns when the next timer expires; `None` if no timer is running.
     pub fn next(&self) -> Option<Duration> {
         lock(&self.started).timers.first_key_value().map(|((time, _), _)| *time)
     }
 
-    /// Expires the next timer that is due and returns its name. Returns `None` if there is none, or if it was dropped.
-    pub fn ring(&self) -> Option<usize> {
+    /// Removes the next timer that is due, calls its queue or handler, and returns its name. Returns `None` if no timer
+    /// is due, or if the timer was dropped.
+    pub fn expire_next(&self) -> Option<usize> {
         let mut started = lock(&self.started);
         let entry = started.timers.first_entry().filter(|entry| entry.key().0 <= self.clock.now())?;
-        let reminder = entry.remove();
-        drop(started); // the callback may start another one
-        let reminder = reminder.upgrade()?;
-        if let Some(moderated) = reminder.of.upgrade() {
+        let timer = entry.remove();
+        drop(started); // `on_timer` may start another timer
+        let timer = timer.upgrade()?;
+        if let Some(moderated) = timer.moderated.upgrade() {
             moderated.on_timer();
         }
-        Some(reminder.name)
+        Some(timer.name)
     }
 }
 
-impl Timer for Reminder {
+impl Timer for ModerationTimer {
     fn start(&self, after: Duration) {
         let mut started = lock(&self.timers.started);
         started.count += 1;
@@ -162,18 +174,18 @@ mod tests {
     fn an_alarm_expires_at_its_times_and_not_before() {
         let clock = Clock::new();
         let alarm = Alarm::new(&clock);
-        assert_eq!((alarm.next(), alarm.take_rung()), (None, false));
+        assert_eq!((alarm.next(), alarm.take_expired()), (None, false));
         clock.advance(SECOND);
         alarm.schedule(2 * SECOND);
         alarm.schedule(SECOND);
-        assert_eq!((alarm.now(), alarm.next(), alarm.take_rung()), (SECOND, Some(2 * SECOND), false));
+        assert_eq!((alarm.now(), alarm.next(), alarm.take_expired()), (SECOND, Some(2 * SECOND), false));
         clock.advance(SECOND);
-        assert_eq!((alarm.take_rung(), alarm.take_rung()), (true, false));
+        assert_eq!((alarm.take_expired(), alarm.take_expired()), (true, false));
         assert_eq!(alarm.next(), Some(3 * SECOND));
         clock.advance(9 * SECOND);
-        assert_eq!((alarm.take_rung(), alarm.next()), (true, None));
+        assert_eq!((alarm.take_expired(), alarm.next()), (true, None));
         alarm.schedule(Duration::ZERO);
-        assert!(alarm.take_rung());
+        assert!(alarm.take_expired());
     }
 
     #[derive(Debug, Default)]
@@ -193,14 +205,14 @@ mod tests {
         second.start(2 * SECOND);
         first.start(SECOND);
         first.start(2 * SECOND);
-        assert_eq!((timers.next(), timers.ring()), (Some(SECOND), None));
+        assert_eq!((timers.next(), timers.expire_next()), (Some(SECOND), None));
         clock.advance(2 * SECOND);
-        assert_eq!([(); 4].map(|()| timers.ring()), [Some(1), Some(2), Some(1), None]);
+        assert_eq!([(); 4].map(|()| timers.expire_next()), [Some(1), Some(2), Some(1), None]);
         assert_eq!((*lock(&one.0), *lock(&other.0), timers.next()), (2, 1, None));
         first.start(SECOND);
         second.start(SECOND);
         drop((first, other));
         clock.advance(SECOND);
-        assert_eq!([(); 2].map(|()| timers.ring()), [None, Some(2)], "the first one was dropped");
+        assert_eq!([(); 2].map(|()| timers.expire_next()), [None, Some(2)], "the first one was dropped");
     }
 }

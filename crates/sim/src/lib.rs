@@ -1,12 +1,13 @@
 //! Simulates everything around the device: memory, links and time.
 //!
-//! [`Arena`] is the memory of one program, [`SimLink`] one end of a connection, [`Clock`] the time, which advances only on
-//! request, [`Alarm`] the timer of one stream, and [`Timers`] those of event moderation. They implement the traits of
-//! `ironwarp_rnic::host`, `link`, `fault` and `event`.
+//! [`Arena`] is the memory of one program, [`SimLink`] one end of a connection, [`Clock`] the time, which advances only
+//! on request, [`Alarm`] the timer of one stream, and [`Timers`] the timers of event moderation. They implement the
+//! traits of `ironwarp_rnic::host`, `link`, `fault` and `event`.
 //!
-//! A [`World`] connects queue pairs over such links and drives them by events alone, like lanes.
-//! [`notification`] completes millions of requests and checks the completion events. [`out_of_order`] delivers segments out of
-//! order, which no link of the device does.
+//! A [`World`] connects queue pairs over simulated links and drives them only when an event occurs, as the engine's
+//! lanes do. [`scenario`] lets two programs do random work in a world, and checks every result. [`notification`]
+//! completes millions of requests and checks the completion events. [`out_of_order`] delivers segments out of order,
+//! which no link does.
 //!
 //! All randomness comes from a seed: the same seed and the same calls yield the same result.
 #![forbid(unsafe_code)]

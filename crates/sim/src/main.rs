@@ -22,42 +22,48 @@ Usage:
   ironwarp-sim --help             print this help
 ";
 
-const SEEDS: u64 = 10_000;
-/// Number of seeds with ten million events.
+/// Number of seeds of scenarios that together cover everything.
+const SCENARIO_SEEDS: u64 = 10_000;
+/// Number of seeds that together have at least `MIN_EVENTS` events.
 const EVENT_SEEDS: u64 = 6_000;
-const EVENTS: u64 = 10_000_000;
+/// Minimum number of completion events of a full run.
+const MIN_EVENTS: u64 = 10_000_000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words[..] {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
         ["-h" | "--help"] => {
             print!("{HELP}");
             ExitCode::SUCCESS
         }
-        [] => scenarios(SEEDS),
-        ["--seeds", number] => with(number, scenarios),
-        ["--seed", number] => with(number, |seed| trace(seed, |keep| scenario::trace(seed, keep))),
-        ["--events"] => events(EVENT_SEEDS),
-        ["--events", "--seeds", number] => with(number, events),
-        ["--events", "--seed", number] => {
-            with(number, |seed| trace(seed, |keep| notification::trace(seed, keep)))
+        [] => run_scenarios(SCENARIO_SEEDS),
+        ["--seeds", number] => with_number(number, run_scenarios),
+        ["--seed", number] => {
+            with_number(number, |seed| print_trace(seed, |keep| scenario::trace(seed, keep)))
         }
-        _ => wrong("invalid arguments"),
+        ["--events"] => run_events(EVENT_SEEDS),
+        ["--events", "--seeds", number] => with_number(number, run_events),
+        ["--events", "--seed", number] => {
+            with_number(number, |seed| print_trace(seed, |keep| notification::trace(seed, keep)))
+        }
+        _ => print_error("invalid arguments"),
     }
 }
 
-fn with(number: &str, run: impl Fn(u64) -> ExitCode) -> ExitCode {
-    number.parse().map_or_else(|_| wrong(&format!("invalid number `{number}`")), run)
+/// Parses a number and passes it to `run`. Prints an error if the argument is not a number.
+fn with_number(number: &str, run: impl Fn(u64) -> ExitCode) -> ExitCode {
+    number.parse().map_or_else(|_| print_error(&format!("invalid number `{number}`")), run)
 }
 
-fn wrong(message: &str) -> ExitCode {
+/// Prints a message that the arguments are wrong.
+fn print_error(message: &str) -> ExitCode {
     eprintln!("ironwarp-sim: {message}; see `ironwarp-sim --help`");
     ExitCode::FAILURE
 }
 
-/// Runs one seed and prints its trace, even if it fails.
-fn trace<T: Display>(seed: u64, run: impl FnOnce(&mut dyn FnMut(Trace)) -> T) -> ExitCode {
+/// Runs one seed and prints its trace, even if the seed fails.
+fn print_trace<T: Display>(seed: u64, run: impl FnOnce(&mut dyn FnMut(Trace)) -> T) -> ExitCode {
     let mut kept = None;
     let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut |trace| kept = Some(trace))));
     for line in kept.iter().flat_map(Trace::lines) {
@@ -75,26 +81,27 @@ fn trace<T: Display>(seed: u64, run: impl FnOnce(&mut dyn FnMut(Trace)) -> T) ->
     }
 }
 
-/// Runs scenarios of two programs at work.
-fn scenarios(seeds: u64) -> ExitCode {
-    let Some(total) = run(seeds, scenario::run, "") else { return ExitCode::FAILURE };
+/// Runs the first `seeds` scenarios of two programs at work, and prints what they covered.
+fn run_scenarios(seeds: u64) -> ExitCode {
+    let Some(total) = run_seeds(seeds, scenario::run, "") else { return ExitCode::FAILURE };
     println!("{}\n\n{seeds} seeds: {total}", total.coverage);
-    // A few seeds cannot cover everything.
-    if seeds < SEEDS { ExitCode::SUCCESS } else { complete(&total.coverage.missing()) }
+    // Fewer seeds need not cover everything.
+    if seeds < SCENARIO_SEEDS { ExitCode::SUCCESS } else { check_coverage(&total.coverage.missing()) }
 }
 
-/// Runs simulations of completion events.
-fn events(seeds: u64) -> ExitCode {
-    let Some(total) = run(seeds, notification::run, "--events ") else { return ExitCode::FAILURE };
+/// Runs the first `seeds` simulations of completion events, and prints what they covered.
+fn run_events(seeds: u64) -> ExitCode {
+    let Some(total) = run_seeds(seeds, notification::run, "--events ") else { return ExitCode::FAILURE };
     println!("{total} in {seeds} seeds");
     if seeds < EVENT_SEEDS {
         return ExitCode::SUCCESS;
     }
-    assert!(total.events >= EVENTS, "too few events: {}", total.events);
-    complete(&total.missing())
+    assert!(total.events >= MIN_EVENTS, "too few events: {}", total.events);
+    check_coverage(&total.missing())
 }
 
-fn complete(missing: &[String]) -> ExitCode {
+/// Fails if anything that the seeds must cover is missing.
+fn check_coverage(missing: &[String]) -> ExitCode {
     if missing.is_empty() {
         return ExitCode::SUCCESS;
     }
@@ -102,8 +109,9 @@ fn complete(missing: &[String]) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs the seeds on all processors. Returns `None` if one failed, after printing how to reproduce it with `options`.
-fn run<T>(seeds: u64, one: fn(u64) -> T, options: &str) -> Option<T>
+/// Calls `one` for each of the first `seeds` seeds, on all processors, and returns the sum of the results. If a seed
+/// fails, prints the command that reproduces the failure, which includes `options`, and returns `None`.
+fn run_seeds<T>(seeds: u64, one: fn(u64) -> T, options: &str) -> Option<T>
 where
     T: Default + Send + for<'t> AddAssign<&'t T>,
 {

@@ -1,8 +1,8 @@
-//! Out-of-order segments and one-touch memory (requirement M10). No TCP socket delivers out of order, and so no stream of the device
-//! does, but its memory table must not depend on that.
+//! Simulates segments that arrive out of order at one-touch memory (requirement M10). No TCP socket delivers out of
+//! order, and so no stream of the device does, but the device's memory table must not depend on that.
 //!
-//! Two peers write to the same memory over streams that lose, repeat and reorder segments within a window and beyond it. The device's
-//! memory table decides on each segment, and a model of the decision table predicts the result.
+//! Two peers write to the same memory over streams that lose, repeat and reorder segments within a window and beyond
+//! it. The device's memory table decides on each segment, and a model of the decision table predicts the result.
 
 use crate::arena::Arena;
 use crate::tags::tag_cipher;
@@ -17,15 +17,16 @@ use ironwarp_wire::{Place, Tag};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Length and number of the pieces of memory.
-const LEN: usize = 64;
+/// Length of each piece of memory, in bytes.
+const PIECE_LEN: usize = 64;
+/// Number of pieces of memory.
 const PIECES: usize = 6;
 /// Number of Writes of each peer.
 const MESSAGES: usize = 8;
-/// How far beyond the first missing byte a receiver accepts segments.
+/// How far beyond the first missing byte a receiver accepts segments, in bytes.
 const WINDOW: u64 = 60;
-/// Upper bound on the arrivals of a run. Dropped segments are sent again.
-const ARRIVALS: u64 = 100_000;
+/// Maximum number of arrivals of a run. Dropped segments are sent again.
+const MAX_ARRIVALS: u64 = 100_000;
 
 /// A row of the decision table: last, one-touch, touched by another message, position.
 pub type Row = (bool, bool, bool, u8);
@@ -42,25 +43,26 @@ pub fn all_rows() -> Vec<Row> {
     rows
 }
 
-/// Runs one seed and counts the rows that it covered. Panics if anything is wrong.
+/// Runs one seed, and counts in `rows` the rows that it covered. Panics if a check fails.
 pub fn run(seed: u64, rows: &mut BTreeMap<Row, u64>) {
     let mut scene = Scene::new(seed);
     for arrivals in 0.. {
-        assert!(arrivals < ARRIVALS, "no progress");
+        assert!(arrivals < MAX_ARRIVALS, "no progress");
         let open: Vec<_> = (0..2).filter(|&peer| scene.peers[peer].is_open()).collect();
         if open.is_empty() {
             break;
         }
-        let peer = open[scene.below(open.len())];
-        let segment = scene.some_segment(peer);
-        scene.arrives(peer, segment, rows);
-        if scene.below(40) == 0 {
-            scene.take_away();
+        let peer = open[scene.random_below(open.len())];
+        let segment = scene.random_segment(peer);
+        scene.receive_segment(peer, segment, rows);
+        if scene.random_below(40) == 0 {
+            scene.deregister_random();
         }
-        scene.compare();
+        scene.check_model();
     }
 }
 
+/// A device with memory, and the two peers that write to it.
 struct Scene {
     rng: Rng,
     arena: Arc<Arena>,
@@ -73,13 +75,14 @@ struct Scene {
 struct Piece {
     tag: Tag,
     span: Span,
-    /// The region of a window.
+    /// If the piece is a window, the region that the window is bound to.
     region: Option<Tag>,
     one_touch: bool,
+    /// Whether the tag is valid.
     valid: bool,
-    /// The message that touched it, by peer and number.
+    /// The message that touched the piece, by peer and number.
     owner: Option<(usize, usize)>,
-    /// Its contents.
+    /// The expected contents.
     bytes: Vec<u8>,
 }
 
@@ -88,36 +91,47 @@ struct Peer {
     stream: Stream,
     messages: Vec<Message>,
     segments: Vec<Segment>,
-    /// All bytes before this one have arrived.
+    /// Position of the first byte of the stream that has not arrived.
     expected: u64,
-    over: bool,
+    /// Whether the stream was terminated.
+    terminated: bool,
 }
 
+/// A Write of a peer.
 struct Message {
+    /// Index of the piece that it writes to.
     piece: usize,
     touch: Touch,
-    /// The last segment arrived early: the message ends when the stream has arrived up to here.
+    /// If the last segment arrived early, the position in the stream up to which all bytes must arrive before the
+    /// message ends.
     ends_at: Option<u64>,
 }
 
+/// A segment of a message.
 #[derive(Clone)]
 struct Segment {
+    /// Index of the message.
     message: usize,
-    /// Its position in the stream.
+    /// Position of the first byte in the stream.
     begin: u64,
+    /// Position after the last byte.
     end: u64,
-    /// Its offset in the piece.
+    /// Offset in the piece.
     at: usize,
     bytes: Vec<u8>,
+    /// Whether this is the last segment of its message.
     last: bool,
-    came: bool,
+    /// Whether the receiver has accepted the segment.
+    arrived: bool,
 }
 
 impl Peer {
+    /// Returns whether the stream was not terminated and segments are missing.
     fn is_open(&self) -> bool {
-        !self.over && self.segments.iter().any(|segment| !segment.came)
+        !self.terminated && self.segments.iter().any(|segment| !segment.arrived)
     }
 
+    /// Returns the position of a segment relative to the receive window.
     fn position(&self, segment: &Segment) -> Position {
         match segment {
             it if it.begin <= self.expected => Position::InOrder,
@@ -126,10 +140,10 @@ impl Peer {
         }
     }
 
-    /// Advances the stream after a segment was accepted.
-    fn advance(&mut self, taken: usize) {
-        self.segments[taken].came = true;
-        while let Some(next) = self.segments.iter().find(|it| it.came && it.begin == self.expected) {
+    /// Marks a segment as accepted, and advances the position of the first missing byte.
+    fn advance(&mut self, index: usize) {
+        self.segments[index].arrived = true;
+        while let Some(next) = self.segments.iter().find(|it| it.arrived && it.begin == self.expected) {
             self.expected = next.end;
         }
     }
@@ -141,20 +155,22 @@ impl Scene {
         let arena = Arena::new(0);
         let device = Device::new(DeviceConfig::default(), arena.clone(), tag_cipher(0));
         let domain = device.allocate_domain();
-        let pieces = (0..PIECES).map(|_| Piece::some(&mut rng, &arena, &device, domain)).collect();
-        let peers = [0, 1].map(|number| Peer::some(&mut rng, Stream { domain, qp: number }));
+        let pieces = (0..PIECES).map(|_| Piece::random(&mut rng, &arena, &device, domain)).collect();
+        let peers = [0, 1].map(|number| Peer::random(&mut rng, Stream { domain, qp: number }));
         Self { rng, arena, device, pieces, peers }
     }
 
-    fn below(&mut self, limit: usize) -> usize {
+    /// Returns a random number less than `limit`.
+    fn random_below(&mut self, limit: usize) -> usize {
         usize::try_from(self.rng.below(limit as u64)).expect("a small number")
     }
 
-    /// Returns usually the next missing segment, sometimes any other, even a repeated one.
-    fn some_segment(&mut self, peer: usize) -> usize {
-        let some = self.below(self.peers[peer].segments.len());
+    /// Returns the index of a random segment: usually near the next missing one, sometimes any other, even one that has
+    /// arrived.
+    fn random_segment(&mut self, peer: usize) -> usize {
+        let some = self.random_below(self.peers[peer].segments.len());
         let missing: Vec<_> =
-            self.peers[peer].segments.iter().enumerate().filter(|(_, it)| !it.came).collect();
+            self.peers[peer].segments.iter().enumerate().filter(|(_, it)| !it.arrived).collect();
         let near = missing[0].0;
         match self.rng.below(4) {
             0 => some,
@@ -163,10 +179,11 @@ impl Scene {
         }
     }
 
-    fn arrives(&mut self, peer: usize, index: usize, rows: &mut BTreeMap<Row, u64>) {
+    /// Delivers a segment to the device, and checks that the memory table does what the model predicts.
+    fn receive_segment(&mut self, peer: usize, index: usize, rows: &mut BTreeMap<Row, u64>) {
         let segment = self.peers[peer].segments[index].clone();
-        if segment.came {
-            return; // dropped by the transport
+        if segment.arrived {
+            return; // the transport drops a repeated segment
         }
         let position = self.peers[peer].position(&segment);
         let me = (peer, segment.message);
@@ -174,11 +191,12 @@ impl Scene {
         let touched = piece.owner.is_some_and(|owner| owner != me);
         *rows.entry((segment.last, piece.one_touch, touched, position as u8)).or_default() += 1;
 
-        // The expected result. Ownership comes before the table: no segment of a second message is placed, not even its last one.
+        // Ownership is checked before the decision table: no segment of a second message is placed, not even its last
+        // one.
         let verdict = decide(segment.last, piece.one_touch, touched, position);
         let expected = match verdict {
             _ if !piece.valid => Err(Check::Valid),
-            Verdict::Drop => return, // will be sent again
+            Verdict::Drop => return, // the peer will send it again
             _ if touched => Err(Check::Touched),
             _ => Ok(()),
         };
@@ -192,7 +210,7 @@ impl Scene {
         let found = table.admit_remote(stream, place, len, need, &mut spans, &mut message.touch);
         assert_eq!(found.as_ref().map(|_| ()).map_err(|denied| denied.check), expected, "{verdict:?}");
         let Ok(guard) = found else {
-            self.peers[peer].over = true; // the peer receives a Terminate
+            self.peers[peer].terminated = true; // the peer receives a Terminate
             return;
         };
         self.arena.scatter(&segment.bytes, &spans).expect("mapped memory");
@@ -228,9 +246,9 @@ impl Scene {
         }
     }
 
-    /// Deregisters memory, even if a message has touched it.
-    fn take_away(&mut self) {
-        let some = self.below(PIECES);
+    /// Deregisters a random piece, even if a message has touched it.
+    fn deregister_random(&mut self) {
+        let some = self.random_below(PIECES);
         let piece = &mut self.pieces[some];
         let table = self.device.table();
         if piece.valid && table.look_up(piece.tag).is_some() {
@@ -240,7 +258,7 @@ impl Scene {
     }
 
     /// Compares the table and the memory with the model.
-    fn compare(&self) {
+    fn check_model(&self) {
         for piece in &self.pieces {
             let info = self.device.table().look_up(piece.tag);
             assert_eq!(info.is_some_and(|info| info.valid), piece.valid, "{info:?}");
@@ -256,12 +274,12 @@ impl Scene {
 }
 
 impl Piece {
-    /// Creates a region, or a window on one. Three in four are one-touch.
-    fn some(rng: &mut Rng, arena: &Arena, device: &Device, domain: Domain) -> Self {
-        let (one_touch, span) = (rng.below(4) > 0, arena.alloc(LEN));
+    /// Creates a random piece: a region, or a window bound to a region. Three in four are one-touch.
+    fn random(rng: &mut Rng, arena: &Arena, device: &Device, domain: Domain) -> Self {
+        let (one_touch, span) = (rng.below(4) > 0, arena.alloc(PIECE_LEN));
         let whole = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
-        let memory = |rights| Memory::direct(span.addr, LEN as u64, rights).expect("no wrap");
-        let (valid, owner, bytes) = (true, None, vec![0; LEN]);
+        let memory = |rights| Memory::direct(span.addr, PIECE_LEN as u64, rights).expect("no wrap");
+        let (valid, owner, bytes) = (true, None, vec![0; PIECE_LEN]);
         if rng.below(2) == 0 {
             let memory = Memory { one_touch, start: 0, ..memory(whole | Rights::REMOTE_WRITE) };
             let tag = device.register(domain, memory).expect("mapped memory");
@@ -272,7 +290,7 @@ impl Piece {
         let binding = Binding {
             region,
             at: span.addr,
-            len: LEN as u64,
+            len: PIECE_LEN as u64,
             rights: Rights::REMOTE_WRITE,
             one_touch,
             zero_based: true,
@@ -284,23 +302,23 @@ impl Piece {
 }
 
 impl Peer {
-    /// Plans Writes to random pieces, some of which are written twice, in segments of all lengths.
-    fn some(rng: &mut Rng, stream: Stream) -> Self {
+    /// Plans Writes to random pieces, some of which are written twice, in segments of random lengths.
+    fn random(rng: &mut Rng, stream: Stream) -> Self {
         let (mut messages, mut segments, mut begin) = (Vec::new(), Vec::new(), 0);
         for message in 0..MESSAGES {
             let piece = usize::try_from(rng.below(PIECES as u64)).expect("an index");
             messages.push(Message { piece, touch: Touch::default(), ends_at: None });
-            let (mut at, len) = (0, rng.part_of(LEN));
+            let (mut at, len) = (0, rng.part_of(PIECE_LEN));
             while at < len {
                 let bytes: Vec<u8> =
                     (0..rng.part_of(len - at)).map(|_| rng.next().to_le_bytes()[0]).collect();
                 let end = begin + bytes.len() as u64;
                 let last = at + bytes.len() == len;
                 let n = bytes.len();
-                segments.push(Segment { message, begin, end, at, bytes, last, came: false });
+                segments.push(Segment { message, begin, end, at, bytes, last, arrived: false });
                 (at, begin) = (at + n, end);
             }
         }
-        Self { stream, messages, segments, expected: 0, over: false }
+        Self { stream, messages, segments, expected: 0, terminated: false }
     }
 }

@@ -11,7 +11,7 @@ pub struct Ranges(
 );
 
 impl Ranges {
-    /// Adds a span. Ranges that touch are merged.
+    /// Adds the addresses of a span. Ranges that touch are merged.
     pub fn insert(&mut self, span: Span) {
         if span.len == 0 {
             return;
@@ -26,7 +26,7 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
-    /// Whether all addresses are within the spans.
+    /// Returns whether all addresses of the set are within the spans.
     pub fn within(&self, spans: &[Span]) -> bool {
         let mut allowed = Self::default();
         spans.iter().for_each(|span| allowed.insert(*span));

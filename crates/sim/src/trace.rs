@@ -1,4 +1,5 @@
-//! The trace of a run: what the links moved, what the programs did, what completed. The same seed yields the same trace.
+//! The trace of a run: a line for each transfer of a link, each action of a program, and each completion. The same seed
+//! yields the same trace.
 
 use crate::clock::Clock;
 use crate::lock;
@@ -7,19 +8,21 @@ use ironwarp_rnic::link::{Link, LinkError, Piece};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-/// A trace, or a placeholder that discards everything.
+/// A trace, which discards everything unless it is enabled. Clones share the lines.
 #[derive(Clone, Debug)]
 pub struct Trace {
     clock: Clock,
+    /// The lines so far. `None` if the trace is not enabled.
     lines: Option<Arc<Mutex<Vec<String>>>>,
 }
 
 impl Trace {
-    pub(crate) fn new(clock: &Clock, wanted: bool) -> Self {
-        Self { clock: clock.clone(), lines: wanted.then(Arc::default) }
+    /// Creates an empty trace.
+    pub(crate) fn new(clock: &Clock, enabled: bool) -> Self {
+        Self { clock: clock.clone(), lines: enabled.then(Arc::default) }
     }
 
-    /// Adds a line.
+    /// Adds a line about an end, with the time.
     pub(crate) fn note(&self, end: usize, what: fmt::Arguments<'_>) {
         if let Some(lines) = &self.lines {
             let time = self.clock.now().as_nanos();
@@ -33,32 +36,34 @@ impl Trace {
     }
 }
 
-/// A link that records what it moves.
+/// A link that records its transfers in a trace.
 #[derive(Debug)]
 pub(crate) struct TracedLink {
     pub(crate) inner: Arc<dyn Link>,
     pub(crate) trace: Trace,
+    /// The number of the end, as it appears in the trace.
     pub(crate) end: usize,
 }
 
 impl TracedLink {
-    fn moved(&self, how: &str, moved: Result<usize, LinkError>) -> Result<usize, LinkError> {
-        match moved {
-            Ok(n) => self.trace.note(self.end, format_args!("{how} {n} bytes")),
+    /// Records the result of a transfer, except that it would block, and returns the result.
+    fn record_transfer(&self, verb: &str, result: Result<usize, LinkError>) -> Result<usize, LinkError> {
+        match result {
+            Ok(n) => self.trace.note(self.end, format_args!("{verb} {n} bytes")),
             Err(LinkError::WouldBlock) => {}
-            Err(error) => self.trace.note(self.end, format_args!("{how}: {error:?}")),
+            Err(error) => self.trace.note(self.end, format_args!("{verb}: {error:?}")),
         }
-        moved
+        result
     }
 }
 
 impl Link for TracedLink {
     fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
-        self.moved("sends", self.inner.send(pieces))
+        self.record_transfer("sends", self.inner.send(pieces))
     }
 
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
-        self.moved("receives", self.inner.recv(host, own))
+        self.record_transfer("receives", self.inner.recv(host, own))
     }
 
     fn arrived(&self) -> usize {

@@ -1,5 +1,5 @@
-//! Two programs exchange bytes over a simulated link with faults at both ends, driven by events alone. A lost wakeup, here or in
-//! fault injection, would stop the exchange.
+//! Two programs exchange bytes over a simulated link with faults at both ends, driven by events alone. A lost wakeup,
+//! here or in fault injection, would stop the exchange.
 
 use ironwarp_rnic::fault::{FaultPlan, Faults, FaultyLink, Report, Rng};
 use ironwarp_rnic::host::Span;
@@ -64,7 +64,7 @@ impl Program {
 
     /// Performs what is due now. Returns whether anything was.
     fn react(&mut self) -> bool {
-        let (ready, rung) = (self.wire.take_ready(), self.alarm.take_rung());
+        let (ready, rung) = (self.wire.take_ready(), self.alarm.take_expired());
         if ready.writable || rung {
             self.drive_tx();
         }

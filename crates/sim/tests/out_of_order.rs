@@ -3,7 +3,8 @@
 use ironwarp_sim::out_of_order::{all_rows, run};
 use std::collections::BTreeMap;
 
-/// Every row of the decision table is covered by regions and windows, and each segment has the result that the model predicts.
+/// Every row of the decision table is covered by regions and windows, and each segment has the result that the model
+/// predicts.
 #[test]
 fn every_row_of_one_touch_holds_in_any_order() {
     let mut rows = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Two queue pairs with a link that passes only as many bytes as the test allows: regression tests for cases that random runs
-//! have found.
+//! Two queue pairs with a link that passes only as many bytes as the test allows: regression tests for cases that
+//! random runs have found.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use ironwarp_rnic::config::DeviceConfig;
@@ -292,8 +292,8 @@ fn a_local_operation_is_done_once_even_if_its_batch_is_rebuilt() {
     assert_eq!(far.ended(), [(7, Status::Success)]);
 }
 
-/// A peer may send a Terminate before the call that sent the message returns. The request that is to blame must complete first
-/// nevertheless, because programs take the first failed completion for the cause.
+/// A peer may send a Terminate before the call that sent the message returns. The request that is to blame must
+/// complete first nevertheless, because programs take the first failed completion for the cause.
 #[test]
 fn receives_are_flushed_after_the_request_that_failed() {
     let ends = pair(&Options::default());
@@ -336,8 +336,8 @@ fn unsent_messages_are_not_acknowledged() {
     assert_eq!(far.ended(), [(7, Status::Success)]);
 }
 
-/// A program that requests a drain and resumes before it is complete has abandoned the event. A refused registration later drains
-/// the queue, but must not raise it.
+/// A program that requests a drain and resumes before it is complete has abandoned the event. A refused registration
+/// later drains the queue, but must not raise it.
 #[test]
 fn a_refusal_does_not_report_an_abandoned_drain() {
     let reactive = RegistrationFailure::Reactive;
@@ -356,7 +356,8 @@ fn a_refusal_does_not_report_an_abandoned_drain() {
     assert_eq!((near.qp.state(), near.events()), (State::Drained, vec![]));
 }
 
-/// A system call copies all of its bytes, even if a latency-sensitive thread waits for the CPU, so calls must be short (requirement N6).
+/// A system call copies all of its bytes, even if a latency-sensitive thread waits for the CPU, so calls must be short
+/// (requirement N6).
 #[test]
 fn calls_are_short_next_to_a_latency_sensitive_queue_pair() {
     /// Maximum number of bytes per call: its limit plus one frame.
@@ -389,8 +390,8 @@ fn calls_are_short_next_to_a_latency_sensitive_queue_pair() {
     }
 }
 
-/// Payload of consecutive large messages is received directly to its destination, except the start of the first one, however the
-/// stream is split; and a piece takes at most one call, plus one per header in it.
+/// Payload of consecutive large messages is received directly to its destination, except the start of the first one,
+/// however the stream is split; and a piece takes at most one call, plus one per header in it.
 #[test]
 fn large_messages_are_received_directly() {
     const LEN: usize = 200_000;
@@ -548,8 +549,8 @@ fn a_peer_is_recognised_after_it_answers_the_opening_read() {
     assert_eq!(far.poll()[0].immediate, Some(5));
 }
 
-/// A message for one queue of an XRC domain may get its receive without being woken for it, here because faults withhold it and
-/// grant it later. The next message waits for another queue, and must be woken by that one.
+/// A message for one queue of an XRC domain may get its receive without being woken for it, here because faults
+/// withhold it and grant it later. The next message waits for another queue, and must be woken by that one.
 #[test]
 fn a_message_that_waits_for_a_second_named_queue_is_woken_by_it() {
     for seed in 0..32 {
@@ -582,13 +583,13 @@ fn a_message_that_waits_for_a_second_named_queue_is_woken_by_it() {
         let mut received = far.ended();
         settle(&ends);
         clock.advance(Duration::from_secs(1));
-        alarm.take_rung();
+        alarm.take_expired();
         queues[1].post(receive(2)).unwrap();
         received.extend(far.ended());
         // From here on it is driven only if it requested that.
         while received.len() < 2 {
             clock.advance_to(alarm.next().expect("a timer"));
-            assert!(alarm.take_rung());
+            assert!(alarm.take_expired());
             far.qp.drive(BOTH);
             received.extend(far.ended());
         }

@@ -1,10 +1,10 @@
-//! A simulated connection with a pipe in each direction. It behaves like TCP on a non-blocking socket.
+//! A simulated connection, with a pipe in each direction. Each end behaves like a non-blocking TCP socket.
 
 mod pipe;
 #[cfg(test)]
 mod tests;
 
-use crate::arena::{Arena, total};
+use crate::arena::{Arena, total_len};
 use crate::clock::Clock;
 use crate::lock;
 use ironwarp_rnic::fault::{Chance, Rng};
@@ -14,7 +14,7 @@ use pipe::{End, Pipe};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Error numbers of Linux.
+// Error numbers of Linux.
 const EPIPE: i32 = 32;
 const ECONNABORTED: i32 = 103;
 const ECONNRESET: i32 = 104;
@@ -34,50 +34,55 @@ pub struct Path {
 
 /// One end of a connection.
 ///
-/// Like edge-triggered epoll, it reports once when a call that would have blocked can be retried. A driver that loses this report
-/// makes no further progress, which a test notices. Nothing else is reported: a receive of fewer bytes than there was room for is
-/// not a `WouldBlock`.
+/// After a call that returned `WouldBlock`, [`take_ready`](Self::take_ready) reports once that the call can be retried,
+/// like edge-triggered epoll. A driver that loses this report makes no further progress, which a test notices. Nothing
+/// else is reported: a receive that returned fewer bytes than there was room for did not return `WouldBlock`.
 #[derive(Debug)]
 pub struct SimLink {
     path: Path,
     clock: Clock,
     arena: Arc<Arena>,
     connection: Arc<Mutex<Connection>>,
-    /// The number of this end.
+    /// The number of this end: 0 or 1.
     end: usize,
 }
 
-/// The directions to drive.
+/// The directions of a link that became ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// There are bytes, the end, or an error to receive.
+    /// Whether there are bytes, the end of the stream, or an error to receive.
     pub readable: bool,
-    /// There is room to send, or an error.
+    /// Whether there is room to send, or an error.
     pub writable: bool,
 }
 
+/// Both directions and both ends of a connection.
 #[derive(Debug)]
 struct Connection {
-    /// Bytes from each end to the other.
+    /// For each end, the bytes that it has sent to the other.
     pipes: [Pipe; 2],
     ends: [State; 2],
 }
 
+/// The state of one end.
 #[derive(Debug)]
 struct State {
-    /// The last receive would have blocked, and readiness has not been reported since.
+    /// Whether the last receive returned `WouldBlock`, and readiness has not been reported since.
     recv_waits: bool,
+    /// Whether the last send returned `WouldBlock`, and readiness has not been reported since.
     send_waits: bool,
+    /// Whether this end has closed its direction.
     finished: bool,
+    /// Whether this end has aborted the connection.
     aborted: bool,
-    /// The peer's reset was reported to a send or a query.
-    told_reset: bool,
-    /// The peer's reset was reported to the driver, even if it was not waiting.
-    rung_reset: bool,
+    /// Whether a send or a query has returned the peer's reset.
+    reset_reported: bool,
+    /// Whether `take_ready` has reported the peer's reset, which it does even if no call returned `WouldBlock`.
+    reset_signalled: bool,
 }
 
 impl Default for Path {
-    /// A fast network with ordinary buffers, without splits.
+    /// Returns the path of a fast network with ordinary buffers, without splits.
     fn default() -> Self {
         let latency = Duration::from_micros(10);
         Self { capacity: 256 << 10, latency, split: Chance::NEVER, segment_size: 1448 }
@@ -85,7 +90,7 @@ impl Default for Path {
 }
 
 impl SimLink {
-    /// Creates a connection between two programs.
+    /// Creates a connection between two programs with this memory, and returns its two ends.
     pub fn pair(path: Path, seed: u64, clock: &Clock, arenas: [&Arc<Arena>; 2]) -> [Arc<Self>; 2] {
         assert!(path.capacity > 0, "zero capacity");
         let pipe = |end| Pipe::new(path.capacity, Rng::stream(seed, end));
@@ -97,31 +102,34 @@ impl SimLink {
         })
     }
 
-    /// Returns what became ready after it would have blocked, once. Initially both directions are ready.
+    /// Returns the directions that became ready since a call returned `WouldBlock`. Reports each of them once.
+    /// Initially both directions are ready.
     pub fn take_ready(&self) -> Ready {
         let now = self.clock.now();
         let mut connection = lock(&self.connection);
-        let [readable, writable] = connection.ready_at(self.end);
-        let reset = connection.reset_of(self.end);
+        let [readable, writable] = connection.ready_times(self.end);
+        let reset = connection.reset_time(self.end);
         let due = |time: Option<Duration>| time.is_some_and(|time| time <= now);
         let state = &mut connection.ends[self.end];
-        let rings = due(reset) && !std::mem::replace(&mut state.rung_reset, due(reset));
-        let ready = Ready { readable: rings || due(readable), writable: rings || due(writable) };
+        let signal_reset = due(reset) && !std::mem::replace(&mut state.reset_signalled, due(reset));
+        let ready =
+            Ready { readable: signal_reset || due(readable), writable: signal_reset || due(writable) };
         state.recv_waits &= !ready.readable;
         state.send_waits &= !ready.writable;
         ready
     }
 
-    /// Returns when [`take_ready`](Self::take_ready) will report something if nothing else happens. A time in the past means now.
+    /// Returns when [`take_ready`](Self::take_ready) will report something if nothing else happens. A time in the past
+    /// means now; `None` means never.
     pub fn next_ready(&self) -> Option<Duration> {
         let connection = lock(&self.connection);
-        let [readable, writable] = connection.ready_at(self.end);
-        let reset = connection.reset_of(self.end).filter(|_| !connection.ends[self.end].rung_reset);
+        let [readable, writable] = connection.ready_times(self.end);
+        let reset = connection.reset_time(self.end).filter(|_| !connection.ends[self.end].reset_signalled);
         [readable, writable, reset].into_iter().flatten().min()
     }
 
-    /// Copies the bytes of `pieces`, up to `room` bytes or to unmapped memory.
-    fn take(&self, pieces: &[Piece<'_>], room: usize) -> Vec<u8> {
+    /// Returns a copy of the bytes of `pieces`: up to `room` bytes, and up to the first unmapped address.
+    fn copy_pieces(&self, pieces: &[Piece<'_>], room: usize) -> Vec<u8> {
         let mut taken = Vec::new();
         for piece in pieces {
             let start = taken.len();
@@ -130,8 +138,8 @@ impl SimLink {
                 Piece::Own(bytes) => taken.extend_from_slice(&bytes[..len]),
                 Piece::Host(span) => {
                     taken.resize(start + len, 0);
-                    let came = self.arena.device_reads(&[*span], &mut taken[start..]);
-                    taken.truncate(start + came);
+                    let copied = self.arena.device_reads(&[*span], &mut taken[start..]);
+                    taken.truncate(start + copied);
                 }
             }
             if taken.len() - start < piece.len() {
@@ -153,7 +161,7 @@ impl Link for SimLink {
             connection.ends[self.end].send_waits = true;
             return Err(LinkError::WouldBlock);
         }
-        let taken = self.take(pieces, room);
+        let taken = self.copy_pieces(pieces, room);
         if taken.is_empty() {
             return Err(LinkError::Unmapped);
         }
@@ -162,7 +170,7 @@ impl Link for SimLink {
     }
 
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
-        let in_host = total(host);
+        let in_host = total_len(host);
         assert!(in_host + own.len() > 0, "no room to receive");
         let mut connection = lock(&self.connection);
         let mut len = connection.check_recv(self.end, self.clock.now())?.min(in_host + own.len());
@@ -171,13 +179,13 @@ impl Link for SimLink {
             len = pipe.rng().part_of(len);
         }
         let (for_host, for_own) = pipe.front(len).split_at(len.min(in_host));
-        let mut came = if for_host.is_empty() { 0 } else { self.arena.device_writes(for_host, host) };
-        if came == for_host.len() {
+        let mut copied = if for_host.is_empty() { 0 } else { self.arena.device_writes(for_host, host) };
+        if copied == for_host.len() {
             own[..for_own.len()].copy_from_slice(for_own);
-            came = len;
+            copied = len;
         }
-        pipe.consume(came);
-        if came == 0 { Err(LinkError::Unmapped) } else { Ok(came) }
+        pipe.consume(copied);
+        if copied == 0 { Err(LinkError::Unmapped) } else { Ok(copied) }
     }
 
     fn arrived(&self) -> usize {
@@ -211,21 +219,21 @@ impl Link for SimLink {
 }
 
 impl Connection {
-    /// Checks whether this end can still send.
+    /// Checks that an end can still send. Returns the error that a send must return otherwise.
     fn check_send(&mut self, end: usize, now: Duration) -> Result<(), LinkError> {
-        let reset = self.reset_of(end).is_some_and(|time| time <= now);
+        let reset = self.reset_time(end).is_some_and(|time| time <= now);
         let state = &mut self.ends[end];
         if state.aborted {
             return Err(LinkError::Lost(ECONNABORTED));
         }
         // Linux reports the reset once, then EPIPE.
-        if reset && !std::mem::replace(&mut state.told_reset, true) {
+        if reset && !std::mem::replace(&mut state.reset_reported, true) {
             return Err(LinkError::Lost(ECONNRESET));
         }
         if reset || state.finished { Err(LinkError::Lost(EPIPE)) } else { Ok(()) }
     }
 
-    /// Returns how many bytes this end can receive.
+    /// Returns how many bytes an end can receive now, or the error that a receive must return.
     fn check_recv(&mut self, end: usize, now: Duration) -> Result<usize, LinkError> {
         let pipe = &self.pipes[1 - end];
         let state = &mut self.ends[end];
@@ -241,15 +249,16 @@ impl Connection {
         }
     }
 
-    /// Returns when an end is notified of its peer's abort.
-    fn reset_of(&self, end: usize) -> Option<Duration> {
+    /// Returns when the peer's abort reaches an end; `None` if the peer has not aborted.
+    fn reset_time(&self, end: usize) -> Option<Duration> {
         self.pipes[1 - end].reset_at()
     }
 
-    /// Returns when an end that is waiting will be readable and writable.
-    fn ready_at(&self, end: usize) -> [Option<Duration>; 2] {
+    /// Returns when an end will be readable, and when writable. `None` for a direction whose last call did not return
+    /// `WouldBlock`.
+    fn ready_times(&self, end: usize) -> [Option<Duration>; 2] {
         let (state, sent, received) = (&self.ends[end], &self.pipes[end], &self.pipes[1 - end]);
-        let now = Some(Duration::ZERO);
+        let now = Some(Duration::ZERO); // a time that has passed
         let readable = if state.aborted { now } else { received.readable_at() };
         let writable =
             if state.aborted || state.finished || sent.room() > 0 { now } else { received.reset_at() };
@@ -258,15 +267,15 @@ impl Connection {
 }
 
 impl State {
-    /// Both directions of a new connection are ready.
+    /// Returns the state of a new end, both of whose directions will be reported as ready.
     const fn new() -> Self {
         Self {
             recv_waits: true,
             send_waits: true,
             finished: false,
             aborted: false,
-            told_reset: false,
-            rung_reset: false,
+            reset_reported: false,
+            reset_signalled: false,
         }
     }
 }

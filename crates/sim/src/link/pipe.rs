@@ -1,4 +1,4 @@
-//! One direction of a simulated connection: bytes in transit, and its end.
+//! One direction of a simulated connection: the bytes in transit, and the end of the stream.
 
 use ironwarp_rnic::fault::Rng;
 use std::collections::VecDeque;
@@ -7,10 +7,13 @@ use std::time::Duration;
 /// Bytes between a sender and a receiver, in order.
 #[derive(Debug)]
 pub(super) struct Pipe {
+    /// Bytes that were sent and not read.
     bytes: VecDeque<u8>,
-    /// Number of bytes that arrive at each time.
+    /// Times of arrival, with the number of bytes that arrive then.
     arrivals: VecDeque<(Duration, usize)>,
+    /// When the end arrives, and its kind. `None` while the sender may send.
     end: Option<(Duration, End)>,
+    /// Maximum number of bytes in the pipe.
     capacity: usize,
     rng: Rng,
 }
@@ -34,6 +37,7 @@ impl Pipe {
         self.capacity - self.bytes.len()
     }
 
+    /// Sends bytes, which arrive at this time.
     pub(super) fn push(&mut self, bytes: &[u8], arrive: Duration) {
         assert!(bytes.len() <= self.room() && self.end.is_none(), "the sender did not check");
         self.bytes.extend(bytes);
@@ -43,7 +47,7 @@ impl Pipe {
         }
     }
 
-    /// Returns how many bytes can be read.
+    /// Returns how many bytes have arrived and not been read.
     pub(super) fn arrived(&self, now: Duration) -> usize {
         self.arrivals.iter().take_while(|(time, _)| *time <= now).map(|(_, count)| count).sum()
     }
@@ -64,10 +68,12 @@ impl Pipe {
         first.or(self.end.map(|(time, _)| time))
     }
 
+    /// Returns the first `len` bytes, without consuming them.
     pub(super) fn front(&mut self, len: usize) -> &[u8] {
         &self.bytes.make_contiguous()[..len]
     }
 
+    /// Removes the first `len` bytes, which the receiver has read.
     pub(super) fn consume(&mut self, mut len: usize) {
         self.bytes.drain(..len);
         while let Some((_, count)) = self.arrivals.front_mut()
@@ -82,11 +88,13 @@ impl Pipe {
         }
     }
 
+    /// Ends the stream. The receiver sees the end at this time, after all bytes.
     pub(super) fn finish(&mut self, arrive: Duration) {
         self.end.get_or_insert((arrive, End::Finished));
     }
 
-    /// Resets the connection. Bytes that were not read are discarded, but those that had already arrived may remain.
+    /// Resets the connection; the receiver sees the reset at this time. Discards a random number of the bytes that were
+    /// not read, from the end.
     pub(super) fn reset(&mut self, arrive: Duration) {
         let kept = self.rng.below(self.bytes.len() as u64 + 1);
         let mut left = usize::try_from(kept).unwrap_or(0);
@@ -99,7 +107,7 @@ impl Pipe {
         self.end = Some((arrive, End::Reset));
     }
 
-    /// The random numbers for splits.
+    /// Returns the random numbers that decide about splits.
     pub(super) fn rng(&mut self) -> &mut Rng {
         &mut self.rng
     }

@@ -1,6 +1,6 @@
 //! A completion handler, the descriptor that its program waits on, and a model of both.
 
-use super::tally::{Met, Tally};
+use super::tally::{Situation, Tally};
 use crate::clock::{Clock, Timers};
 use crate::lock;
 use ironwarp_rnic::device::Device;
@@ -9,38 +9,41 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A handler and its events.
+/// A completion handler and a model of its events.
 pub(super) struct Handler {
     pub(super) inner: Arc<CompletionHandler>,
-    bell: Arc<Bell>,
-    /// Events that were not taken: their queue, and an ascending number.
+    descriptor: Arc<Descriptor>,
+    /// Events that were not taken, oldest first: the number of their completion queue, and an ascending number.
     untaken: VecDeque<(u32, u64)>,
     /// Number of all events so far.
-    given: u64,
-    /// Size of its event queue.
+    event_count: u64,
+    /// Size of the handler's event queue.
     size: usize,
-    /// Number of steps for which its program is busy.
-    pub(super) away: u64,
+    /// Number of steps for which the handler's program is busy, and takes no events.
+    pub(super) busy_steps: u64,
 }
 
-/// The descriptor that a program waits on. It is readable exactly while there is an event that moderation does not hold back.
+/// The descriptor that a program waits on. It must be readable exactly while there is an event that moderation does not
+/// hold back.
 #[derive(Debug)]
-struct Bell {
+struct Descriptor {
     clock: Clock,
     state: Mutex<State>,
 }
 
+/// The state of a descriptor.
 #[derive(Debug, Default)]
 struct State {
     readable: bool,
+    /// Number of wakeups so far.
     wakes: u64,
-    /// At most one wakeup per interval.
+    /// Minimum time between two wakeups. `None` if wakeups are not moderated.
     interval: Option<Duration>,
-    /// No wakeup before this time, unless moderation is changed.
+    /// Time before which there must be no wakeup, unless moderation is changed.
     held_until: Option<Duration>,
 }
 
-impl Wake for Bell {
+impl Wake for Descriptor {
     fn signal(&self) {
         let (now, mut state) = (self.clock.now(), lock(&self.state));
         assert!(!state.readable, "more than one wakeup per arming");
@@ -56,33 +59,36 @@ impl Wake for Bell {
 }
 
 impl Handler {
+    /// Creates a handler.
     pub(super) fn new(device: &Device, clock: &Clock) -> Self {
-        let bell = Arc::new(Bell { clock: clock.clone(), state: Mutex::default() });
-        let inner = device.create_handler(Box::new(Arc::clone(&bell))).expect("there are few");
+        let descriptor = Arc::new(Descriptor { clock: clock.clone(), state: Mutex::default() });
+        let inner = device.create_handler(Box::new(Arc::clone(&descriptor))).expect("there are few");
         let size = inner.stats().size;
-        Self { inner, bell, untaken: VecDeque::new(), given: 0, size, away: 0 }
+        Self { inner, descriptor, untaken: VecDeque::new(), event_count: 0, size, busy_steps: 0 }
     }
 
-    /// Adds an event of a queue, whose last one was `last`. If that was not taken yet, no other one is added.
-    pub(super) fn gets(&mut self, cq: u32, last: &mut Option<u64>, tally: &mut Tally) {
+    /// Adds an event of a completion queue to the model, and stores its number in `last`, which has the number of the
+    /// queue's previous event. If the previous event was not taken yet, adds nothing: one event covers both.
+    pub(super) fn add_event(&mut self, cq: u32, last: &mut Option<u64>, tally: &mut Tally) {
         let oldest = self.untaken.front().map(|(_, number)| *number);
         if oldest.is_some_and(|oldest| last.is_some_and(|last| last >= oldest)) {
-            tally.met(Met::Coalesced);
+            tally.record(Situation::Coalesced);
             return;
         }
-        self.untaken.push_back((cq, self.given));
-        *last = Some(self.given);
-        self.given += 1;
+        self.untaken.push_back((cq, self.event_count));
+        *last = Some(self.event_count);
+        self.event_count += 1;
     }
 
-    /// Whether it has an event of this queue.
+    /// Returns whether the handler has an event of this completion queue.
     pub(super) fn has(&self, cq: u32) -> bool {
         self.untaken.iter().any(|(of, _)| *of == cq)
     }
 
-    /// Takes an event if the program is woken, and checks that it belongs to the expected queue.
+    /// Takes the oldest event, and checks that it is the expected one, and that the descriptor was readable. Returns
+    /// the number of its completion queue, or `None` if there is no event.
     pub(super) fn take(&mut self, tally: &mut Tally) -> Option<u32> {
-        let readable = lock(&self.bell.state).readable;
+        let readable = lock(&self.descriptor.state).readable;
         let event = self.inner.try_next().map(|event| event.cq);
         assert_eq!(event.is_some(), readable, "readable without an event, or the reverse");
         event?;
@@ -92,31 +98,32 @@ impl Handler {
         event
     }
 
-    /// Limits wakeups to one per interval, or to one whenever the last event was taken.
+    /// Limits wakeups to one per interval; `None` removes the limit.
     pub(super) fn moderate(&self, interval: Option<Duration>, name: usize, timers: &Arc<Timers>) {
-        let mut state = lock(&self.bell.state);
+        let mut state = lock(&self.descriptor.state);
         (state.interval, state.held_until) = (interval, None);
-        drop(state); // this may cause a wakeup
+        drop(state); // the next call may cause a wakeup, which locks the state
         self.inner.moderate(interval.map(|interval| (interval, timers.timer(name, &self.inner))));
     }
 
-    /// Checks that it has all its events, and that its program is or will be woken for them.
+    /// Checks that the handler has all events, and that its program is or will be woken for them.
     pub(super) fn check(&mut self, tally: &mut Tally) {
         let stats = self.inner.stats();
         let untaken = self.untaken.len() as u64;
-        assert_eq!((stats.written, stats.unread), (self.given, untaken), "wrong number of events");
-        tally.met_if(Met::QueueSwitched, stats.size > self.size);
+        assert_eq!((stats.written, stats.unread), (self.event_count, untaken), "wrong number of events");
+        tally.record_if(Situation::QueueSwitched, stats.size > self.size);
         self.size = stats.size;
-        let state = lock(&self.bell.state);
+        let state = lock(&self.descriptor.state);
         if untaken == 0 || state.readable {
             return assert!(untaken > 0 || !state.readable, "woken without an event");
         }
-        let held = state.held_until.is_some_and(|until| until > self.bell.clock.now());
+        let held = state.held_until.is_some_and(|until| until > self.descriptor.clock.now());
         assert!(held, "a program sleeps despite {untaken} events");
-        tally.met(Met::WakeHeld);
+        tally.record(Situation::WakeHeld);
     }
 
+    /// Returns the number of wakeups so far.
     pub(super) fn wakes(&self) -> u64 {
-        lock(&self.bell.state).wakes
+        lock(&self.descriptor.state).wakes
     }
 }

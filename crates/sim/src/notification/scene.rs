@@ -1,8 +1,8 @@
-//! A run, step by step.
+//! A run: performs random steps, and checks the results.
 
 use super::handler::Handler;
 use super::queue::Queue;
-use super::tally::{Met, Tally};
+use super::tally::{Situation, Tally};
 use crate::arena::Arena;
 use crate::clock::{Clock, Timers};
 use crate::tags::tag_cipher;
@@ -15,14 +15,17 @@ use ironwarp_rnic::queue::Arm;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Number of random steps of a run.
 const STEPS: u64 = 20_000;
 /// Maximum capacity of completion queues.
 const MAX_CAPACITY: usize = 64;
+/// Times for which moderation holds events back; zero means without a time limit.
 const PERIODS: [Duration; 4] =
     [Duration::ZERO, Duration::from_micros(1), Duration::from_micros(10), Duration::from_micros(100)];
 /// One in this many completions is added to a full queue; the others wait for room.
-const OVERRUN: u64 = 2000;
+const OVERRUN_ODDS: u64 = 2000;
 
+/// An adapter with completion queues and handlers.
 pub(super) struct Scene {
     rng: Rng,
     clock: Clock,
@@ -34,7 +37,7 @@ pub(super) struct Scene {
     trace: Trace,
 }
 
-/// A program that does not sleep.
+/// The wakeup of a program that never sleeps: does nothing.
 #[derive(Debug)]
 struct Awake;
 
@@ -44,37 +47,40 @@ impl Wake for Awake {
 }
 
 impl Scene {
+    /// Creates an adapter with a random number of handlers and completion queues.
     pub(super) fn new(seed: u64, traced: bool) -> Self {
         let mut rng = Rng::stream(seed, 3);
         let clock = Clock::new();
         let device = Device::new(DeviceConfig::default(), Arena::new(0), tag_cipher(0));
         device.events().open(Box::new(Awake));
         let handlers = (0..=rng.below(4)).map(|_| Handler::new(&device, &clock)).collect();
-        let many = [1, 2, 4, 8, 100][index(&mut rng, 5)];
+        let count = [1, 2, 4, 8, 100][index(&mut rng, 5)];
         let queue = |id| {
             let queue = Queue::new(id, 1 + index(&mut rng, MAX_CAPACITY));
             queue.cq.set_reports(device.events());
             queue
         };
-        let queues = (0..many).map(queue).collect();
+        let queues = (0..count).map(queue).collect();
         let (timers, trace) = (Timers::new(&clock), Trace::new(&clock, traced));
         Self { rng, clock, timers, device, handlers, queues, tally: Tally::default(), trace }
     }
 
+    /// Returns the trace of the run.
     pub(super) fn trace(&self) -> Trace {
         self.trace.clone()
     }
 
+    /// Performs all steps, then waits until nothing happens. Panics if a check fails.
     pub(super) fn run(mut self) -> Tally {
         for number in 0..self.queues.len() {
             self.move_to(number, Some(0));
-            self.serve(number);
+            self.poll_and_arm(number);
         }
         for _ in 0..STEPS {
             self.step();
             self.check();
         }
-        self.rest();
+        self.settle();
         self.tally.wakes = self.handlers.iter().map(Handler::wakes).sum();
         let overrun = self.queues.iter().filter(|queue| queue.overrun).count();
         let events = std::iter::from_fn(|| self.device.events().try_next());
@@ -82,16 +88,17 @@ impl Scene {
         self.tally
     }
 
+    /// Performs a random step.
     fn step(&mut self) {
         let number = index(&mut self.rng, self.queues.len());
         let handler = index(&mut self.rng, self.handlers.len());
         match self.rng.below(64) {
             0..=23 => self.complete(number),
-            24..=51 if self.is_available(handler) => drop(self.attend(handler)),
+            24..=51 if self.is_available(handler) => drop(self.take_event(handler)),
             24..=51 => {}
             52..=53 => {
-                let most = 1 + index(&mut self.rng, 8);
-                self.queues[number].poll(most, &mut self.tally);
+                let max = 1 + index(&mut self.rng, 8);
+                self.queues[number].poll(max, &mut self.tally);
             }
             54..=55 => self.arm(number),
             56 => {
@@ -107,84 +114,88 @@ impl Scene {
             60 => self.moderate_handler(handler),
             _ => {
                 let until = self.clock.now() + Duration::from_nanos(self.rng.below(50_000));
-                self.pass(until);
+                self.advance_time(until);
             }
         }
     }
 
-    /// Completes some requests on a queue.
+    /// Adds some completions to a queue.
     fn complete(&mut self, number: usize) {
         for _ in 0..=self.rng.below(4) {
             let queue = &mut self.queues[number];
-            if queue.overrun || queue.is_full() && self.rng.below(OVERRUN) > 0 {
+            if queue.overrun || queue.is_full() && self.rng.below(OVERRUN_ODDS) > 0 {
                 return;
             }
             let (solicited, failed) = (self.rng.below(3) == 0, self.rng.below(64) == 0);
             let raised = queue.push(solicited, failed, self.clock.now(), &mut self.tally);
             self.note(number, format_args!("gets a completion: solicited {solicited}, failed {failed}"));
             if raised {
-                self.raise(number);
+                self.deliver_event(number);
             }
         }
     }
 
-    /// Whether the program of a handler is able to react to a wakeup now. Sometimes it is busy for long.
+    /// Returns whether the program of a handler can react to a wakeup in this step. Rarely, it is busy for many steps.
     fn is_available(&mut self, handler: usize) -> bool {
         let handler = &mut self.handlers[handler];
-        handler.away = match handler.away {
+        handler.busy_steps = match handler.busy_steps {
             0 if self.rng.below(4000) == 0 => self.rng.below(2000),
-            away => away.saturating_sub(1),
+            busy_steps => busy_steps.saturating_sub(1),
         };
-        handler.away == 0
+        handler.busy_steps == 0
     }
 
-    /// Takes an event of a handler if its program is woken, and serves the queue. Returns whether it was woken.
-    fn attend(&mut self, number: usize) -> bool {
+    /// Takes an event from a handler, if it has one, and polls and arms the completion queue. Returns whether there was
+    /// an event.
+    fn take_event(&mut self, number: usize) -> bool {
         let Some(cq) = self.handlers[number].take(&mut self.tally) else { return false };
         self.note(cq as usize, format_args!("has an event at handler {number}"));
-        self.tally.met_if(Met::TakenAfterMove, self.queues[cq as usize].handler != Some(number));
-        self.serve(cq as usize);
+        self.tally.record_if(Situation::TakenAfterMove, self.queues[cq as usize].handler != Some(number));
+        self.poll_and_arm(cq as usize);
         true
     }
 
-    /// Polls, arms, and polls again if completions arrived in between.
-    fn serve(&mut self, number: usize) {
-        let most = 1 + index(&mut self.rng, 8);
-        self.queues[number].poll(most, &mut self.tally);
+    /// Polls some completions of a queue and arms it. If completions are left, arming polls them.
+    fn poll_and_arm(&mut self, number: usize) {
+        let max = 1 + index(&mut self.rng, 8);
+        self.queues[number].poll(max, &mut self.tally);
         self.arm(number);
     }
 
+    /// Arms a queue.
     fn arm(&mut self, number: usize) {
         let arm = if self.rng.below(2) == 0 { Arm::Next } else { Arm::Solicited };
         self.note(number, format_args!("is armed: {arm:?}"));
         self.queues[number].arm(arm, &mut self.tally);
     }
 
-    /// *Modify CQ*: moves the queue to another handler. An event that was raised without a handler goes there now.
+    /// Moves a queue to another handler, or to none (*Modify CQ*). An event that was raised without a handler goes to
+    /// the new one.
     fn move_to(&mut self, number: usize, to: Option<usize>) {
         self.note(number, format_args!("is moved to handler {to:?}"));
         let queue = &mut self.queues[number];
         let has = |handler: Option<usize>| handler.is_some_and(|it| self.handlers[it].has(queue.cq.id()));
         let moves = queue.handler != to;
         for (what, is) in [
-            (Met::Moved, queue.len() > 0),
-            (Met::MovedArmed, queue.is_armed()),
-            (Met::MovedHeld, queue.is_held()),
-            (Met::MovedUntaken, has(queue.handler)),
-            (Met::MovedBack, has(to)),
-            (Met::MovedToNone, to.is_none()),
+            (Situation::Moved, queue.len() > 0),
+            (Situation::MovedArmed, queue.is_armed()),
+            (Situation::MovedHeld, queue.is_held()),
+            (Situation::MovedUntaken, has(queue.handler)),
+            (Situation::MovedBack, has(to)),
+            (Situation::MovedToNone, to.is_none()),
         ] {
-            self.tally.met_if(what, moves && is);
+            self.tally.record_if(what, moves && is);
         }
         queue.cq.set_handler(to.map(|to| Arc::clone(&self.handlers[to].inner)));
         (queue.handler, queue.last) = (to, None);
-        queue.moved(&mut self.tally);
-        if to.is_some() && std::mem::take(&mut queue.owed) {
-            self.tally.met(Met::Owed);
-            self.raise(number);
+        queue.expect_unchanged(&mut self.tally);
+        if to.is_some() && std::mem::take(&mut queue.kept_event) {
+            self.tally.record(Situation::Owed);
+            self.deliver_event(number);
         }
     }
 
+    /// Changes the moderation of a queue.
     fn moderate(&mut self, number: usize) {
         let by = (self.rng.below(4) > 0).then(|| {
             let period = PERIODS[index(&mut self.rng, PERIODS.len())];
@@ -192,10 +203,11 @@ impl Scene {
         });
         self.note(number, format_args!("is moderated: {by:?}"));
         if self.queues[number].moderate(by, &self.timers, &mut self.tally) {
-            self.raise(number);
+            self.deliver_event(number);
         }
     }
 
+    /// Changes the moderation of a handler.
     fn moderate_handler(&mut self, number: usize) {
         let interval = PERIODS[index(&mut self.rng, PERIODS.len())];
         let interval = Some(interval).filter(|interval| !interval.is_zero() && self.rng.below(2) == 0);
@@ -203,58 +215,63 @@ impl Scene {
         self.handlers[number].moderate(interval, self.queues.len() + number, &self.timers);
     }
 
-    /// Handles the event of a queue.
-    fn raise(&mut self, number: usize) {
+    /// Records in the model that a queue has raised its event: at its handler, or for the next handler.
+    fn deliver_event(&mut self, number: usize) {
         self.note(number, format_args!("raises its event"));
         let queue = &mut self.queues[number];
         match queue.handler {
-            Some(handler) => self.handlers[handler].gets(queue.cq.id(), &mut queue.last, &mut self.tally),
-            None => queue.owed = true,
+            Some(handler) => {
+                self.handlers[handler].add_event(queue.cq.id(), &mut queue.last, &mut self.tally)
+            }
+            None => queue.kept_event = true,
         }
     }
 
-    /// Advances the time and expires timers.
-    fn pass(&mut self, until: Duration) {
+    /// Advances the time to `until`, and expires all timers that are due on the way.
+    fn advance_time(&mut self, until: Duration) {
         while let Some(next) = self.timers.next().filter(|next| *next <= until) {
             self.clock.advance_to(next);
-            let Some(name) = self.timers.ring() else { continue }; // moderation was changed
+            let Some(name) = self.timers.expire_next() else { continue }; // moderation was changed
             let (now, tally) = (self.clock.now(), &mut self.tally);
-            if self.queues.get_mut(name).is_some_and(|queue| queue.reminded(now, tally)) {
-                self.raise(name);
+            if self.queues.get_mut(name).is_some_and(|queue| queue.on_timer(now, tally)) {
+                self.deliver_event(name);
             }
         }
         self.clock.advance_to(until);
         self.queues.iter().for_each(|queue| queue.expect_in_time(until));
     }
 
+    /// Checks all handlers.
     fn check(&mut self) {
         self.handlers.iter_mut().for_each(|handler| handler.check(&mut self.tally));
     }
 
-    /// Lets everything settle. When all timers have expired and all programs sleep again, none sleeps that should not.
-    fn rest(&mut self) {
+    /// Takes all events and expires all timers until nothing happens any more. Then checks that no event is missing.
+    fn settle(&mut self) {
         for number in 0..self.queues.len() {
             self.move_to(number, Some(0));
         }
         loop {
             self.check();
-            if (0..self.handlers.len()).any(|handler| self.attend(handler)) {
+            if (0..self.handlers.len()).any(|handler| self.take_event(handler)) {
                 continue;
             }
             let Some(next) = self.timers.next() else { break };
-            self.pass(next);
+            self.advance_time(next);
         }
         for queue in &mut self.queues {
-            queue.expect_rest();
-            queue.expect_all(&mut self.tally);
+            queue.expect_no_missed_event();
+            queue.expect_all_polled(&mut self.tally);
         }
     }
 
+    /// Adds a line about a queue to the trace.
     fn note(&self, queue: usize, what: std::fmt::Arguments<'_>) {
         self.trace.note(queue, what);
     }
 }
 
-fn index(rng: &mut Rng, many: usize) -> usize {
-    usize::try_from(rng.below(many as u64)).expect("an index")
+/// Returns a random index less than `count`.
+fn index(rng: &mut Rng, count: usize) -> usize {
+    usize::try_from(rng.below(count as u64)).expect("an index")
 }

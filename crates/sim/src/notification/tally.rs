@@ -1,11 +1,11 @@
-//! Coverage of the runs: the number of events, and every kind of step at a moment when it can go wrong.
+//! Coverage of the runs: the number of events, and the situations that must occur.
 
 use std::fmt;
 use std::ops::AddAssign;
 
 /// Situations that all runs together must cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Met {
+pub(super) enum Situation {
     ArmedNext,
     ArmedSolicited,
     /// Armed again before the event was raised.
@@ -51,7 +51,7 @@ pub(super) enum Met {
     QueueSwitched,
 }
 
-impl Met {
+impl Situation {
     const ALL: [Self; 26] = [
         Self::ArmedNext,
         Self::ArmedSolicited,
@@ -91,21 +91,23 @@ pub struct Tally {
     pub events: u64,
     /// Wakeups of programs.
     pub wakes: u64,
-    met: [u64; Met::ALL.len()],
+    situations: [u64; Situation::ALL.len()],
 }
 
 impl Tally {
-    pub(super) fn met(&mut self, what: Met) {
-        self.met_if(what, true);
+    /// Counts a situation.
+    pub(super) fn record(&mut self, what: Situation) {
+        self.record_if(what, true);
     }
 
-    pub(super) fn met_if(&mut self, what: Met, is: bool) {
-        self.met[what as usize] += u64::from(is);
+    /// Counts a situation if the condition `is` holds.
+    pub(super) fn record_if(&mut self, what: Situation, is: bool) {
+        self.situations[what as usize] += u64::from(is);
     }
 
     /// Returns the situations that did not occur.
     pub fn missing(&self) -> Vec<String> {
-        let missing = Met::ALL.into_iter().filter(|what| self.met[*what as usize] == 0);
+        let missing = Situation::ALL.into_iter().filter(|what| self.situations[*what as usize] == 0);
         missing.map(|what| format!("{what:?}")).collect()
     }
 }
@@ -115,7 +117,7 @@ impl AddAssign<&Self> for Tally {
         self.completions += other.completions;
         self.events += other.events;
         self.wakes += other.wakes;
-        for (count, more) in self.met.iter_mut().zip(other.met) {
+        for (count, more) in self.situations.iter_mut().zip(other.situations) {
             *count += more;
         }
     }
@@ -123,7 +125,7 @@ impl AddAssign<&Self> for Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (what, count) in Met::ALL.iter().zip(self.met) {
+        for (what, count) in Situation::ALL.iter().zip(self.situations) {
             write!(f, "{what:?} {count}, ")?;
         }
         let Self { completions, events, wakes, .. } = self;

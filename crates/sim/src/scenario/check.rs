@@ -1,4 +1,4 @@
-//! Checks each completion: its order, its contents, and the memory.
+//! Checks each completion: its order, its fields, and the memory that the request accessed.
 
 use super::coverage::Feature;
 use super::defect::Defect;
@@ -25,58 +25,60 @@ impl Program {
                 }
             }
         }
-        self.look_at_events();
+        self.check_events();
         for connection in 0..self.connections.len() {
-            if self.connections[connection].try_again() {
+            if self.connections[connection].prepare_retry() {
                 self.note(format_args!("retries on connection {connection}"));
-                self.coverage.met(Feature::TriedAgain);
+                self.coverage.record(Feature::TriedAgain);
                 self.step(connection, State::ReadyToSend);
             }
         }
     }
 
+    /// Checks the completion of a request.
     fn check_request(&mut self, completion: &Completion, peer: &Self) {
         let number = self.connection_of(completion.qp);
-        let index = self.connections[number].take_note(completion);
+        let index = self.connections[number].record_completion(completion);
         let (connection, theirs) = (&self.connections[number], &peer.connections[number]);
         let Request { verb, effect, here, pattern, .. } = connection.requests[index];
-        self.coverage.ended(verb, completion.status);
+        self.coverage.record_status(verb, completion.status);
         let Request { once, defect, .. } = connection.requests[index];
         if defect == Some(Defect::Touched) && completion.status == Status::RemoteAccess {
-            self.coverage.met(Feature::TouchedAgain);
+            self.coverage.record(Feature::TouchedAgain);
         }
         if completion.status != Status::Success {
             return;
         }
-        // No earlier message waits for a receive that could delay this request.
-        let passed = theirs.received >= connection.messages_before(index);
+        // All earlier messages have been received, so none of them delays this request at the peer.
+        let unhindered = theirs.received >= connection.messages_before(index);
         match effect {
-            Effect::Write { to } if connection.acknowledged && passed && !peer.took(to) => {
+            Effect::Write { to } if connection.acknowledged && unhindered && !peer.is_revoked(to) => {
                 peer.arena.check_pattern(to, pattern);
             }
-            Effect::Count if !self.took(here.span) => self.counted.push(self.word(here.span.addr)),
+            Effect::Count if !self.is_revoked(here.span) => self.counted.push(self.word(here.span.addr)),
             Effect::Read | Effect::Atomic { .. } => self.check_answer(&connection.requests[index]),
             _ => {}
         }
         if once {
-            self.coverage.met(Feature::Once);
+            self.coverage.record(Feature::Once);
         }
         let connection = &self.connections[number];
-        // An acknowledged message is in its receive, unless none was posted: an adapter may acknowledge what it buffers.
+        // An acknowledged message has completed its receive, unless no receive was posted: an adapter may acknowledge a
+        // message that it keeps until a receive is posted.
         let Rules { receiving, withholds, prompt, .. } = self.rules;
         let placed = receiving == Receiving::Own && !withholds && prompt && theirs.is_well();
         let before = connection.messages_before(index);
         if connection.acknowledged && verb.uses_receive() && placed && theirs.received <= before {
-            let waits = theirs.received + peer.supplies[number].outstanding() <= before;
-            assert!(waits, "request {index} was acknowledged, but its message did not arrive");
+            let pending = theirs.received + peer.supplies[number].outstanding() <= before;
+            assert!(pending, "request {index} was acknowledged, but its message did not arrive");
         }
     }
 
-    /// Checks that a response has the data of the peer.
+    /// Checks that the response to a request has the data of the peer.
     pub(super) fn check_answer(&self, request: &Request) {
         let span = request.here.span;
         match request.effect {
-            _ if self.took(span) => {}
+            _ if self.is_revoked(span) => {}
             Effect::Read => self.arena.check_pattern(span, request.pattern),
             Effect::Atomic { before } => {
                 assert_eq!(self.word(span.addr), before, "out of order: {:?}", request.verb);
@@ -85,18 +87,22 @@ impl Program {
         }
     }
 
+    /// Checks the completion of a receive.
     fn check_receive(&mut self, completion: &Completion, peer: &Self) {
         let number = self.connection_of(completion.qp);
         let supply = usize::try_from(completion.wr_id >> 32).expect("a small number");
         let slot = self.supplies[supply].take(completion.wr_id, self.rules.receiving == Receiving::Own);
-        self.coverage.ended(self.rules.receiving.verb(), completion.status);
+        self.coverage.record_status(self.rules.receiving.verb(), completion.status);
         let (connection, theirs) = (&self.connections[number], &peer.connections[number]);
         let message = theirs.messages().nth(connection.received);
         if completion.status != Status::Success {
             assert!(connection.qp.error().is_some(), "{completion:?}");
             let defect = message.and_then(|(_, request)| request.defect?.receive());
-            let may =
-                [Some(Status::Flushed), defect, self.took(slot.span).then_some(Status::LocalProtection)];
+            let may = [
+                Some(Status::Flushed),
+                defect,
+                self.is_revoked(slot.span).then_some(Status::LocalProtection),
+            ];
             assert!(may.contains(&Some(completion.status)), "{completion:?}");
             self.expect_prefix(slot.span, message.map(|(_, request)| request));
             self.connections[number].receives_failed += 1;
@@ -106,27 +112,27 @@ impl Program {
         let (index, request) = message.expect("a message");
         assert!(index < theirs.posted);
         assert_eq!(self.supply_of(number, request), Some(supply), "wrong receive queue");
-        expect_told(completion, request);
+        expect_matches_message(completion, request);
         self.expect_delivered(request, slot.span);
         // Earlier writes are visible when the message arrives.
         let since =
             theirs.messages().take_while(|(earlier, _)| *earlier < index).last().map_or(0, |(at, _)| at);
         for earlier in &theirs.requests[since..=index] {
             if let Effect::Write { to } = earlier.effect
-                && !self.took(to)
+                && !self.is_revoked(to)
             {
                 self.arena.check_pattern(to, earlier.pattern);
             }
         }
         self.connections[number].received += 1;
         if completion.solicited {
-            self.coverage.met(Feature::Solicited);
+            self.coverage.record(Feature::Solicited);
         }
     }
 
-    /// Checks that the memory of a receive has the message and nothing after it.
+    /// Checks that the memory of a receive has the message, and zeros after it.
     fn expect_delivered(&self, request: &Request, span: Span) {
-        if self.took(span) {
+        if self.is_revoked(span) {
             return;
         }
         let len = if request.verb == Verb::WriteImmediate { 0 } else { request.here.span.len };
@@ -135,9 +141,10 @@ impl Program {
         assert!(self.arena.read(behind).iter().all(|byte| *byte == 0), "bytes after the message");
     }
 
-    /// Checks that memory has a prefix of the expected data and nothing after it.
+    /// Checks that memory has a prefix of the data of a request, and zeros after it. Without a request, all bytes must
+    /// be zero.
     pub(super) fn expect_prefix(&self, span: Span, request: Option<&Request>) {
-        if self.took(span) || span.len == 0 {
+        if self.is_revoked(span) || span.len == 0 {
             return;
         }
         let found = self.arena.read(span);
@@ -147,13 +154,13 @@ impl Program {
             })
             .map(|request| Rng::new(request.pattern));
         let bytes = std::iter::from_fn(|| rng.as_mut().map(|rng| rng.next().to_le_bytes())).flatten();
-        let same = found.iter().zip(bytes).take_while(|(found, wanted)| *found == wanted).count();
+        let same = found.iter().zip(bytes).take_while(|(found, expected)| *found == expected).count();
         assert!(found[same..].iter().all(|byte| *byte == 0), "{span:x?} has unexpected data");
     }
 }
 
 /// Checks that a receive completion describes its message.
-fn expect_told(completion: &Completion, request: &Request) {
+fn expect_matches_message(completion: &Completion, request: &Request) {
     let opcode = if request.verb == Verb::WriteImmediate { Opcode::ReceiveWrite } else { Opcode::Receive };
     let invalidated = match request.posted.operation {
         Operation::Send { invalidate } => invalidate,

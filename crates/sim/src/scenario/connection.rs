@@ -1,4 +1,4 @@
-//! One queue pair of a program: its requests, their results, and a model of both.
+//! One queue pair of a program: its planned requests, their results, and a model that checks the completions.
 
 use super::request::{After, Effect, Request, Slot};
 use ironwarp_rnic::qp::Qp;
@@ -8,56 +8,64 @@ use std::sync::Arc;
 /// A queue pair and its model.
 #[derive(Debug)]
 pub(super) struct Connection {
+    /// The index of the connection.
     pub(super) number: usize,
     pub(super) qp: Arc<Qp>,
-    /// How often it was reset.
+    /// How often the queue pair was reset.
     pub(super) generation: u64,
     /// Requests in posting order.
     pub(super) requests: Vec<Request>,
+    /// Number of requests that were posted.
     pub(super) posted: usize,
-    /// The known status of each request.
+    /// For each request, the status of its completion; `None` without a completion.
     pub(super) outcomes: Vec<Option<Status>>,
-    /// All requests before this one have completed.
+    /// Index of the first request that may still complete.
     pub(super) completed: usize,
     /// Number of messages received.
     pub(super) received: usize,
     /// Number of receives that failed.
     pub(super) receives_failed: usize,
-    /// Success means that the peer has received it.
+    /// Whether a request succeeds only after the peer has received it.
     pub(super) acknowledged: bool,
-    /// Number of requests posted before the program disconnected, which must still be done.
+    /// Number of requests posted before the program disconnected, which must still be done. `None` if it did not
+    /// disconnect.
     pub(super) disconnected: Option<usize>,
     pub(super) drain: Drain,
-    /// A remote word that only this connection changes, and its value before each planned operation.
+    /// Remote memory with a word that only this connection changes.
     pub(super) word: Slot,
+    /// The value of that word before each planned atomic operation, and after the last.
     pub(super) values: Vec<u64>,
-    /// The first request that was posted after the end.
+    /// Index of the first request that was posted after the stream had ended.
     pub(super) late: Option<usize>,
-    /// A refused registration that will be retried.
+    /// Index of a refused registration that will be retried.
     pub(super) refused: Option<usize>,
-    /// What the program did to it during the run.
+    /// What the program did to the queue pair during the run.
     pub(super) fate: Fate,
-    /// Asynchronous events for it.
+    /// Number of asynchronous events of the queue pair.
     pub(super) events: Events,
 }
 
 /// The state of draining a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drain {
+    /// The queue pair is not drained.
     No,
-    /// Requests after this many must not be started.
-    Asked(usize),
-    /// The event has arrived: nothing is done any more.
+    /// Draining was requested when this many requests were posted. Later requests must not be started.
+    Requested(usize),
+    /// The event has arrived: no request is started any more.
     Done,
 }
 
 /// What a program did to a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fate {
+    /// Whether it was reset.
     pub(super) reset: bool,
+    /// Whether it was moved to the error state.
     pub(super) moved: bool,
+    /// Whether rights of its peer were revoked.
     pub(super) revoked: bool,
-    /// Its driver aborted it.
+    /// Whether its driver aborted it.
     pub(super) aborted: bool,
 }
 
@@ -72,6 +80,7 @@ pub(super) struct Events {
 }
 
 impl Connection {
+    /// Creates the model of a queue pair without requests.
     pub(super) fn new(number: usize, qp: Arc<Qp>, generation: u64) -> Self {
         Self {
             number,
@@ -100,31 +109,33 @@ impl Connection {
         self.generation << 48 | (self.number as u64) << 32 | index as u64
     }
 
-    /// Whether it still works.
+    /// Returns whether the queue pair has no error and was not reset.
     pub(super) fn is_well(&self) -> bool {
         self.qp.error().is_none() && !self.fate.reset
     }
 
-    /// Returns the messages that consume receives, in order, with their request numbers.
+    /// Returns the requests that consume a receive of the peer, in order, with their indices.
     pub(super) fn messages(&self) -> impl Iterator<Item = (usize, &Request)> {
         self.requests.iter().enumerate().filter(|(_, request)| request.verb.uses_receive())
     }
 
+    /// Returns how many requests before this index consume a receive of the peer.
     pub(super) fn messages_before(&self, index: usize) -> usize {
         self.requests[..index].iter().filter(|request| request.verb.uses_receive()).count()
     }
 
-    /// Whether nothing but room in the queue prevents this request from being posted.
+    /// Returns whether everything has happened that must happen before this request may be posted.
     pub(super) fn may_post(&self, index: usize, peer: &Self) -> bool {
         match self.requests[index].after {
             After::Nothing => true,
-            After::PeerDid(other) => peer.outcomes[other] == Some(Status::Success),
-            After::Got(messages) => self.received >= messages,
+            After::PeerSucceeded(other) => peer.outcomes[other] == Some(Status::Success),
+            After::Received(messages) => self.received >= messages,
         }
     }
 
-    /// Records the completion of a request, and checks its order and that an unsignaled one did not succeed.
-    pub(super) fn take_note(&mut self, completion: &Completion) -> usize {
+    /// Records the completion of a request and returns the index of the request. Checks the order of completions, and
+    /// that no unsignaled request reported success.
+    pub(super) fn record_completion(&mut self, completion: &Completion) -> usize {
         let index = usize::try_from(completion.wr_id & 0xffff_ffff).expect("a known request");
         assert_eq!(completion.wr_id, self.id(index), "request of another connection or generation");
         assert!(self.completed <= index && index < self.posted, "out of order or repeated: {completion:?}");
@@ -154,14 +165,14 @@ impl Connection {
         index
     }
 
-    /// Whether this status is the planned refusal of a request.
+    /// Returns whether this status is the planned refusal of a request.
     fn is_refused(&self, index: usize, status: Status) -> bool {
         status == Status::WindowBind && self.requests[index].retry.is_some()
     }
 
-    /// Corrects a refused registration and posts it again with all requests that were flushed after it. Returns false if there is
-    /// nothing to retry.
-    pub(super) fn try_again(&mut self) -> bool {
+    /// Corrects a refused registration, and marks it and all requests that were flushed after it as not posted. Returns
+    /// false if there is no registration to retry.
+    pub(super) fn prepare_retry(&mut self) -> bool {
         let Some(index) = self.refused.filter(|_| self.is_well()) else { return false };
         assert!(
             self.qp.is_refusing() && self.completed == self.posted,
@@ -174,21 +185,23 @@ impl Connection {
         true
     }
 
+    /// Checks that draining did not forbid this request, which succeeded.
     fn expect_not_drained(&self, index: usize) {
         match self.drain {
             Drain::No => {}
-            Drain::Asked(posted) => assert!(index < posted, "{index} was started while the queue drains"),
+            Drain::Requested(posted) => assert!(index < posted, "{index} was started while the queue drains"),
             Drain::Done => panic!("{index} was done in a drained queue"),
         }
     }
 
-    /// Whether this request is known to have succeeded, because it or a later one was reported.
+    /// Returns whether this request is known to have succeeded: the first completion of this or a later request is a
+    /// success.
     pub(super) fn succeeded(&self, index: usize) -> bool {
         let rest = self.outcomes[index..].iter();
         rest.flatten().next() == Some(&Status::Success)
     }
 
-    /// Returns how many atomic operations on its word were done, and how many may have been.
+    /// Returns how many atomic operations on the connection's word were certainly done, and how many at most.
     pub(super) fn atomics(&self) -> (usize, usize) {
         let is = |request: &Request| matches!(request.effect, Effect::Atomic { .. });
         let done = (0..self.posted).filter(|index| is(&self.requests[*index]) && self.succeeded(*index));
@@ -196,14 +209,14 @@ impl Connection {
         (done.count(), may.count())
     }
 
-    /// Returns the requests that were neither successful nor flushed.
-    pub(super) fn blamed(&self) -> Vec<(usize, Status)> {
+    /// Returns the requests that failed: neither successful, nor flushed, nor refused as planned. With their statuses.
+    pub(super) fn failed_requests(&self) -> Vec<(usize, Status)> {
         let ends = self.outcomes.iter().enumerate().filter_map(|(index, end)| Some((index, (*end)?)));
         let ends = ends.filter(|(index, end)| !self.is_refused(*index, *end));
         ends.filter(|(_, end)| !matches!(end, Status::Success | Status::Flushed)).collect()
     }
 
-    /// Returns the first request that did not succeed, of those posted before the end.
+    /// Returns the index of the first request that did not succeed, of those posted before the stream ended.
     pub(super) fn first_failed(&self) -> Option<usize> {
         // Requests after a refused registration were flushed because of it.
         let before = self.refused.unwrap_or(self.posted);

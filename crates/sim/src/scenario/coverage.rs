@@ -1,7 +1,7 @@
 //! Coverage of the runs: every verb with every status, every state transition, and further features.
 //!
-//! A random test proves nothing about what it did not cover, so this lists what it must cover, and [`Coverage::missing`] returns
-//! what it did not.
+//! A random test proves nothing about cases that did not occur. So this file lists the cases that must occur, and
+//! [`Coverage::missing`] returns those that did not.
 
 use super::verb::Verb;
 use ironwarp_rnic::qp::State;
@@ -13,8 +13,8 @@ const VERBS: usize = Verb::ALL.len();
 const STATES: usize = State::ALL.len();
 const FEATURES: usize = Feature::ALL.len();
 
-/// The statuses that are counted, and the headings of their columns. The last column is for refused requests.
-const ENDS: [(Status, &str); 10] = [
+/// The statuses that are counted, with the headings of their columns. The columns `LOST` and `REFUSED` follow.
+const STATUSES: [(Status, &str); 10] = [
     (Status::Success, "success"),
     (Status::Flushed, "flushed"),
     (Status::LocalLength, "length"),
@@ -26,7 +26,9 @@ const ENDS: [(Status, &str); 10] = [
     (Status::RemoteAccess, "r.access"),
     (Status::RemoteOperation, "r.op"),
 ];
-const LOST: usize = ENDS.len();
+/// Column of requests that failed because the connection was lost.
+const LOST: usize = STATUSES.len();
+/// Column of requests that could not be posted.
 const REFUSED: usize = LOST + 1;
 const COLUMNS: usize = REFUSED + 1;
 
@@ -131,50 +133,59 @@ impl Feature {
     ];
 }
 
-/// How often each of them occurred.
+/// Number of occurrences of each case.
 #[derive(Clone, Debug)]
 pub struct Coverage {
-    ends: [[u64; COLUMNS]; VERBS],
-    /// From, to, and whether it was refused or done.
-    moves: [[[u64; 2]; STATES]; STATES],
-    traits: [u64; FEATURES],
+    statuses: [[u64; COLUMNS]; VERBS],
+    /// By old state, new state, and whether the transition was refused (0) or done (1).
+    transitions: [[[u64; 2]; STATES]; STATES],
+    features: [u64; FEATURES],
 }
 
 impl Default for Coverage {
     fn default() -> Self {
-        Self { ends: [[0; COLUMNS]; VERBS], moves: [[[0; 2]; STATES]; STATES], traits: [0; FEATURES] }
+        Self {
+            statuses: [[0; COLUMNS]; VERBS],
+            transitions: [[[0; 2]; STATES]; STATES],
+            features: [0; FEATURES],
+        }
     }
 }
 
 impl Coverage {
-    pub(super) fn ended(&mut self, verb: Verb, status: Status) {
-        let column = ENDS.iter().position(|(known, _)| *known == status);
+    /// Counts a completion.
+    pub(super) fn record_status(&mut self, verb: Verb, status: Status) {
+        let column = STATUSES.iter().position(|(known, _)| *known == status);
         let lost = status == Status::RetryExceeded;
         let column = column.or(lost.then_some(LOST)).expect("a status that can occur");
-        self.ends[verb as usize][column] += 1;
+        self.statuses[verb as usize][column] += 1;
     }
 
-    pub(super) fn refused(&mut self, verb: Verb) {
-        self.ends[verb as usize][REFUSED] += 1;
+    /// Counts a request that could not be posted.
+    pub(super) fn record_refusal(&mut self, verb: Verb) {
+        self.statuses[verb as usize][REFUSED] += 1;
     }
 
-    pub(super) fn moved(&mut self, from: State, to: State, done: bool) {
-        self.moves[from as usize][to as usize][usize::from(done)] += 1;
+    /// Counts a state transition, which was done or refused.
+    pub(super) fn record_transition(&mut self, from: State, to: State, done: bool) {
+        self.transitions[from as usize][to as usize][usize::from(done)] += 1;
     }
 
-    pub(super) fn met(&mut self, what: Feature) {
-        self.met_if(what, true);
+    /// Counts a feature.
+    pub(super) fn record(&mut self, what: Feature) {
+        self.record_if(what, true);
     }
 
-    pub(super) fn met_if(&mut self, what: Feature, is: bool) {
-        self.traits[what as usize] += u64::from(is);
+    /// Counts a feature if the condition `is` holds.
+    pub(super) fn record_if(&mut self, what: Feature, is: bool) {
+        self.features[what as usize] += u64::from(is);
     }
 
-    /// Returns what was not covered.
+    /// Returns descriptions of all cases that did not occur.
     pub fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for verb in Verb::ALL {
-            for column in (0..COLUMNS).filter(|column| self.ends[verb as usize][*column] == 0) {
+            for column in (0..COLUMNS).filter(|column| self.statuses[verb as usize][*column] == 0) {
                 if is_reachable(verb, column) {
                     missing.push(format!("{verb:?}: {}", heading(column)));
                 }
@@ -183,31 +194,32 @@ impl Coverage {
         for from in State::ALL.into_iter().filter(|from| *from != State::SendError) {
             for to in State::ALL {
                 let legal = usize::from(from.may_become(to));
-                if self.moves[from as usize][to as usize][legal] == 0 {
+                if self.transitions[from as usize][to as usize][legal] == 0 {
                     missing.push(format!("from {from} to {to}"));
                 }
             }
         }
-        let traits = Feature::ALL.into_iter().filter(|it| self.traits[*it as usize] == 0);
-        missing.extend(traits.map(|it| format!("{it:?}")));
+        let features = Feature::ALL.into_iter().filter(|it| self.features[*it as usize] == 0);
+        missing.extend(features.map(|it| format!("{it:?}")));
         missing
     }
 }
 
+/// Returns the heading of a column.
 fn heading(column: usize) -> &'static str {
     match column {
         REFUSED => "refused",
         LOST => "lost",
-        _ => ENDS[column].1,
+        _ => STATUSES[column].1,
     }
 }
 
-/// Whether a verb can end with this status.
+/// Returns whether a request with this verb can have the status of this column.
 fn is_reachable(verb: Verb, column: usize) -> bool {
     let receives = matches!(verb, Verb::Receive | Verb::ReceiveShared | Verb::ReceiveNamed);
     let local = matches!(verb, Verb::Bind | Verb::Register | Verb::Invalidate);
     let atomic = matches!(verb, Verb::FetchAdd | Verb::CompareSwap);
-    let Some((status, _)) = ENDS.get(column) else {
+    let Some((status, _)) = STATUSES.get(column) else {
         // Local operations cannot be lost, and receives are never refused by the peer.
         return if column == REFUSED { true } else { !receives && !local };
     };
@@ -219,12 +231,12 @@ fn is_reachable(verb: Verb, column: usize) -> bool {
         Status::LocalQpOperation => verb == Verb::SendImmediate,
         Status::LocalProtection => !local,
         Status::WindowBind => local,
-        // It uses a receive, which is missing or too short.
+        // The receive that the request consumes may be missing or too short.
         Status::RemoteInvalidRequest => verb.uses_receive() && !receives,
         Status::RemoteAccess => {
             matches!(verb, Verb::SendInvalidate | Verb::Write | Verb::WriteImmediate | Verb::Read) || atomic
         }
-        // The oldest request, if the peer failed for a reason of its own.
+        // The oldest request has this status if the peer failed for a reason of its own.
         Status::RemoteOperation => !receives && !local,
         _ => false,
     }
@@ -232,25 +244,25 @@ fn is_reachable(verb: Verb, column: usize) -> bool {
 
 impl AddAssign<&Self> for Coverage {
     fn add_assign(&mut self, other: &Self) {
-        let ends = self.ends.as_flattened_mut().iter_mut().zip(other.ends.as_flattened());
-        let moves = self.moves.as_flattened_mut().as_flattened_mut().iter_mut();
-        let moves = moves.zip(other.moves.as_flattened().as_flattened());
-        let traits = self.traits.iter_mut().zip(&other.traits);
-        for (count, more) in ends.chain(moves).chain(traits) {
+        let statuses = self.statuses.as_flattened_mut().iter_mut().zip(other.statuses.as_flattened());
+        let transitions = self.transitions.as_flattened_mut().as_flattened_mut().iter_mut();
+        let transitions = transitions.zip(other.transitions.as_flattened().as_flattened());
+        let features = self.features.iter_mut().zip(&other.features);
+        for (count, more) in statuses.chain(transitions).chain(features) {
             *count += more;
         }
     }
 }
 
-/// Prints the tables, with a dot for what cannot occur, and a zero for what did not.
+/// Writes the tables, with a dot for cases that cannot occur, and a zero for cases that did not occur.
 impl fmt::Display for Coverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<16}", "verb")?;
         (0..COLUMNS).try_for_each(|column| write!(f, "{:>10}", heading(column)))?;
         for verb in Verb::ALL {
             write!(f, "\n{:<16}", format!("{verb:?}"))?;
-            for (column, count) in self.ends[verb as usize].iter().enumerate() {
-                cell(f, *count, is_reachable(verb, column))?;
+            for (column, count) in self.statuses[verb as usize].iter().enumerate() {
+                write_cell(f, *count, is_reachable(verb, column))?;
             }
         }
         write!(f, "\n\n{:<20}", "from \\ to")?;
@@ -258,23 +270,25 @@ impl fmt::Display for Coverage {
         for from in State::ALL {
             write!(f, "\n{:<20}", from.to_string())?;
             for to in State::ALL {
-                let [refused, done] = self.moves[from as usize][to as usize];
-                let (count, word) = if from.may_become(to) { (done, "done") } else { (refused, "refused") };
+                let [refused, done] = self.transitions[from as usize][to as usize];
+                let (count, outcome) =
+                    if from.may_become(to) { (done, "done") } else { (refused, "refused") };
                 match from {
                     State::SendError => write!(f, "{:>21}", '.')?, // datagrams only
-                    _ => write!(f, "{:>21}", format!("{count} {word}"))?,
+                    _ => write!(f, "{:>21}", format!("{count} {outcome}"))?,
                 }
             }
         }
         writeln!(f, "\n")?;
-        for (what, count) in Feature::ALL.iter().zip(self.traits) {
+        for (what, count) in Feature::ALL.iter().zip(self.features) {
             write!(f, "{what:?} {count}, ")?;
         }
         Ok(())
     }
 }
 
-fn cell(f: &mut fmt::Formatter<'_>, count: u64, reachable: bool) -> fmt::Result {
+/// Writes the count of a case, or a dot if the case cannot occur.
+fn write_cell(f: &mut fmt::Formatter<'_>, count: u64, reachable: bool) -> fmt::Result {
     match count {
         0 if !reachable => write!(f, "{:>10}", '.'),
         _ => write!(f, "{count:>10}"),

@@ -1,4 +1,5 @@
-//! A model of a completion queue and its events: one event per arming, whatever happens to the queue meanwhile.
+//! A model of a completion queue and its events. Each arming causes one event, even if the queue is resized, moved or
+//! moderated meanwhile.
 
 use super::coverage::{Coverage, Feature};
 use crate::clock::Timers;
@@ -12,31 +13,34 @@ use std::time::Duration;
 pub(super) struct CqModel {
     pub(super) cq: Arc<Cq>,
     handlers: [Arc<CompletionHandler>; 2],
-    /// The current handler.
-    pub(super) at: Option<usize>,
-    /// The handler was changed since events were last checked, so the old one may have an event.
-    pub(super) left: bool,
+    /// Index of the current handler; `None` if the queue has no handler.
+    pub(super) handler: Option<usize>,
+    /// Whether the handler was changed since events were last taken, so that the old handler may have an event.
+    pub(super) moved: bool,
     /// Number of events since completions were last polled.
-    found: usize,
-    /// An event was raised without a handler.
+    event_count: usize,
+    /// Whether an event was raised while the queue had no handler.
     pub(super) kept: bool,
+    /// How the queue is armed; `None` if it is not.
     pub(super) armed: Option<Arm>,
-    /// The event is held back for this many completions or this long.
+    /// The event is held back until this many completions have arrived, or for this long.
     moderation: Option<(usize, Duration)>,
+    /// The event that is held back, if any.
     held: Option<Held>,
 }
 
 /// An event that was held back when completions were last polled.
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    come: usize,
-    /// The first of them had arrived by then.
+    /// Number of completions that the event is for.
+    count: usize,
+    /// When the first of them was polled: it may have arrived earlier.
     since: Duration,
-    /// Moderation was changed, so the event is no longer held back.
+    /// Whether moderation was changed, so that the event is no longer held back.
     released: bool,
 }
 
-/// A program that does not sleep.
+/// The wakeup of a program that never sleeps: does nothing.
 #[derive(Debug)]
 pub(super) struct Awake;
 
@@ -46,15 +50,16 @@ impl Wake for Awake {
 }
 
 impl CqModel {
+    /// Creates the model of a new completion queue, and assigns the queue to the first of two handlers.
     pub(super) fn new(cq: Cq) -> Self {
         let handlers = [2, 3].map(|id| CompletionHandler::new(HandlerId(id), Box::new(Awake), None));
         cq.set_handler(Some(Arc::clone(&handlers[0])));
         Self {
             cq: Arc::new(cq),
             handlers,
-            at: Some(0),
-            left: false,
-            found: 0,
+            handler: Some(0),
+            moved: false,
+            event_count: 0,
             kept: false,
             armed: None,
             moderation: None,
@@ -62,23 +67,24 @@ impl CqModel {
         }
     }
 
-    /// Takes new events, and checks that none is at a handler that the queue had left before.
-    pub(super) fn look(&mut self) {
+    /// Takes and counts new events. Checks that they are at the current handler, or at the previous one if the queue
+    /// has just moved.
+    pub(super) fn take_events(&mut self) {
         for (number, handler) in self.handlers.iter().enumerate() {
             let events = std::iter::from_fn(|| handler.try_next()).count();
-            assert!(events == 0 || self.left || self.at == Some(number), "event at an earlier handler");
-            self.found += events;
+            assert!(events == 0 || self.moved || self.handler == Some(number), "event at an earlier handler");
+            self.event_count += events;
         }
-        self.left = false;
+        self.moved = false;
     }
 
-    /// Polls all completions. Checks that there was an event if and only if the queue was armed for one of them, unless the event
-    /// is held back within its limits, or there is no handler.
+    /// Polls all completions. Checks that there was an event if and only if the queue was armed for one of them, unless
+    /// the event is held back within its limits, or there is no handler.
     pub(super) fn poll(&mut self, now: Duration, coverage: &mut Coverage) -> Vec<Completion> {
         let mut completions = Vec::new();
         let polled = self.cq.poll(usize::MAX, |completion| completions.push(completion));
-        self.look();
-        let come = match self.armed {
+        self.take_events();
+        let count = match self.armed {
             None => 0,
             Some(Arm::Next) => completions.len(),
             Some(Arm::Solicited) => {
@@ -87,38 +93,42 @@ impl CqModel {
         };
         let failed = polled.is_err() || completions.iter().any(|it| it.status != Status::Success);
         let raised = self.is_raised();
-        let come = come + self.held.map_or(0, |held| held.come);
-        assert!(!raised || come > 0 || polled.is_err(), "event without a reason");
-        let due = come > 0 || self.armed.is_some() && polled.is_err();
-        assert!(raised || !due || self.may_wait(come, now) && !failed, "armed {:?}: {come} came", self.armed);
-        assert!(self.found <= usize::from(raised), "{} events", self.found);
-        let unseen = raised && self.found == 0;
-        assert!(!unseen || self.at.is_none(), "event missing");
+        let count = count + self.held.map_or(0, |held| held.count);
+        assert!(!raised || count > 0 || polled.is_err(), "event without a reason");
+        let due = count > 0 || self.armed.is_some() && polled.is_err();
+        assert!(
+            raised || !due || self.may_wait(count, now) && !failed,
+            "armed {:?}: {count} came",
+            self.armed
+        );
+        assert!(self.event_count <= usize::from(raised), "{} events", self.event_count);
+        let unseen = raised && self.event_count == 0;
+        assert!(!unseen || self.handler.is_none(), "event missing");
         self.kept |= unseen;
         if raised {
             self.armed = None;
-            coverage.met_if(Feature::HeldBack, self.held.is_some());
+            coverage.record_if(Feature::HeldBack, self.held.is_some());
         }
         let since = self.held.map_or(now, |held| held.since);
-        self.held = (due && !raised).then_some(Held { come, since, released: false });
-        self.found = 0;
+        self.held = (due && !raised).then_some(Held { count, since, released: false });
+        self.event_count = 0;
         completions
     }
 
-    /// Whether an event for this many completions may still be held back.
-    fn may_wait(&self, come: usize, now: Duration) -> bool {
-        let Some((count, period)) = self.moderation else { return false };
+    /// Returns whether an event for this many completions may still be held back.
+    fn may_wait(&self, count: usize, now: Duration) -> bool {
+        let Some((limit, period)) = self.moderation else { return false };
         let late = |held: Held| held.released || !period.is_zero() && held.since + period < now;
-        come < count && !self.held.is_some_and(late)
+        count < limit && !self.held.is_some_and(late)
     }
 
-    /// Checks, after everything has settled, that no event is held back by time.
-    pub(super) fn expect_told(&self) {
+    /// Checks, when nothing happens any more, that no event is held back that a timer should have raised.
+    pub(super) fn expect_timers_expired(&self) {
         let timed = self.moderation.is_some_and(|(_, period)| !period.is_zero());
         assert!(self.held.is_none() || !timed, "timer did not expire: {:?}", self.held);
     }
 
-    /// Changes moderation. An event that is held back is released.
+    /// Changes the moderation of the queue. An event that is held back must then be raised.
     pub(super) fn moderate(&mut self, by: Option<(usize, Duration)>, timers: &Arc<Timers>) {
         let timer = || timers.timer(self.cq.id() as usize, &self.cq);
         self.cq.moderate(by.map(|(count, period)| Moderation { count, period, timer: timer() }));
@@ -128,33 +138,34 @@ impl CqModel {
         }
     }
 
-    /// Whether an event was raised since completions were last polled.
+    /// Returns whether an event was raised since completions were last polled.
     fn is_raised(&self) -> bool {
         self.armed.is_some() && !self.cq.is_armed()
     }
 
-    /// *Modify CQ* (requirement N4): changes the handler. An event that was raised without a handler goes to the new one.
+    /// Moves the queue to another handler, or to none (*Modify CQ*, requirement N4). Checks that an event that was
+    /// raised without a handler goes to the new one.
     pub(super) fn move_to(&mut self, to: Option<usize>) {
         self.cq.set_handler(to.map(|to| Arc::clone(&self.handlers[to])));
-        self.at = to;
+        self.handler = to;
         if to.is_some() && std::mem::take(&mut self.kept) {
-            self.look();
-            assert_eq!(self.found, 1, "the kept event is missing");
-            self.found = usize::from(self.is_raised()); // one event covers both
+            self.take_events();
+            assert_eq!(self.event_count, 1, "the kept event is missing");
+            self.event_count = usize::from(self.is_raised()); // one event covers both
         }
     }
 
-    /// Prepares for a reset, which removes completions, but not their event.
+    /// Prepares the model for the reset of a queue pair, which removes completions, but not their event.
     pub(super) fn forget(&mut self, timers: &Arc<Timers>) {
         self.moderate(None, timers);
-        self.look();
+        self.take_events();
         if self.is_raised() {
             assert!(self.held.is_some() || !self.cq.is_empty(), "event without a reason");
-            assert!(self.found == 1 || self.at.is_none());
-            self.kept |= self.found == 0;
+            assert!(self.event_count == 1 || self.handler.is_none());
+            self.kept |= self.event_count == 0;
             self.armed = None;
         }
-        assert!(self.found <= 1 && (self.found == 0 || self.armed.is_none()));
-        (self.found, self.held) = (0, None);
+        assert!(self.event_count <= 1 && (self.event_count == 0 || self.armed.is_none()));
+        (self.event_count, self.held) = (0, None);
     }
 }

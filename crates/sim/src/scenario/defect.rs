@@ -47,7 +47,7 @@ impl Defect {
         }
     }
 
-    /// Returns the status of the receive that it consumed, if it fails.
+    /// Returns the status of the receive that the request consumed, if the defect makes the receive fail.
     pub(super) const fn receive(self) -> Option<Status> {
         match self {
             Self::Invalidate => Some(Status::LocalAccess),
@@ -56,7 +56,7 @@ impl Defect {
         }
     }
 
-    /// Whether the peer detects it.
+    /// Returns whether the peer detects the defect.
     pub(super) const fn is_remote(self) -> bool {
         !matches!(self, Self::LocalTag | Self::ForeignPeer | Self::Refused)
     }

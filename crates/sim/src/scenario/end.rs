@@ -1,4 +1,5 @@
-//! The end of a run: a connection either works, or has a reason for its failure.
+//! The end of a run: checks that each connection works or has failed for a known reason, and disconnects those that
+//! work.
 
 use super::request::Effect;
 use super::scene::Scene;
@@ -8,6 +9,7 @@ use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::qp::State;
 
 impl Scene {
+    /// Returns what is needed to check one end of a connection.
     fn verdict(&self, who: usize, number: usize) -> Verdict<'_> {
         let (program, peer) = (&self.programs[who], &self.programs[1 - who]);
         let cut = self.world.faults().report().counts.cuts > 0;
@@ -16,7 +18,8 @@ impl Scene {
         Verdict { program, peer, number, cut, gone }
     }
 
-    pub(super) fn judge(&mut self) {
+    /// Checks both ends of all connections, the counters and the shared receive queues.
+    pub(super) fn check_connections(&mut self) {
         for connection in 0..self.programs[0].connections.len() {
             let both = [self.verdict(0, connection), self.verdict(1, connection)];
             let well = |who: usize| self.programs[who].connections[connection].is_well() && !both[who].gone;
@@ -49,7 +52,7 @@ impl Scene {
         }
     }
 
-    /// Checks that the connection was closed at both ends in time.
+    /// Checks that the link of a failed connection is closed, and that the peer closed it in time.
     fn expect_closed(&self, who: usize, connection: usize) {
         let connection = &self.programs[who].connections[connection];
         if !connection.fate.reset
@@ -79,7 +82,7 @@ impl Scene {
     }
 
     /// Disconnects one or both ends of the connections that still work.
-    pub(super) fn close(&mut self) {
+    pub(super) fn disconnect_all(&mut self) {
         let connections = 0..self.programs[0].connections.len();
         let well: Vec<usize> = connections
             .filter(|connection| self.programs.iter().all(|it| it.connections[*connection].is_well()))
@@ -94,7 +97,7 @@ impl Scene {
             }
         }
         self.world.run();
-        self.check();
+        self.poll_and_check();
         for (connection, number) in well.iter().flat_map(|connection| [(*connection, 0), (*connection, 1)]) {
             let qp = &self.programs[number].connections[connection].qp;
             let end = self.world.end(qp).expect("connected");

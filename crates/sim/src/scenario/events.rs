@@ -1,4 +1,4 @@
-//! What a program does to its completion queues meanwhile, and the asynchronous events of its adapter.
+//! Arms and changes the completion queues of a program, and checks the asynchronous events of its adapter.
 
 use super::connection::{Drain, Events};
 use super::coverage::Feature;
@@ -14,7 +14,7 @@ impl Program {
     /// Arms the completion queues.
     pub(super) fn arm(&mut self, rng: &mut Rng) {
         let arm = pick(rng, &[Arm::Next, Arm::Solicited]);
-        self.coverage.met(if arm == Arm::Next { Feature::ArmedNext } else { Feature::ArmedSolicited });
+        self.coverage.record(if arm == Arm::Next { Feature::ArmedNext } else { Feature::ArmedSolicited });
         for model in &mut self.cqs {
             assert!(!model.cq.arm(arm) || model.cq.has_overrun(), "completions were not polled");
             model.armed = model.armed.max(Some(arm));
@@ -33,11 +33,12 @@ impl Program {
                 let by = Some(pick(rng, &by)).filter(|_| rng.below(3) > 0);
                 self.note(format_args!("moderates completion queue {number}: {by:?}"));
                 self.cqs[number].moderate(by, &self.timers);
-                self.coverage.met(Feature::Moderated);
+                self.coverage.record(Feature::Moderated);
             }
         }
     }
 
+    /// Resizes a completion queue, sometimes to fewer completions than it has, which must be refused.
     fn resize(&mut self, rng: &mut Rng, number: usize) {
         let cq = &self.cqs[number].cq;
         let (before, waiting) = (cq.capacity(), cq.len());
@@ -49,41 +50,42 @@ impl Program {
         assert_eq!((resized.is_ok(), cq.len()), (fits, waiting), "completions were lost");
         assert_eq!(cq.capacity(), if fits { capacity } else { before });
         let what = if fits { Feature::Resized } else { Feature::ResizeRefused };
-        self.coverage.met_if(what, waiting > 0);
+        self.coverage.record_if(what, waiting > 0);
     }
 
+    /// Moves a completion queue to a random handler, or to none.
     fn modify(&mut self, rng: &mut Rng, number: usize) {
         let to = pick(rng, &[None, Some(0), Some(1)]);
         let model = &mut self.cqs[number];
-        // Completions that arrive without a handler are detected by polling.
-        if model.at.is_none() && !model.cq.is_empty() {
+        // The model notices an event that was raised without a handler only when it polls the completions.
+        if model.handler.is_none() && !model.cq.is_empty() {
             return;
         }
         if rng.below(2) == 0 {
-            model.look();
+            model.take_events();
         } else {
-            model.left |= model.at.is_some();
+            model.moved |= model.handler.is_some();
         }
         let armed = model.armed.is_some();
-        self.coverage.met_if(Feature::Moved, armed && model.at.is_some() && to != model.at);
-        self.coverage.met_if(Feature::MovedFull, !model.cq.is_empty() && to != model.at);
-        self.coverage.met_if(Feature::KeptForNext, model.kept && to.is_some());
+        self.coverage.record_if(Feature::Moved, armed && model.handler.is_some() && to != model.handler);
+        self.coverage.record_if(Feature::MovedFull, !model.cq.is_empty() && to != model.handler);
+        self.coverage.record_if(Feature::KeptForNext, model.kept && to.is_some());
         model.move_to(to);
         self.note(format_args!("moves completion queue {number} to handler {to:?}"));
     }
 
-    /// Prepares for the reset of a queue pair. Returns the number of completions.
+    /// Prepares all completion queues for the reset of a queue pair. Returns the number of completions in them.
     pub(super) fn forget_events(&mut self) -> usize {
         self.cqs.iter_mut().for_each(|model| model.forget(&self.timers));
         self.cqs.iter().map(|model| model.cq.len()).sum()
     }
 
-    /// Requests the limit event of a shared receive queue.
-    pub(super) fn limit(&mut self, rng: &mut Rng) -> bool {
+    /// Requests the limit event of a shared receive queue. Returns false if there is no such queue.
+    pub(super) fn request_limit_event(&mut self, rng: &mut Rng) -> bool {
         if self.rules.drains && !self.rules.prompt {
-            return false; // earlier completions were not polled
+            return false; // receives may be in use whose completions were not polled
         }
-        self.look_at_events(); // there may be an event of an earlier limit
+        self.check_events(); // there may be an event of an earlier limit
         let Some(supply) = self.supplies.iter_mut().find(|supply| supply.shared.is_some()) else {
             return false;
         };
@@ -93,8 +95,8 @@ impl Program {
         true
     }
 
-    /// Handles asynchronous events.
-    pub(super) fn look_at_events(&mut self) {
+    /// Takes all asynchronous events, and checks that they were requested or are explained.
+    pub(super) fn check_events(&mut self) {
         for event in std::iter::from_fn(|| self.device.events().try_next()).collect::<Vec<_>>() {
             self.note(format_args!("{event:?}"));
             match event {
@@ -104,27 +106,27 @@ impl Program {
                     };
                     let supply = self.supplies.iter_mut().find(queue).expect("a known queue");
                     assert!(std::mem::take(&mut supply.limited), "event not requested, or repeated");
-                    self.coverage.met(Feature::LimitReached);
+                    self.coverage.record(Feature::LimitReached);
                 }
                 AsyncEvent::SqDrained(qp) => {
                     let connection = self.connection_of(qp);
                     assert!(
-                        matches!(self.connections[connection].drain, Drain::Asked(_)),
+                        matches!(self.connections[connection].drain, Drain::Requested(_)),
                         "event not requested, or repeated"
                     );
                     self.connections[connection].drain = Drain::Done;
-                    self.coverage.met(Feature::Drained);
+                    self.coverage.record(Feature::Drained);
                 }
                 AsyncEvent::QpFatal(qp) => self.events_of(qp).fatal += 1,
                 AsyncEvent::QpRequestError(qp) => self.events_of(qp).request_error += 1,
                 AsyncEvent::QpAccessError(qp) => self.events_of(qp).access_error += 1,
                 AsyncEvent::LastWqeReached(qp) => {
                     self.events_of(qp).last_receive += 1;
-                    self.coverage.met(Feature::LastReceive);
+                    self.coverage.record(Feature::LastReceive);
                 }
                 AsyncEvent::Established(qp) => {
                     self.events_of(qp).established += 1;
-                    self.coverage.met(Feature::Established);
+                    self.coverage.record(Feature::Established);
                 }
                 AsyncEvent::CqError(cq) => assert!(self.cqs[cq as usize].cq.has_overrun()),
                 other => panic!("unexpected event {other:?}"),
@@ -136,6 +138,7 @@ impl Program {
         }
     }
 
+    /// Returns the event counters of a queue pair.
     fn events_of(&mut self, qp: u32) -> &mut Events {
         let connection = self.connection_of(qp);
         &mut self.connections[connection].events

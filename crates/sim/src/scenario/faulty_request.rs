@@ -1,4 +1,4 @@
-//! Requests that must fail: injects a defect into a valid request.
+//! Injects defects into valid requests, which must then fail.
 
 use super::defect::Defect;
 use super::program::Program;
@@ -23,6 +23,7 @@ impl Program {
         }
     }
 
+    /// Changes a request so that it has this defect. Returns false if the request cannot have it.
     fn apply_defect(
         &mut self,
         rng: &mut Rng,
@@ -32,7 +33,7 @@ impl Program {
     ) -> bool {
         let rules = self.rules;
         if defect == Defect::TooLong {
-            let here = self.slot(rules.longest + 1, Rights::LOCAL_READ);
+            let here = self.slot(rules.max_len + 1, Rights::LOCAL_READ);
             self.arena.fill_pattern(here.span, self.connections[connection].requests[index].pattern);
             let request = &mut self.connections[connection].requests[index];
             (request.here, request.posted.data) = (here, Data::Memory(here.sges(rng)));
@@ -51,7 +52,7 @@ impl Program {
                 request.posted.operation = Operation::Send { invalidate: Some(NO_TAG) };
                 true
             }
-            // The program would retry, so the request would not fail.
+            // The program retries refused registrations, so the request would not fail.
             Defect::Refused if rules.reactive && request.verb == Verb::Register => false,
             Defect::Refused => refuse(&mut request.posted.operation),
             Defect::RemoteTag | Defect::RemoteRange | Defect::RemoteRight | Defect::Misaligned => {
@@ -67,6 +68,7 @@ const NO_SUCH_QUEUE: u32 = 99;
 /// A tag that no adapter allocates.
 const NO_TAG: Tag = Tag(0xff);
 
+/// Replaces the tag of the last local buffer by one that is not registered. Returns false without local buffers.
 fn spoil_buffers(request: &mut Request) -> bool {
     let Data::Memory(sges) = &request.posted.data else { return false };
     let mut list = sges.as_slice().to_vec();
@@ -76,6 +78,7 @@ fn spoil_buffers(request: &mut Request) -> bool {
     true
 }
 
+/// Replaces the remote address by one that the defect describes. Returns false if the request has no remote address.
 fn spoil_place(defect: Defect, request: &mut Request, hidden: &Slot) -> bool {
     let len = request.here.span.len as u64;
     let (Operation::Write(place) | Operation::Read(place) | Operation::Atomic { target: place, .. }) =
@@ -84,14 +87,14 @@ fn spoil_place(defect: Defect, request: &mut Request, hidden: &Slot) -> bool {
         return false;
     };
     if len == 0 {
-        return false; // nothing is checked without payload
+        return false; // the peer checks no address of an empty message
     }
     match defect {
         Defect::RemoteTag => place.tag = next_tag(place.tag),
-        Defect::RemoteRange => place.offset += if request.verb.asks() { 8 } else { 1 },
+        Defect::RemoteRange => place.offset += if request.verb.has_response() { 8 } else { 1 },
         Defect::RemoteRight => *place = Place { tag: hidden.tag, offset: hidden.span.addr },
         _ => {
-            // A word that is within the memory but not aligned.
+            // An address inside the memory that is not aligned.
             place.offset -= 4;
         }
     }
@@ -100,6 +103,7 @@ fn spoil_place(defect: Defect, request: &mut Request, hidden: &Slot) -> bool {
     true
 }
 
+/// Changes a local operation so that the memory table refuses it. Returns false for other operations.
 fn refuse(operation: &mut Operation) -> bool {
     match operation {
         Operation::Bind { binding, .. } => binding.len += 1 << 40,

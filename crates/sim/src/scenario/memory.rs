@@ -1,4 +1,4 @@
-//! The memory of a program: what its adapter and its peers may use, and what is revoked.
+//! The memory of a program: registers memory, revokes it during the run, and checks which memory the adapter accessed.
 
 use super::coverage::Feature;
 use super::program::Program;
@@ -16,6 +16,7 @@ impl Program {
         self.slot_in(self.domain, len, rights)
     }
 
+    /// Registers memory for one request or receive in a domain.
     pub(super) fn slot_in(&mut self, domain: Domain, len: usize, rights: Rights) -> Slot {
         let slot = Slot::new(&self.arena, &self.device, domain, len, rights);
         self.slots.extend((len > 0).then_some(slot));
@@ -23,6 +24,7 @@ impl Program {
         slot
     }
 
+    /// Records that the adapter may access memory with these rights.
     fn grant(&mut self, span: Span, rights: Rights) {
         if rights.intersects(Rights::LOCAL_READ | Rights::REMOTE_READ | Rights::REMOTE_ATOMIC) {
             self.readable.push(span);
@@ -46,7 +48,8 @@ impl Program {
         span
     }
 
-    /// Registers memory for the peer of a connection, with a window in strict mode.
+    /// Registers memory that the peer of a connection may access; with strict windows, through a window. Returns the
+    /// memory and its remote address.
     pub(super) fn open(&mut self, len: usize, rights: Rights, connection: usize) -> (Span, Place) {
         if len == 0 {
             return (Span { addr: 0, len: 0 }, Place::default());
@@ -74,30 +77,35 @@ impl Program {
         (region.span, Place { tag, offset: region.span.addr })
     }
 
+    /// Allocates a window.
     pub(super) fn new_window(&self) -> Tag {
         self.device.table().allocate_window(self.domain).expect("a free tag")
     }
 
+    /// Allocates a tag, to be registered by a request.
     pub(super) fn new_tag(&self) -> Tag {
         self.device.table().allocate(self.domain).expect("a free tag")
     }
 
-    /// The memory with the counter of the peer's connections: a word in its middle.
+    /// Returns the memory with the counter that the peer increments. The counter is the second of its two words.
     pub(super) fn counter(&self) -> Span {
         self.counter.span
     }
 
+    /// Returns the remote address of the counter.
     pub(super) fn counter_place(&self) -> Place {
         Place { tag: self.counter.tag, offset: self.counter.span.addr + 8 }
     }
 
+    /// Returns the word at an address.
     pub(super) fn word(&self, addr: u64) -> u64 {
         let bytes = self.arena.read(Span { addr, len: 8 });
         u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
     }
 
-    /// Revokes memory from the adapter: unmaps it, or deregisters it and keeps using it.
-    pub(super) fn take_away(&mut self, rng: &mut Rng) {
+    /// Revokes random memory from the adapter: unmaps it, or deregisters it and remembers its contents. Does so once
+    /// per run.
+    pub(super) fn revoke_memory(&mut self, rng: &mut Rng) {
         if self.slots.is_empty() || self.taken.is_some() {
             return;
         }
@@ -111,16 +119,16 @@ impl Program {
             Some(self.arena.read(span))
         };
         self.note(format_args!("revokes {span:?}"));
-        self.coverage.met(Feature::TakenAway);
+        self.coverage.record(Feature::TakenAway);
         self.taken = Some((slot, content));
     }
 
-    /// Whether this memory was revoked.
-    pub(super) fn took(&self, span: Span) -> bool {
+    /// Returns whether this memory was revoked.
+    pub(super) fn is_revoked(&self, span: Span) -> bool {
         self.taken.as_ref().is_some_and(|(taken, _)| taken.span.addr == span.addr)
     }
 
-    /// Checks that the device accessed only what it was granted.
+    /// Checks that the device accessed only memory that it was granted, and did not write to deregistered memory.
     pub(super) fn expect_untouched(&self) {
         let (read, written) = self.arena.reached();
         assert!(read.within(&self.readable) && written.within(&self.writable));

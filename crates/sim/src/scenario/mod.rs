@@ -1,7 +1,7 @@
 //! Two programs do random work over simulated links, and every result is checked.
 //!
-//! One seed determines the settings of both adapters, the path, the faults, the requests and the order of events. An error is a
-//! panic, and the same seed reproduces it.
+//! One seed determines the settings of both adapters, the path, the faults, the requests and the order of events. An
+//! error is a panic, and the same seed reproduces it.
 //!
 //! | to find | look in |
 //! |---|---|
@@ -41,12 +41,13 @@ use crate::trace::Trace;
 use crate::world::World;
 use scene::Scene;
 
-/// Runs one seed. Panics if anything is wrong.
+/// Runs one seed. Panics if a check fails.
 pub fn run(seed: u64) -> Outcome {
     Scene::new(seed, World::new).run()
 }
 
-/// Runs one seed and passes its trace to `keep` before it starts. Panics if anything is wrong.
+/// Runs one seed. Passes its trace to `keep` before the run, so that the caller has the trace even if a check fails,
+/// which panics.
 pub fn trace(seed: u64, keep: impl FnOnce(Trace)) -> Outcome {
     let scene = Scene::new(seed, World::traced);
     keep(scene.trace());

@@ -1,4 +1,4 @@
-//! The outcome of a run.
+//! The outcome of a run, or the sum of several.
 
 use super::coverage::Coverage;
 use ironwarp_rnic::fault::Counts;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-/// The outcome of a run.
+/// The outcome of a run, or the sum of several.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Simulated duration.

@@ -1,11 +1,12 @@
-//! Plans the requests of two programs on one connection: random verbs, and sequences with windows and registrations in which both
-//! take part. A request may wait only for one that was planned earlier, so there is no deadlock.
+//! Plans the requests of two programs on one connection: random verbs, and sequences with windows and registrations in
+//! which both programs take part. A request may wait only for a request that was planned earlier, so there is no
+//! deadlock.
 
 use super::defect::Defect;
 use super::program::Program;
 use super::random::pick;
 use super::request::{
-    After, Effect, LOCAL_ACCESS, Request, Slot, memory, some_atomic, some_len, work_request,
+    After, Effect, LOCAL_ACCESS, Request, Slot, memory, random_atomic, random_len, work_request,
 };
 use super::supply::Receiving;
 use super::verb::Verb;
@@ -18,52 +19,55 @@ use ironwarp_wire::{AtomicOp, Place, Tag};
 /// The plan of a connection between two programs.
 pub(super) struct Plan<'a> {
     pub(super) rng: &'a mut Rng,
+    /// The index of the connection.
     pub(super) connection: usize,
     pub(super) programs: &'a mut [Program; 2],
 }
 
 impl Plan<'_> {
-    /// Plans the given number of steps, each by one program or by both.
-    pub(super) fn make(&mut self, steps: usize) {
+    /// Plans this many steps. A step has one request or several, of one program or of both.
+    pub(super) fn plan_steps(&mut self, steps: usize) {
         for who in [0, 1] {
             let peer = &mut self.programs[1 - who];
-            // A word in the middle, so that the adjacent word exists as well.
+            // The second of two words is the target of atomic operations, so that a defective request may address the
+            // first.
             let (span, place) = peer.open(16, LOCAL_ACCESS | Rights::REMOTE_ATOMIC, self.connection);
             let word = Slot { span, tag: place.tag };
             self.programs[who].connections[self.connection].word = word;
         }
         // The initiator must send first.
-        self.simple(0, Verb::Send);
+        self.plan_simple(0, Verb::Send);
         for _ in 0..steps {
             let who = usize::from(self.rng.below(2) == 0);
             match self.rng.below(16) {
-                0 | 1 => self.window(who),
-                2 | 3 => self.registration(who),
-                4 => self.count(who),
+                0 | 1 => self.plan_window(who),
+                2 | 3 => self.plan_registration(who),
+                4 => self.plan_count(who),
                 _ => {
                     let verb = pick(self.rng, &SIMPLE);
-                    self.simple(who, verb);
+                    self.plan_simple(who, verb);
                 }
             }
         }
     }
 
-    fn longest(&self) -> usize {
-        self.programs[0].rules.longest
+    /// Returns the maximum length of a message.
+    fn max_len(&self) -> usize {
+        self.programs[0].rules.max_len
     }
 
-    /// Adds a request. Returns its number.
+    /// Appends a request to the plan of a program. Returns its index.
     fn push(&mut self, who: usize, request: Request) -> usize {
         self.programs[who].add(self.connection, request)
     }
 
-    /// Plans a verb with memory of its own on both sides.
-    fn simple(&mut self, who: usize, verb: Verb) -> usize {
+    /// Plans a request with this verb, which has memory of its own at both programs. Returns its index.
+    fn plan_simple(&mut self, who: usize, verb: Verb) -> usize {
         let verb = match verb {
             Verb::SendImmediate if !self.programs[who].rules.immediate => Verb::WriteImmediate,
             verb => verb,
         };
-        let len = if matches!(verb, Verb::FetchAdd | Verb::CompareSwap) { 8 } else { self.some_len() };
+        let len = if matches!(verb, Verb::FetchAdd | Verb::CompareSwap) { 8 } else { self.random_len() };
         let needed = match verb {
             Verb::Write | Verb::WriteImmediate => Some(LOCAL_ACCESS | Rights::REMOTE_WRITE),
             Verb::Read => Some(Rights::LOCAL_READ | Rights::REMOTE_READ),
@@ -71,16 +75,17 @@ impl Plan<'_> {
         };
         let connection = self.connection;
         let target = needed.map(|rights| self.programs[1 - who].open(len, rights, connection));
-        self.access(who, verb, len, target, After::Nothing)
+        self.plan_access(who, verb, len, target, After::Nothing)
     }
 
-    fn some_len(&mut self) -> usize {
-        let longest = self.longest();
-        some_len(self.rng, longest)
+    /// Returns a random message length.
+    fn random_len(&mut self) -> usize {
+        let max_len = self.max_len();
+        random_len(self.rng, max_len)
     }
 
-    /// Plans a request for the remote memory `target`.
-    fn access(
+    /// Plans a request with this verb, for the remote memory `target` if the verb needs one. Returns its index.
+    fn plan_access(
         &mut self,
         who: usize,
         verb: Verb,
@@ -89,8 +94,9 @@ impl Plan<'_> {
         after: After,
     ) -> usize {
         let (connection, pattern) = (self.connection, self.rng.next());
-        let here = self.programs[who].slot(len, if verb.asks() { LOCAL_ACCESS } else { Rights::LOCAL_READ });
-        if !verb.asks() {
+        let here =
+            self.programs[who].slot(len, if verb.has_response() { LOCAL_ACCESS } else { Rights::LOCAL_READ });
+        if !verb.has_response() {
             self.programs[who].arena.fill_pattern(here.span, pattern);
         }
         let (operation, effect) = match (verb, target) {
@@ -104,7 +110,7 @@ impl Plan<'_> {
             (Verb::FetchAdd | Verb::CompareSwap, _) => {
                 let connection = &mut self.programs[who].connections[connection];
                 let before = *connection.values.last().expect("a value");
-                let (op, then) = some_atomic(self.rng, verb, before);
+                let (op, then) = random_atomic(self.rng, verb, before);
                 connection.values.push(then);
                 let target = Place { offset: connection.word.span.addr + 8, ..connection.word.place() };
                 (Operation::Atomic { target, op }, Effect::Atomic { before })
@@ -113,7 +119,7 @@ impl Plan<'_> {
         };
         let named = match operation {
             Operation::Write(place) | Operation::Read(place) if len > 0 => Some(place.tag),
-            _ => None, // many requests use the word
+            _ => None, // many requests use the word of the connection
         };
         let mut posted = work_request(self.rng, &self.programs[who].arena, operation, &here);
         if matches!(verb, Verb::SendImmediate | Verb::WriteImmediate) {
@@ -126,8 +132,8 @@ impl Plan<'_> {
         self.push(who, Request { verb, effect, pattern, here, named, after, defect, once, retry, posted })
     }
 
-    /// Plans an increment of the counter that all connections share.
-    fn count(&mut self, who: usize) {
+    /// Plans an increment of the peer's counter, which all connections share.
+    fn plan_count(&mut self, who: usize) {
         let (verb, target) = (Verb::FetchAdd, self.programs[1 - who].counter_place());
         let here = self.programs[who].slot(8, LOCAL_ACCESS);
         let operation = Operation::Atomic { target, op: AtomicOp::FetchAdd { add: 1, mask: 0 } };
@@ -140,17 +146,17 @@ impl Plan<'_> {
         self.push(who, Request { verb, effect, pattern, here, named, after, defect, once, retry, posted });
     }
 
-    /// Plans a local operation, which is signaled.
-    fn local(&mut self, who: usize, verb: Verb, operation: Operation, after: After) -> usize {
+    /// Plans a local operation, which is signaled. Returns its index.
+    fn plan_local(&mut self, who: usize, verb: Verb, operation: Operation, after: After) -> usize {
         let posted = WorkRequest::new(0, operation, Data::Memory(<&[_]>::default().into()));
         let (effect, here, named, defect) = (Effect::None, Slot::NOWHERE, None, None);
         let (pattern, once, retry) = (0, false, None);
         self.push(who, Request { verb, effect, pattern, here, named, after, defect, once, retry, posted })
     }
 
-    /// The owner binds a window, the peer uses it, and one of them invalidates it.
-    fn window(&mut self, owner: usize) {
-        let (len, verb) = (1 + self.some_len(), pick(self.rng, &THROUGH));
+    /// Plans a sequence: the owner binds a window, the peer accesses it, and one of them may invalidate it.
+    fn plan_window(&mut self, owner: usize) {
+        let (len, verb) = (1 + self.random_len(), pick(self.rng, &THROUGH));
         let region = self.programs[owner].bare(len, LOCAL_ACCESS | Rights::BIND);
         let window = self.programs[owner].new_window();
         let scope = pick(self.rng, &[Scope::Stream, Scope::Domain]);
@@ -163,61 +169,67 @@ impl Plan<'_> {
             scope,
             one_touch: self.rng.below(3) == 0,
         };
-        let bound = self.local(owner, Verb::Bind, Operation::Bind { window, binding }, After::Nothing);
+        let bound = self.plan_local(owner, Verb::Bind, Operation::Bind { window, binding }, After::Nothing);
         let tag = next_tag(window);
         let place = Place { tag, offset: if binding.zero_based { 0 } else { binding.at } };
-        let used = self.access(1 - owner, verb, len, Some((region.span, place)), After::PeerDid(bound));
-        self.programs[1 - owner].connections[self.connection].requests[used].once = binding.one_touch;
-        let again = Operation::Bind { window: tag, binding: Binding { len: 0, ..binding } };
+        let access =
+            self.plan_access(1 - owner, verb, len, Some((region.span, place)), After::PeerSucceeded(bound));
+        self.programs[1 - owner].connections[self.connection].requests[access].once = binding.one_touch;
+        let unbind = Operation::Bind { window: tag, binding: Binding { len: 0, ..binding } };
         match self.rng.below(4) {
-            0 | 3 if scope == Scope::Stream && !binding.one_touch => self.invalidate_remotely(1 - owner, tag),
-            1 => self.close(owner, used, Verb::Invalidate, Operation::Invalidate(tag)),
-            2 => self.close(owner, used, Verb::Bind, again),
+            0 | 3 if scope == Scope::Stream && !binding.one_touch => {
+                self.plan_remote_invalidate(1 - owner, tag)
+            }
+            1 => self.plan_close(owner, access, Verb::Invalidate, Operation::Invalidate(tag)),
+            2 => self.plan_close(owner, access, Verb::Bind, unbind),
             _ => {}
         }
     }
 
-    /// The owner registers memory by a request and sends from it immediately; the peer uses it, and one of them invalidates it.
-    fn registration(&mut self, owner: usize) {
-        let (len, verb) = (1 + self.some_len(), pick(self.rng, &THROUGH));
+    /// Plans a sequence: the owner registers memory by a request, the peer accesses it, and one of them may invalidate
+    /// it. With strict windows, the peer may not access it.
+    fn plan_registration(&mut self, owner: usize) {
+        let (len, verb) = (1 + self.random_len(), pick(self.rng, &THROUGH));
         let region = self.programs[owner].unregistered(len);
         let tag = self.programs[owner].new_tag();
         let one_touch = self.rng.below(3) == 0;
         let memory = Memory { one_touch, ..memory(region, LOCAL_ACCESS | Rights::REMOTE) };
-        let registered = self.register(owner, tag, memory);
+        let registered = self.plan_register(owner, tag, memory);
         if self.programs[owner].rules.strict_windows {
-            self.local(owner, Verb::Invalidate, Operation::Invalidate(tag), After::Nothing);
+            self.plan_local(owner, Verb::Invalidate, Operation::Invalidate(tag), After::Nothing);
             return;
         }
         let place = Place { tag, offset: region.addr };
-        let used = self.access(1 - owner, verb, len, Some((region, place)), After::PeerDid(registered));
-        self.programs[1 - owner].connections[self.connection].requests[used].once = one_touch;
+        let access =
+            self.plan_access(1 - owner, verb, len, Some((region, place)), After::PeerSucceeded(registered));
+        self.programs[1 - owner].connections[self.connection].requests[access].once = one_touch;
         match self.rng.below(4) {
-            0 | 3 if !one_touch => self.invalidate_remotely(1 - owner, tag),
-            1 => self.close(owner, used, Verb::Invalidate, Operation::Invalidate(tag)),
+            0 | 3 if !one_touch => self.plan_remote_invalidate(1 - owner, tag),
+            1 => self.plan_close(owner, access, Verb::Invalidate, Operation::Invalidate(tag)),
             _ => {}
         }
     }
 
-    /// Plans a registration. If the program retries, half of them are refused first.
-    fn register(&mut self, owner: usize, tag: Tag, memory: Memory) -> usize {
+    /// Plans a registration. If the program retries refused registrations, half of them are planned to be refused
+    /// first. Returns the index of the request.
+    fn plan_register(&mut self, owner: usize, tag: Tag, memory: Memory) -> usize {
         let right = Operation::Register { tag, memory: memory.clone() };
         if !self.programs[owner].rules.reactive || self.rng.below(2) == 0 {
-            return self.local(owner, Verb::Register, right, After::Nothing);
+            return self.plan_local(owner, Verb::Register, right, After::Nothing);
         }
         let wrong = Operation::Register { tag: next_tag(tag), memory };
-        let index = self.local(owner, Verb::Register, wrong, After::Nothing);
+        let index = self.plan_local(owner, Verb::Register, wrong, After::Nothing);
         self.programs[owner].connections[self.connection].requests[index].retry = Some(right);
         index
     }
 
-    /// The peer invalidates it with its next message, after its reads have completed.
-    fn invalidate_remotely(&mut self, user: usize, tag: Tag) {
-        let index = self.simple(user, Verb::Send);
+    /// Plans a Send of `user` that invalidates a tag of its peer, after the Reads of `user` have completed.
+    fn plan_remote_invalidate(&mut self, user: usize, tag: Tag) {
+        let index = self.plan_simple(user, Verb::Send);
         let request = &mut self.programs[user].connections[self.connection].requests[index];
         request.verb = Verb::SendInvalidate;
         request.posted.operation = Operation::Send { invalidate: Some(tag) };
-        request.posted.srq = 0; // the field holds the tag, so it cannot name a queue
+        request.posted.srq = 0; // on the wire, the tag takes the field that would name a queue
         request.posted.fence = true;
         if self.programs[user].rules.receiving == Receiving::Named {
             request.posted.operation = Operation::Send { invalidate: None };
@@ -226,34 +238,35 @@ impl Plan<'_> {
         }
     }
 
-    /// The owner invalidates it after the peer has finished.
-    fn close(&mut self, owner: usize, used: usize, verb: Verb, operation: Operation) {
+    /// Plans an operation with which the owner invalidates memory, after the peer's request with index `request` has
+    /// accessed it. If that request has no response, the peer sends a message after it.
+    fn plan_close(&mut self, owner: usize, request: usize, verb: Verb, operation: Operation) {
         let user = 1 - owner;
-        let request = &mut self.programs[user].connections[self.connection].requests[used];
-        let after = if request.verb.asks() {
-            request.posted.signaled = true;
-            After::PeerDid(used)
+        let access = &mut self.programs[user].connections[self.connection].requests[request];
+        let after = if access.verb.has_response() {
+            access.posted.signaled = true;
+            After::PeerSucceeded(request)
         } else {
-            let told = self.simple(user, Verb::Send);
-            After::Got(self.programs[user].connections[self.connection].messages_before(told) + 1)
+            let message = self.plan_simple(user, Verb::Send);
+            After::Received(self.programs[user].connections[self.connection].messages_before(message) + 1)
         };
-        self.local(owner, verb, operation, after);
+        self.plan_local(owner, verb, operation, after);
     }
 
-    /// Makes one request of a program fail.
+    /// Injects a defect into the plan of a program, so that one of its requests must fail.
     pub(super) fn inject_defect(&mut self, who: usize) {
         let rules = self.programs[who].rules;
         let own = rules.receiving == Receiving::Own;
         if rules.strict_receive && own && self.rng.below(2) == 0 {
-            // One receive is missing.
+            // The peer posts one receive too few.
             let connection = &mut self.programs[who].connections[self.connection];
             let last = connection.messages().last().map(|(index, _)| index);
             if let Some(index) = last {
                 connection.requests[index].defect = Some(Defect::NoReceive);
             }
         } else if !rules.immediate && self.rng.below(3) == 0 {
-            self.unsupported_send(who);
-        } else if self.rng.below(5) > 0 || !self.touch_again(who) {
+            self.plan_unsupported_send(who);
+        } else if self.rng.below(5) > 0 || !self.plan_second_touch(who) {
             let (left, right) = self.programs.split_at_mut(1);
             let (program, peer) =
                 if who == 0 { (&mut left[0], &mut right[0]) } else { (&mut right[0], &mut left[0]) };
@@ -261,25 +274,26 @@ impl Plan<'_> {
         }
     }
 
-    /// Plans a second message to one-touch memory. Returns false if there is none.
-    fn touch_again(&mut self, who: usize) -> bool {
+    /// Plans a second access to one-touch memory, which must fail. Returns false if the plan has no one-touch memory.
+    fn plan_second_touch(&mut self, who: usize) -> bool {
         let connection = &mut self.programs[who].connections[self.connection];
         let Some(first) = connection.requests.iter().position(|request| request.once) else { return false };
-        // Of a different kind, because a peer that does not acknowledge reports only the place, which both would have.
+        // The second access has another verb, because a peer that does not acknowledge reports only the place, which is
+        // the same.
         let (place, verb) = match connection.requests[first].posted.operation {
             Operation::Write(place) => (place, Verb::Read),
             Operation::Read(place) => (place, pick(self.rng, &[Verb::Write, Verb::WriteImmediate])),
             _ => return false,
         };
-        let index = self.access(who, verb, 1, Some((Span { addr: 0, len: 0 }, place)), After::Nothing);
+        let index = self.plan_access(who, verb, 1, Some((Span { addr: 0, len: 0 }, place)), After::Nothing);
         let request = &mut self.programs[who].connections[self.connection].requests[index];
         (request.effect, request.defect) = (Effect::None, Some(Defect::Touched));
         true
     }
 
     /// Plans a Send with Immediate to a peer that does not support it.
-    fn unsupported_send(&mut self, who: usize) {
-        let index = self.simple(who, Verb::Send);
+    fn plan_unsupported_send(&mut self, who: usize) {
+        let index = self.plan_simple(who, Verb::Send);
         let request = &mut self.programs[who].connections[self.connection].requests[index];
         request.verb = Verb::SendImmediate;
         request.posted.immediate = Some(1);
@@ -287,6 +301,7 @@ impl Plan<'_> {
     }
 }
 
+/// Verbs of single requests, as often as they are to be planned.
 const SIMPLE: [Verb; 10] = [
     Verb::Send,
     Verb::Send,
@@ -300,5 +315,5 @@ const SIMPLE: [Verb; 10] = [
     Verb::CompareSwap,
 ];
 
-/// Verbs that use memory opened by the peer.
+/// Verbs that access memory through a window or a registration of the peer.
 const THROUGH: [Verb; 3] = [Verb::Write, Verb::WriteImmediate, Verb::Read];

@@ -1,4 +1,5 @@
-//! A program: an adapter with its memory, completion queues, receives and queue pairs. It posts the planned requests.
+//! A program: an adapter with memory, completion queues, receives and queue pairs, and code that posts the planned
+//! requests.
 
 use super::connection::Connection;
 use super::coverage::{Coverage, Feature};
@@ -27,35 +28,44 @@ use std::sync::Arc;
 /// Number of shared receive queues of an adapter. The first one has number 1.
 const QUEUES: u32 = 2;
 
+/// One of the two programs of a run, with a model of what its adapter must do.
 pub(super) struct Program {
+    /// 0 or 1.
     pub(super) number: usize,
+    /// The settings of the run.
     pub(super) rules: Rules,
     pub(super) arena: Arc<Arena>,
     pub(super) device: Arc<Device>,
     pub(super) domain: Domain,
-    /// Another domain, for shared receive queues.
+    /// Another protection domain, for shared receive queues and some memory.
     pub(super) other: Domain,
     pub(super) completes: Completes,
+    /// The completion queue of sends, and that of receives, or one for both.
     pub(super) cqs: Vec<CqModel>,
     pub(super) timers: Arc<Timers>,
+    /// The receive queues.
     pub(super) supplies: Vec<Supply>,
     xrc: Arc<XrcDomain>,
     pub(super) connections: Vec<Connection>,
-    /// A word that all connections of the peer increment, and the values that they got back.
+    /// Memory with a counter, which all connections of the peer increment.
     pub(super) counter: Slot,
+    /// The values of the peer's counter that this program's increments returned.
     pub(super) counted: Vec<u64>,
     /// All memory that is registered for a single request or receive.
     pub(super) slots: Vec<Slot>,
-    /// Memory that the adapter may read and write.
+    /// Memory that the adapter may read.
     pub(super) readable: Vec<Span>,
+    /// Memory that the adapter may write.
     pub(super) writable: Vec<Span>,
-    /// Memory that was deregistered or unmapped during the run, and its contents if it is still mapped.
+    /// Memory that was revoked during the run: unmapped, or deregistered, in which case the contents at that time
+    /// follow.
     pub(super) taken: Option<(Slot, Option<Vec<u8>>)>,
     pub(super) coverage: Coverage,
     trace: Option<Trace>,
 }
 
 impl Program {
+    /// Creates a program with its queue pairs, which are not connected yet.
     pub(super) fn new(
         number: usize,
         config: DeviceConfig,
@@ -91,7 +101,7 @@ impl Program {
             coverage: Coverage::default(),
             trace: None,
         };
-        program.make_supplies();
+        program.create_supplies();
         for connection in 0..rules.connections {
             let qp = program.new_qp(connection);
             program.connections.push(Connection::new(connection, qp, 0));
@@ -101,7 +111,8 @@ impl Program {
         program
     }
 
-    fn make_supplies(&mut self) {
+    /// Creates the receive queues: one per queue pair, one shared by all, or several in an XRC domain.
+    fn create_supplies(&mut self) {
         let queue = |program: &Self, number, domain, cq| {
             let size = SrqSize { depth: program.rules.receive_depth(), max_sges: 3 };
             SharedReceiveQueue::new(number, program.device.events(), domain, size, cq)
@@ -157,21 +168,25 @@ impl Program {
         Qp::new(self.qp_number(connection), &self.device, attributes)
     }
 
+    /// Returns the queue pair number of a connection.
     pub(super) fn qp_number(&self, connection: usize) -> u32 {
         u32::try_from(16 * (self.number + 1) + connection).expect("a small number")
     }
 
+    /// Returns the index of the connection with this queue pair number.
     pub(super) fn connection_of(&self, qp: u32) -> usize {
         (0..self.connections.len())
             .find(|connection| self.qp_number(*connection) == qp)
             .expect("a known queue pair")
     }
 
+    /// Sets the trace, and starts to record which memory the adapter accesses.
     pub(super) fn set_trace(&mut self, trace: &Trace) {
         self.trace = Some(trace.clone());
         self.arena.record();
     }
 
+    /// Adds a line to the trace.
     pub(super) fn note(&self, what: fmt::Arguments<'_>) {
         if let Some(trace) = &self.trace {
             trace.note(self.number, what);
@@ -180,7 +195,7 @@ impl Program {
 
     // --- Posting ---
 
-    /// Adds a request to a connection. Returns its number.
+    /// Appends a request to the plan of a connection. Returns its index.
     pub(super) fn add(&mut self, connection: usize, mut request: Request) -> usize {
         let connection = &mut self.connections[connection];
         let index = connection.requests.len();
@@ -190,20 +205,22 @@ impl Program {
         index
     }
 
-    /// Posts some requests. Returns false if there are none, the queue is full, or the connection is closing.
+    /// Posts one to four planned requests of a connection. Returns false if none may be posted now, the queue is full,
+    /// or the state of the queue pair does not allow it.
     pub(super) fn post_requests(&mut self, rng: &mut Rng, connection: usize, peer: &Self) -> bool {
         let this = &self.connections[connection];
-        let most = this.requests.len().min(this.posted + 4);
-        let may = (this.posted..most)
+        let end = this.requests.len().min(this.posted + 4);
+        let postable = (this.posted..end)
             .take_while(|index| this.may_post(*index, &peer.connections[connection]))
             .count();
-        if may == 0 || this.fate.reset {
+        if postable == 0 || this.fate.reset {
             return false;
         }
-        let count = rng.part_of(may);
-        let some = this.posted..this.posted + count;
-        let list: Vec<_> = this.requests[some.clone()].iter().map(|request| request.posted.clone()).collect();
-        for request in &this.requests[some.clone()] {
+        let count = rng.part_of(postable);
+        let range = this.posted..this.posted + count;
+        let list: Vec<_> =
+            this.requests[range.clone()].iter().map(|request| request.posted.clone()).collect();
+        for request in &this.requests[range.clone()] {
             let (id, len) = (request.posted.id, request.here.span.len);
             self.note(format_args!("posts {id:x}, {:?}, {len} bytes, {:?}", request.verb, request.defect));
         }
@@ -213,31 +230,32 @@ impl Program {
             (self.connections[connection].qp.state(), self.connections[connection].qp.post_send(list));
         let Err(refusal) = taken else {
             if state == State::Error {
-                self.connections[connection].late.get_or_insert(some.start);
+                self.connections[connection].late.get_or_insert(range.start);
             }
-            some.for_each(|index| self.count_variants(connection, index));
+            range.for_each(|index| self.count_variants(connection, index));
             return true;
         };
         self.connections[connection].posted -= count;
-        for index in some {
-            self.coverage.refused(self.connections[connection].requests[index].verb);
+        for index in range {
+            self.coverage.record_refusal(self.connections[connection].requests[index].verb);
         }
         match refusal {
             PostError::Full { .. } => {}
-            PostError::NotConnected if state == State::Init => self.coverage.met(Feature::PostedTooEarly),
+            PostError::NotConnected if state == State::Init => self.coverage.record(Feature::PostedTooEarly),
             PostError::NotConnected => assert!(self.connections[connection].qp.is_closing()),
             PostError::State(found) => {
                 assert_eq!(found, state);
                 assert!(
                     self.rules.manual && matches!(state, State::Reset | State::Init | State::ReadyToReceive)
                 );
-                self.coverage.met(Feature::PostedTooEarly);
+                self.coverage.record(Feature::PostedTooEarly);
             }
             other => panic!("{other}"),
         }
         false
     }
 
+    /// Records in the coverage which variants of its verb a posted request uses.
     fn count_variants(&mut self, connection: usize, index: usize) {
         let recognised = self.connections[connection].qp.is_peer_ironwarp();
         let Request { verb, posted, .. } = &self.connections[connection].requests[index];
@@ -251,21 +269,24 @@ impl Program {
             (Feature::Masked, is_masked(&posted.operation)),
         ];
         for (variant, _) in variants.into_iter().filter(|(_, is)| *is) {
-            self.coverage.met(variant);
+            self.coverage.record(variant);
         }
     }
 
-    /// Posts a receive. Returns false if no message needs one, or the queue is full.
+    /// Posts a receive to one of the receive queues. Returns false if no message needs another receive, or the queues
+    /// that need one are full.
     pub(super) fn post_receive(&mut self, rng: &mut Rng, peer: &Self) -> bool {
         let first = usize::try_from(rng.below(self.supplies.len() as u64)).expect("an index");
         let count = self.supplies.len();
         let mut supplies = (0..count).map(|number| (first + number) % count);
-        supplies
-            .any(|number| self.supplies[number].ready() < self.needed(number, peer) && self.supply(number))
+        supplies.any(|number| {
+            self.supplies[number].ready() < self.receives_needed(number, peer) && self.post_to_supply(number)
+        })
     }
 
-    fn supply(&mut self, number: usize) -> bool {
-        let slot = self.slot_in(self.supplies[number].domain, self.rules.longest, Rights::LOCAL_WRITE);
+    /// Posts a receive to this receive queue. Returns false if the queue is full, or its queue pair is reset.
+    fn post_to_supply(&mut self, number: usize) -> bool {
+        let slot = self.slot_in(self.supplies[number].domain, self.rules.max_len, Rights::LOCAL_WRITE);
         let connection = number.min(self.connections.len() - 1); // used only if the queue pair has its own queue
         self.note(format_args!("posts a receive to supply {number}"));
         match self.supplies[number].post(slot, &self.connections[connection].qp) {
@@ -273,16 +294,16 @@ impl Program {
             Err(PostError::Full { .. }) => {}
             Err(PostError::State(state)) => {
                 assert_eq!((state, self.connections[connection].qp.state()), (State::Reset, State::Reset));
-                self.coverage.met(Feature::PostedTooEarly);
+                self.coverage.record(Feature::PostedTooEarly);
             }
             Err(other) => panic!("{other}"),
         }
-        self.coverage.refused(self.rules.receiving.verb());
+        self.coverage.record_refusal(self.rules.receiving.verb());
         false
     }
 
-    /// Returns how many further messages will use a receive of this supply.
-    pub(super) fn needed(&self, number: usize, peer: &Self) -> usize {
+    /// Returns how many messages that have not been received will use a receive of this receive queue.
+    pub(super) fn receives_needed(&self, number: usize, peer: &Self) -> usize {
         let connections =
             self.connections.iter().zip(&peer.connections).filter(|(connection, _)| connection.is_well());
         let messages = connections.flat_map(|(connection, peer)| {
@@ -292,7 +313,8 @@ impl Program {
         messages.filter(|(_, request)| request.defect != Some(Defect::NoReceive)).count()
     }
 
-    /// Returns the supply that an incoming message of a connection uses.
+    /// Returns the receive queue whose receive a message of the peer uses; `None` if the message names a queue that
+    /// does not exist.
     pub(super) fn supply_of(&self, connection: usize, request: &Request) -> Option<usize> {
         match self.rules.receiving {
             Receiving::Own => Some(connection),
@@ -304,6 +326,7 @@ impl Program {
     }
 }
 
+/// Returns whether an atomic operation has a mask that limits it to some bits or splits the word into fields.
 fn is_masked(operation: &Operation) -> bool {
     let Operation::Atomic { op, .. } = operation else { return false };
     match *op {

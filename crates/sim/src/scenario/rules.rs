@@ -12,33 +12,35 @@ use std::time::Duration;
 
 /// Capacity of the queues: less than the number of requests.
 pub(super) const DEPTH: usize = 6;
+
 /// Settings of both programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     /// Number of connections.
     pub(super) connections: usize,
+    /// The receive queues that the queue pairs use.
     pub(super) receiving: Receiving,
-    /// Shared receive queues belong to a different domain than the queue pairs.
+    /// Whether shared receive queues belong to another domain than the queue pairs.
     pub(super) foreign: bool,
-    /// One completion queue for all.
+    /// Whether each program has one completion queue for sends and receives.
     pub(super) one_cq: bool,
-    /// The programs move their queue pairs through the states themselves.
+    /// Whether the programs move their queue pairs through the states themselves.
     pub(super) manual: bool,
-    /// Send queues are drained occasionally.
+    /// Whether send queues are drained occasionally.
     pub(super) drains: bool,
     /// Maximum length of a message, and length of every receive.
-    pub(super) longest: usize,
+    pub(super) max_len: usize,
     /// Which ends use the private protocol.
     pub(super) private: [bool; 2],
-    /// Both ends use the private protocol, so a Send may have immediate data.
+    /// Whether both ends use the private protocol, so that a Send may have immediate data.
     pub(super) immediate: bool,
     pub(super) strict_receive: bool,
     pub(super) strict_windows: bool,
-    /// A refused registration is retried (requirement M7).
+    /// Whether a refused registration is retried (requirement M7).
     pub(super) reactive: bool,
-    /// Posted receives are withheld at random.
+    /// Whether fault injection withholds posted receives at random.
     pub(super) withholds: bool,
-    /// The programs poll after each event.
+    /// Whether the programs poll after each event.
     pub(super) prompt: bool,
     /// The program whose completion queues are too small and never polled.
     pub(super) overflow: Option<usize>,
@@ -46,11 +48,12 @@ pub(super) struct Rules {
     pub(super) room: [usize; 2],
 }
 
-/// What a program does to its adapter during a run, or to its first queue pair.
+/// What a program does to its adapter, or to its first queue pair, during a run. The first number is that of the
+/// program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
     None,
-    /// Disconnects with work outstanding in both directions. Its own posted requests must not be lost.
+    /// Disconnects with work outstanding in both directions. The program's own posted requests must not be lost.
     Disconnect(usize),
     /// Unmaps or deregisters memory.
     TakeAway(usize),
@@ -60,12 +63,13 @@ pub(super) enum Disturbance {
     FaultyRequest(usize),
     /// Ends the connection by a state transition.
     Move(usize, State),
-    /// Its driver aborts the connection.
+    /// The driver of the queue pair aborts the connection.
     Abort(usize),
 }
 
 impl Rules {
-    pub(super) fn some(rng: &mut Rng) -> (Self, Disturbance) {
+    /// Returns random settings and a random disturbance.
+    pub(super) fn random(rng: &mut Rng) -> (Self, Disturbance) {
         let who = usize::from(rng.below(2) == 0);
         let disturbance = match rng.below(18) {
             0..=1 => Disturbance::Disconnect(who),
@@ -85,9 +89,9 @@ impl Rules {
             foreign: rng.below(2) == 0,
             one_cq: rng.below(3) == 0,
             manual: rng.below(2) == 0,
-            // Polling tells when the queue is drained.
+            // A program learns by polling that a queue is drained, and a program with an overflow does not poll.
             drains: rng.below(2) == 0 && overflow.is_none(),
-            longest: pick(rng, &[3000, 3000, 20_000, 100_000]),
+            max_len: pick(rng, &[3000, 3000, 20_000, 100_000]),
             private,
             immediate: private == [true; 2],
             strict_receive: rng.below(8) == 0,
@@ -104,19 +108,20 @@ impl Rules {
         (rules, disturbance)
     }
 
-    /// Whether the completion queues of this program overrun.
+    /// Returns whether the completion queues of this program overrun.
     pub(super) fn overflows(&self, program: usize) -> bool {
         self.overflow == Some(program)
     }
 
-    /// Capacity for receives: less than the number of messages, unless all must be posted before the first message.
+    /// Returns the depth of receive queues: less than the number of messages, unless all receives must be posted before
+    /// the first message.
     pub(super) const fn receive_depth(&self) -> usize {
         if self.strict_receive { 200 } else { DEPTH }
     }
 
-    /// Counts the settings of this run.
-    pub(super) fn count(&self, coverage: &mut Coverage) {
-        let traits = [
+    /// Records in the coverage which settings this run has.
+    pub(super) fn record(&self, coverage: &mut Coverage) {
+        let features = [
             (Feature::StrictReceive, self.strict_receive),
             (Feature::StrictWindows, self.strict_windows),
             (Feature::OwnReceives, self.receiving == Receiving::Own),
@@ -127,13 +132,14 @@ impl Rules {
             (Feature::Manual, self.manual),
             (Feature::ForeignPeer, !self.immediate),
         ];
-        for (what, _) in traits.into_iter().filter(|(_, is)| *is) {
-            coverage.met(what);
+        for (what, _) in features.into_iter().filter(|(_, is)| *is) {
+            coverage.record(what);
         }
     }
 }
 
-pub(super) fn some_path(rng: &mut Rng) -> Path {
+/// Returns a random path between two adapters.
+pub(super) fn random_path(rng: &mut Rng) -> Path {
     Path {
         capacity: pick(rng, &[700, 5000, 64 << 10, 1 << 20]),
         latency: Duration::from_nanos(rng.below(20_000)),
@@ -142,7 +148,8 @@ pub(super) fn some_path(rng: &mut Rng) -> Path {
     }
 }
 
-pub(super) fn some_config(rng: &mut Rng, rules: &Rules, number: usize) -> DeviceConfig {
+/// Returns random settings for the adapter of a program, as far as the rules allow.
+pub(super) fn random_config(rng: &mut Rng, rules: &Rules, number: usize) -> DeviceConfig {
     DeviceConfig {
         private: rules.private[number],
         park: pick(rng, &[1, 3000, 256 << 10]),
@@ -152,9 +159,10 @@ pub(super) fn some_config(rng: &mut Rng, rules: &Rules, number: usize) -> Device
     }
 }
 
-pub(super) fn some_terms(rng: &mut Rng, setup: MpaMode) -> Terms {
+/// Returns random terms for one end of a connection.
+pub(super) fn random_terms(rng: &mut Rng, setup: MpaMode) -> Terms {
     let [ird, ord] = [(); 2].map(|()| pick(rng, &[1, 2, 16]));
-    // Without the IRD/ORD word, the ends must know each other's depths.
+    // In this mode the depths are not negotiated, so the IRD must be at least the largest ORD of the peer.
     let ird = if setup == MpaMode::Unenhanced { 16 } else { ird };
     Terms { ird, max_ird: 16, ord, crc: rng.below(4) == 0, markers: rng.below(4) == 0 }
 }

@@ -1,4 +1,4 @@
-//! A run: two programs at work, and what they do to their adapters meanwhile.
+//! A run: two programs post the planned requests over their connections, and disturb their adapters meanwhile.
 
 use super::connection::Drain;
 use super::coverage::Feature;
@@ -7,7 +7,7 @@ use super::outcome::Outcome;
 use super::plan::Plan;
 use super::program::Program;
 use super::random::pick;
-use super::rules::{Disturbance, Rules, some_config, some_path, some_terms};
+use super::rules::{Disturbance, Rules, random_config, random_path, random_terms};
 use crate::trace::Trace;
 use crate::world::{End, World};
 use ironwarp_rnic::connect::{Agreed, MpaMode, Terms};
@@ -18,15 +18,16 @@ use ironwarp_rnic::qp::{Completes, State};
 use ironwarp_rnic::queue::Status;
 use std::time::Duration;
 
-/// Number of steps in the plan of a connection, initially and after a reset.
+/// Number of steps in the plan of a connection: in the first generation, and in the second, after a reset.
 const STEPS: [usize; 2] = [24, 6];
-/// Longer than any latency or fault, shorter than the time in which a peer must close.
-const QUIET: Duration = Duration::from_millis(10);
-/// Upper bound on the turns of a run. A run that exceeds it makes no progress.
-const TURNS: u32 = 1_000_000;
+/// If the next event is later than this, nothing happens any more. Longer than any latency or fault, but shorter than
+/// the time in which a peer must close.
+const QUIET_TIME: Duration = Duration::from_millis(10);
+/// Maximum number of turns of a run. A run that takes more makes no progress.
+const MAX_TURNS: u32 = 1_000_000;
 
-/// Fault plans, from none to the worst.
-const PLANS: [&str; 4] = [
+/// Fault plans, from no faults to the most severe.
+const FAULT_PLANS: [&str; 4] = [
     "none",
     "split=0.1,delay=1us..100us@0.05,stall=50us@0.01",
     "split=0.1,delay=1us..100us@0.05,stall=50us@0.01,no-receive@0.2",
@@ -38,63 +39,69 @@ pub(super) struct Scene {
     pub(super) world: World,
     pub(super) programs: [Program; 2],
     setup: MpaMode,
+    /// What one of the programs does to its adapter during the run.
     pub(super) disturbance: Disturbance,
-    /// Number of receives of shared queues, and of completions, that each program lost by resets.
+    /// Upper bound on the receives of shared queues that each program lost by resets.
     pub(super) lost: [usize; 2],
-    /// Number of operations on the counters, before and after resets.
+    /// Number of operations on the peer's counter that each program has posted, before and after resets.
     pub(super) counts: [usize; 2],
-    done: Outcome,
+    outcome: Outcome,
     pub(super) rng: Rng,
 }
 
 impl Scene {
+    /// Chooses the settings of a run at random, and creates both programs. `world` creates the world, with or without a
+    /// trace.
     pub(super) fn new(seed: u64, world: fn(FaultPlan, u64) -> World) -> Self {
         let mut rng = Rng::stream(seed, 1);
-        let (rules, disturbance) = Rules::some(&mut rng);
-        let plan = if rules.strict_receive { PLANS[0] } else { pick(&mut rng, &PLANS) };
+        let (rules, disturbance) = Rules::random(&mut rng);
+        let plan = if rules.strict_receive { FAULT_PLANS[0] } else { pick(&mut rng, &FAULT_PLANS) };
         let rules = Rules { withholds: plan.contains("no-receive"), ..rules };
         let world = world(plan.parse().expect("a valid plan"), seed);
         let setup = pick(&mut rng, &[MpaMode::PeerToPeer, MpaMode::ClientServer, MpaMode::Unenhanced]);
         let programs = [0, 1].map(|number| {
             let completes = pick(&mut rng, &[Completes::WhenSent, Completes::WhenAcknowledged]);
-            Program::new(number, some_config(&mut rng, &rules, number), completes, rules, world.timers())
+            Program::new(number, random_config(&mut rng, &rules, number), completes, rules, world.timers())
         });
-        let (lost, counts, done) = ([0; 2], [0; 2], Outcome::default());
-        Self { world, programs, setup, disturbance, lost, counts, done, rng }
+        let (lost, counts, outcome) = ([0; 2], [0; 2], Outcome::default());
+        Self { world, programs, setup, disturbance, lost, counts, outcome, rng }
     }
 
+    /// Returns the trace of the run.
     pub(super) fn trace(&self) -> Trace {
         self.world.trace().clone()
     }
 
+    /// Runs one generation of connections, or two. Panics if a check fails.
     pub(super) fn run(mut self) -> Outcome {
         let rules = self.programs[0].rules;
-        self.live(0);
-        // A completion queue that overran is unusable.
+        self.run_generation(0);
+        // An overrun completion queue cannot be used for a second generation.
         if rules.overflow.is_none() && self.rng.below(3) == 0 {
             self.disturbance = Disturbance::None;
-            self.begin_again();
-            self.live(1);
+            self.reset_all();
+            self.run_generation(1);
         }
-        rules.count(&mut self.done.coverage);
-        self.done.time = self.world.clock().now();
-        self.done.faults = self.world.faults().report().counts;
+        rules.record(&mut self.outcome.coverage);
+        self.outcome.time = self.world.clock().now();
+        self.outcome.faults = self.world.faults().report().counts;
         for program in &mut self.programs {
             program.expect_untouched();
             if program.cqs.iter().any(|model| model.cq.has_overrun()) {
-                program.coverage.met(Feature::Overrun);
+                program.coverage.record(Feature::Overrun);
             }
-            self.done.coverage += &program.coverage;
+            self.outcome.coverage += &program.coverage;
         }
-        self.done
+        self.outcome
     }
 
-    /// Plans, connects, runs and ends all connections once.
-    fn live(&mut self, life: usize) {
+    /// Plans the requests of all connections, connects them, runs them until nothing happens, checks and disconnects
+    /// them.
+    fn run_generation(&mut self, generation: usize) {
         let rules = self.programs[0].rules;
         for connection in 0..self.programs[0].connections.len() {
             let mut plan = Plan { rng: &mut self.rng, connection, programs: &mut self.programs };
-            plan.make(STEPS[life]);
+            plan.plan_steps(STEPS[generation]);
             if let Disturbance::FaultyRequest(who) = self.disturbance
                 && connection == 0
             {
@@ -115,25 +122,31 @@ impl Scene {
         for connection in 0..self.programs[0].connections.len() {
             self.connect(connection);
         }
-        self.play();
-        self.judge();
-        self.close();
+        self.run_until_idle();
+        self.check_connections();
+        self.disconnect_all();
         for program in &self.programs {
             for connection in &program.connections {
-                self.done.succeeded +=
+                self.outcome.succeeded +=
                     connection.outcomes.iter().filter(|end| **end == Some(Status::Success)).count();
-                self.done.received += connection.received;
+                self.outcome.received += connection.received;
             }
         }
     }
 
+    /// Connects the queue pairs of one connection over a random path.
     fn connect(&mut self, connection: usize) {
-        let (path, setup) = (some_path(&mut self.rng), self.setup);
-        let terms: [Terms; 2] = [(); 2].map(|()| some_terms(&mut self.rng, setup));
+        let (path, setup) = (random_path(&mut self.rng), self.setup);
+        let terms: [Terms; 2] = [(); 2].map(|()| random_terms(&mut self.rng, setup));
         let [left, right] = &self.programs;
-        let end = |program: &'_ Program| (program.connections[connection].qp.clone(), program.arena.clone());
-        let [(one, here), (other, there)] = [end(left), end(right)];
-        self.world.connect(path, setup, [(&one, &here, terms[0]), (&other, &there, terms[1])]);
+        let objects =
+            |program: &'_ Program| (program.connections[connection].qp.clone(), program.arena.clone());
+        let [(left_qp, left_memory), (right_qp, right_memory)] = [objects(left), objects(right)];
+        self.world.connect(
+            path,
+            setup,
+            [(&left_qp, &left_memory, terms[0]), (&right_qp, &right_memory, terms[1])],
+        );
         for program in &mut self.programs {
             let end = self.world.end(&program.connections[connection].qp).expect("connected");
             program.connections[connection].acknowledged =
@@ -141,36 +154,37 @@ impl Scene {
         }
     }
 
-    /// Lets the programs work until nothing happens any more. They post at random moments.
-    fn play(&mut self) {
+    /// Lets the programs post, poll and disturb their adapters at random moments, until nothing happens any more.
+    fn run_until_idle(&mut self) {
         let eager = self.rng.below(3);
         for turn in 0.. {
-            assert!(turn < TURNS, "no progress");
+            assert!(turn < MAX_TURNS, "no progress");
             if self.rng.below(100) == 0 {
                 self.disturb();
             }
             let acts = self.rng.below(8) <= eager;
-            let happened = acts && self.act() || self.world.react() || self.is_quiet() && self.finish_work();
-            if !happened && !self.world.step() {
+            let progressed =
+                acts && self.perform_action() || self.world.react() || self.is_quiet() && self.finish_work();
+            if !progressed && !self.world.step() {
                 break;
             }
-            // Recent completions have not been polled yet.
+            // Completions that were not polled are in the queue now, which makes the change more difficult.
             if self.programs[0].rules.overflow.is_none() && self.rng.below(32) == 0 {
                 let who = usize::from(self.rng.below(2) == 0);
                 self.programs[who].change_cq(&mut self.rng);
             }
             // Sometimes several events happen before a program polls.
             if self.programs[0].rules.prompt || self.rng.below(4) > 0 {
-                self.check();
+                self.poll_and_check();
             }
         }
-        self.check();
+        self.poll_and_check();
         let cqs = self.programs.iter().flat_map(|program| &program.cqs);
-        cqs.for_each(CqModel::expect_told);
+        cqs.for_each(CqModel::expect_timers_expired);
     }
 
-    /// Performs one action of one program.
-    fn act(&mut self) -> bool {
+    /// Lets a random program perform a random action. Returns false if the action was not possible.
+    fn perform_action(&mut self) -> bool {
         let who = usize::from(self.rng.below(2) == 0);
         let (program, peer) = pair(&mut self.programs, who);
         let rng = &mut self.rng;
@@ -178,38 +192,39 @@ impl Scene {
         match rng.below(16) {
             0..=6 => program.post_requests(rng, connection, peer),
             7..=11 => program.post_receive(rng, peer),
-            12 => program.limit(rng),
+            12 => program.request_limit_event(rng),
             13 => {
-                self.check();
+                self.poll_and_check();
                 self.programs[who].random_transition(&mut self.rng, connection);
                 true
             }
             14 if self.programs[who].rules.overflow.is_none() => {
-                self.check();
+                self.poll_and_check();
                 self.programs[who].arm(&mut self.rng);
                 true
             }
             _ => {
-                self.poll(who, connection);
+                self.drive_connection(who, connection);
                 true
             }
         }
     }
 
-    /// Polls, which drives the connection without a reason.
-    fn poll(&self, who: usize, connection: usize) {
+    /// Drives a connection without an event, as a polling program does.
+    fn drive_connection(&self, who: usize, connection: usize) {
         let connection = &self.programs[who].connections[connection];
         if let Some(end) = self.world.end(&connection.qp).filter(|_| !connection.fate.reset) {
             end.poll();
         }
     }
 
+    /// Performs the disturbance of the run, on the first connection. Most disturbances can occur only once.
     fn disturb(&mut self) {
         let connection = 0;
         match self.disturbance {
             Disturbance::None | Disturbance::FaultyRequest(_) => {}
             Disturbance::Disconnect(who) => self.disconnect(who, connection),
-            Disturbance::TakeAway(who) => self.programs[who].take_away(&mut self.rng),
+            Disturbance::TakeAway(who) => self.programs[who].revoke_memory(&mut self.rng),
             Disturbance::Revoke(who) => {
                 let revoked =
                     pick(&mut self.rng, &[Rights::REMOTE_READ, Rights::REMOTE_WRITE, Rights::REMOTE_ATOMIC]);
@@ -217,34 +232,34 @@ impl Scene {
                 connection.qp.set_rights(Rights::REMOTE - revoked);
                 assert_eq!(connection.qp.query().rights, Rights::REMOTE - revoked);
                 connection.fate.revoked = true;
-                self.programs[who].coverage.met(Feature::RightsRevoked);
+                self.programs[who].coverage.record(Feature::RightsRevoked);
             }
             Disturbance::Abort(who) => {
                 let connection = &mut self.programs[who].connections[connection];
                 if connection.is_well() && connection.qp.state() != State::Error {
                     connection.fate.aborted = true;
                     connection.qp.abort(QpError::TimedOut("a sign of life"));
-                    self.programs[who].coverage.met(Feature::Aborted);
+                    self.programs[who].coverage.record(Feature::Aborted);
                 }
             }
-            Disturbance::Move(who, to) => self.move_away(who, connection, to),
+            Disturbance::Move(who, to) => self.end_by_transition(who, connection, to),
         }
     }
 
-    /// Ends the connection by a state transition.
-    fn move_away(&mut self, who: usize, connection: usize, to: State) {
+    /// Ends a connection by a transition to this state.
+    fn end_by_transition(&mut self, who: usize, connection: usize, to: State) {
         let (program, rng) = (&mut self.programs[who], &mut self.rng);
         if !program.connections[connection].is_well() {
             return;
         }
-        // Half of the time, from the drained state.
+        // In half of the cases, wait until the queue pair is drained, to make the transition from that state.
         if program.rules.drains && program.connections[connection].drain == Drain::No && rng.below(2) == 0 {
             return;
         }
         if to == State::Reset { self.reset(who, connection) } else { program.step(connection, to) }
     }
 
-    /// Disconnects after sending what was posted.
+    /// Disconnects one end of a connection. Posted requests must still be sent.
     pub(super) fn disconnect(&mut self, who: usize, connection: usize) {
         let program = &mut self.programs[who];
         let this = &mut program.connections[connection];
@@ -252,22 +267,24 @@ impl Scene {
             this.disconnected = Some(this.posted);
             this.qp.disconnect();
             program.note(format_args!("disconnects connection {connection}"));
-            program.coverage.met(Feature::Disconnected);
+            program.coverage.record(Feature::Disconnected);
         }
     }
 
-    /// Whether so little happens that waiting any longer would let timeouts expire.
+    /// Returns whether the next event, if there is one, is so late that it must be a timeout.
     fn is_quiet(&self) -> bool {
-        self.world.quiet_for().is_none_or(|time| time > QUIET)
+        self.world.time_to_next_event().is_none_or(|time| time > QUIET_TIME)
     }
 
-    /// Does what is left to do, now that nothing else happens.
+    /// Performs one remaining action: posts what was not posted, and resumes or fails what waits. Called when nothing
+    /// else happens. Returns false if nothing remains.
     fn finish_work(&mut self) -> bool {
-        self.check();
+        self.poll_and_check();
         for who in [0, 1] {
             let (program, peer) = pair(&mut self.programs, who);
             let rng = &mut self.rng;
             while program.post_receive(rng, peer) {
+                // In strict mode all receives are posted at once, before the connection is made.
                 if !program.rules.strict_receive {
                     return true;
                 }
@@ -285,11 +302,12 @@ impl Scene {
                 }
             }
         }
-        self.resume() || self.fail_waiting_for_closed_peers() || self.poll_all()
+        self.resume() || self.fail_waiting_for_closed_peers() || self.poll_overflowing()
     }
 
-    /// Polls the programs that have not, when nothing else is left, because others wait for them.
-    fn poll_all(&mut self) -> bool {
+    /// Polls the program that lets its completion queues overrun, because the other may wait for it. Returns whether
+    /// there were completions.
+    fn poll_overflowing(&mut self) -> bool {
         let Some(who) = self.programs[0].rules.overflow else { return false };
         let (program, peer) = pair(&mut self.programs, who);
         let waiting = program.cqs.iter().any(|model| !model.cq.is_empty());
@@ -297,15 +315,16 @@ impl Scene {
         waiting
     }
 
-    /// Resumes drained queues. One that is not drained by now never will be.
+    /// Resumes a drained send queue, after checking that draining has finished. Returns false if no queue is drained.
     fn resume(&mut self) -> bool {
         for program in &mut self.programs {
             for connection in 0..program.connections.len() {
                 let qp = &program.connections[connection].qp;
                 if qp.state() == State::Drained && !qp.is_refusing() {
-                    let gone = self.world.end(&program.connections[connection].qp).is_none_or(End::is_closed);
+                    let closed =
+                        self.world.end(&program.connections[connection].qp).is_none_or(End::is_closed);
                     assert!(
-                        gone || program.connections[connection].drain == Drain::Done,
+                        closed || program.connections[connection].drain == Drain::Done,
                         "connection {connection} does not drain"
                     );
                     program.step(connection, State::ReadyToSend);
@@ -316,15 +335,15 @@ impl Scene {
         false
     }
 
-    /// Fails requests that wait for a peer that has closed.
+    /// Aborts a connection whose requests wait for a peer that has closed. Returns false if there is none.
     fn fail_waiting_for_closed_peers(&mut self) -> bool {
         for program in &mut self.programs {
             for connection in &mut program.connections {
-                let gone = self.world.end(&connection.qp).is_some_and(End::is_closed);
-                if gone && connection.is_well() && connection.qp.has_work() && !connection.fate.aborted {
+                let closed = self.world.end(&connection.qp).is_some_and(End::is_closed);
+                if closed && connection.is_well() && connection.qp.has_work() && !connection.fate.aborted {
                     connection.fate.aborted = true;
                     connection.qp.abort(QpError::Unreachable);
-                    program.coverage.met(Feature::PeerGone);
+                    program.coverage.record(Feature::PeerGone);
                     return true;
                 }
             }
@@ -332,7 +351,8 @@ impl Scene {
         false
     }
 
-    pub(super) fn check(&mut self) {
+    /// Polls the completion queues of both programs, and checks all completions and events.
+    pub(super) fn poll_and_check(&mut self) {
         for who in [0, 1] {
             let rules = self.programs[who].rules;
             // A program whose queues overrun does not poll them.
@@ -344,6 +364,7 @@ impl Scene {
     }
 }
 
+/// Returns whether requests on a connection with these parameters can be acknowledged.
 fn is_acknowledged(agreed: &Agreed) -> bool {
     agreed.ord > 0 && agreed.mode != MpaMode::Unenhanced
 }

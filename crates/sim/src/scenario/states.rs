@@ -1,4 +1,4 @@
-//! State transitions of queue pairs: every legal one, and every illegal one, which must change nothing.
+//! State transitions of queue pairs: all legal transitions, and all illegal ones, which must change nothing.
 
 use super::connection::{Connection, Drain, Fate};
 use super::coverage::Feature;
@@ -22,7 +22,7 @@ impl Program {
             (from, work, linked),
             "a refused transition changed something"
         );
-        self.coverage.moved(from, to, false);
+        self.coverage.record_transition(from, to, false);
     }
 
     /// Performs a legal transition other than a reset.
@@ -31,10 +31,10 @@ impl Program {
         self.note(format_args!("moves connection {connection} from {from} to {to}"));
         let this = &mut self.connections[connection];
         match (to, this.drain) {
-            (State::Drained, _) => this.drain = Drain::Asked(this.posted),
-            (State::ReadyToSend, Drain::Asked(_)) => {
+            (State::Drained, _) => this.drain = Drain::Requested(this.posted),
+            (State::ReadyToSend, Drain::Requested(_)) => {
                 this.drain = Drain::No;
-                self.coverage.met(Feature::DrainCutShort);
+                self.coverage.record(Feature::DrainCutShort);
             }
             (State::ReadyToSend, _) => this.drain = Drain::No,
             _ => {}
@@ -43,13 +43,13 @@ impl Program {
         this.fate.moved |= to == State::Error;
         this.qp.modify(to).expect("a legal transition");
         let now = this.qp.state();
-        // The transition may fail immediately, or be refused.
+        // The queue pair may fail at once, or stay drained because a registration is refused again.
         let refused = now == State::Drained && this.qp.is_refusing();
         assert!(now == to || now == State::Error || refused, "{now} instead of {to}");
-        self.coverage.moved(from, to, true);
+        self.coverage.record_transition(from, to, true);
     }
 
-    /// Performs a random, harmless transition.
+    /// Attempts a random transition: an illegal one, or a legal one that does not end the connection.
     pub(super) fn random_transition(&mut self, rng: &mut Rng, connection: usize) {
         use State::{Drained, Error, Init, ReadyToReceive, Reset};
         if self.connections[connection].fate.reset {
@@ -61,17 +61,18 @@ impl Program {
         }
         match (from, to) {
             (Error, Error) => self.step(connection, to),
-            // Transitions that end or connect it happen elsewhere.
+            // Transitions that end or connect the queue pair happen elsewhere.
             (_, Reset | Error) | (Init, ReadyToReceive) => {}
             (_, Drained) if !self.rules.drains => {}
-            // It continues once the refused registration has completed.
+            // The queue pair is moved back when the refused registration has completed.
             _ if self.connections[connection].qp.is_refusing() => {}
             _ => self.step(connection, to),
         }
     }
 
-    /// Performs one step from reset towards the state in which it can be connected. Returns whether it has arrived.
-    fn rise(&mut self, rng: &mut Rng, connection: usize) -> bool {
+    /// Performs one transition towards the state in which a queue pair can be connected, or sometimes a detour. Returns
+    /// whether the queue pair can be connected.
+    fn advance_to_connectable(&mut self, rng: &mut Rng, connection: usize) -> bool {
         let state = self.connections[connection].qp.state();
         let next = match state {
             _ if !self.rules.manual => return true,
@@ -84,7 +85,7 @@ impl Program {
         match (next, rng.below(8)) {
             (State::Reset, _) | (_, 0) => self.reset_unconnected(connection),
             (_, 1) => self.step(connection, State::Error),
-            (State::ReadyToSend, _) => return true, // the last step happens later
+            (State::ReadyToSend, _) => return true, // the last transition happens after connecting
             _ => self.step(connection, next),
         }
         false
@@ -92,7 +93,7 @@ impl Program {
 
     /// Resets a queue pair that was never connected.
     fn reset_unconnected(&mut self, connection: usize) {
-        self.coverage.moved(self.connections[connection].qp.state(), State::Reset, true);
+        self.coverage.record_transition(self.connections[connection].qp.state(), State::Reset, true);
         self.forget_events();
         self.connections[connection].qp.reset();
         let fresh = self.new_qp(connection);
@@ -104,8 +105,8 @@ impl Program {
         }
     }
 
-    /// Attempts all transitions from a state in which nothing can be broken.
-    fn try_all(&mut self, connection: usize) {
+    /// Attempts all illegal transitions from the current state, and that from the error state to itself.
+    fn try_harmless_transitions(&mut self, connection: usize) {
         let from = self.connections[connection].qp.state();
         for to in State::ALL {
             if !from.may_become(to) {
@@ -134,16 +135,16 @@ impl Scene {
                         _ => {}
                     }
                 }
-                let there = program.rise(rng, connection);
+                let connectable = program.advance_to_connectable(rng, connection);
                 program.poll(peer);
-                if there {
+                if connectable {
                     break;
                 }
             }
         }
     }
 
-    /// Resets one end of a connection at any time. Completions that were not polled are discarded.
+    /// Resets one end of a connection, whatever its state. Completions that were not polled are discarded.
     pub(super) fn reset(&mut self, who: usize, connection: usize) {
         let program = &mut self.programs[who];
         let from = program.connections[connection].qp.state();
@@ -153,10 +154,10 @@ impl Scene {
         qp.reset();
         let after: usize = program.cqs.iter().map(|model| model.cq.len()).sum();
         if after < before {
-            program.coverage.met(Feature::Purged);
+            program.coverage.record(Feature::Purged);
         }
         self.lost[who] += before - after + 1;
-        program.coverage.moved(from, State::Reset, true);
+        program.coverage.record_transition(from, State::Reset, true);
         program.connections[connection].fate.reset = true;
         if program.rules.receiving == Receiving::Own {
             program.supplies[connection].forget();
@@ -166,21 +167,21 @@ impl Scene {
         }
     }
 
-    /// Resets every connection and reuses its number.
-    pub(super) fn begin_again(&mut self) {
+    /// Resets every connection, and creates new queue pairs with the same numbers.
+    pub(super) fn reset_all(&mut self) {
         for connection in 0..self.programs[0].connections.len() {
             for who in [0, 1] {
-                self.programs[who].try_all(connection);
-                self.check();
+                self.programs[who].try_harmless_transitions(connection);
+                self.poll_and_check();
                 if !self.programs[who].connections[connection].fate.reset {
                     self.reset(who, connection);
                 }
-                self.check();
+                self.poll_and_check();
                 let program = &mut self.programs[who];
-                let (fresh, life) =
+                let (fresh, generation) =
                     (program.new_qp(connection), program.connections[connection].generation + 1);
-                program.connections[connection] = Connection::new(connection, fresh, life);
-                program.coverage.met(Feature::Reused);
+                program.connections[connection] = Connection::new(connection, fresh, generation);
+                program.coverage.record(Feature::Reused);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The receives of a program: the queue that they are posted to, which belongs to a queue pair or is shared, and their results.
+//! A supply: a receive queue, which belongs to a queue pair or is shared, with a model of its receives.
 
 use super::request::Slot;
 use super::verb::Verb;
@@ -9,20 +9,22 @@ use ironwarp_rnic::qp::Qp;
 use ironwarp_rnic::queue::{ReceiveRequest, SharedReceiveQueue};
 use std::sync::Arc;
 
-/// Where the queue pairs of a run take receives from.
+/// The receive queues that the queue pairs of a run use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receiving {
-    /// Each from its own queue.
+    /// Each queue pair has its own receive queue.
     Own,
-    /// All from one shared queue.
+    /// All queue pairs use one shared receive queue.
     Shared,
-    /// Each message from the shared queue that it names (XRC).
+    /// Each message names the shared receive queue that it uses (XRC).
     Named,
 }
 
 impl Receiving {
+    /// All kinds.
     pub(super) const ALL: [Self; 3] = [Self::Own, Self::Shared, Self::Named];
 
+    /// Returns the verb under which receives of this kind are counted.
     pub(super) const fn verb(self) -> Verb {
         match self {
             Self::Own => Verb::Receive,
@@ -39,8 +41,9 @@ pub(super) struct Supply {
     /// The shared queue, unless the queue belongs to a queue pair.
     pub(super) shared: Option<Arc<SharedReceiveQueue>>,
     pub(super) domain: Domain,
+    /// All receives that were posted, in order.
     posted: Vec<(Slot, Fate)>,
-    /// The limit event was requested and has not arrived.
+    /// Whether the limit event was requested and has not arrived.
     pub(super) limited: bool,
 }
 
@@ -49,7 +52,7 @@ pub(super) struct Supply {
 enum Fate {
     Posted,
     Done,
-    /// Its queue pair was reset: it must never complete.
+    /// The queue pair of the receive was reset: the receive must not complete any more.
     Gone,
 }
 
@@ -58,12 +61,12 @@ impl Supply {
         Self { number, shared, domain, posted: Vec::new(), limited: false }
     }
 
-    /// Number of receives that have not completed.
+    /// Returns the number of receives that have not completed.
     pub(super) fn outstanding(&self) -> usize {
         self.posted.iter().filter(|(_, fate)| *fate == Fate::Posted).count()
     }
 
-    /// Number of posted receives that are available for further messages.
+    /// Returns the number of posted receives that are available for further messages.
     pub(super) fn ready(&self) -> usize {
         self.shared.as_ref().map_or_else(|| self.outstanding(), |queue| queue.query().posted)
     }
@@ -72,7 +75,7 @@ impl Supply {
     pub(super) fn post(&mut self, slot: Slot, qp: &Qp) -> Result<(), PostError> {
         let id = (self.number as u64) << 32 | self.posted.len() as u64;
         let request = ReceiveRequest { id, buffers: slot.sges(&mut Rng::new(slot.span.addr)) };
-        // A message that waits for it may complete it before the call returns.
+        // A message that waits for a receive may complete this one before the call returns.
         self.posted.push((slot, Fate::Posted));
         let posted = match &self.shared {
             Some(queue) => queue.post(request),
@@ -84,7 +87,8 @@ impl Supply {
         posted
     }
 
-    /// Completes a receive. Returns its memory.
+    /// Records the completion of a receive, and returns its memory. With `in_order`, checks that it is the oldest
+    /// receive.
     pub(super) fn take(&mut self, id: u64, in_order: bool) -> Slot {
         let index = usize::try_from(id & 0xffff_ffff).expect("an index");
         let (_, fate) = self.posted[index];
@@ -97,7 +101,7 @@ impl Supply {
         self.posted[index].0
     }
 
-    /// Discards receives because the queue pair was reset.
+    /// Records that the queue pair was reset, which discards all outstanding receives.
     pub(super) fn forget(&mut self) {
         for (_, fate) in &mut self.posted {
             if *fate == Fate::Posted {

@@ -1,8 +1,8 @@
-//! The kinds of requests that a program posts.
+//! The kinds of requests and receives that a program posts.
 
 use ironwarp_rnic::queue::Opcode;
 
-/// The kinds of requests.
+/// A kind of request or receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Send,
@@ -22,6 +22,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
+    /// All kinds.
     pub(super) const ALL: [Self; 14] = [
         Self::Send,
         Self::SendInvalidate,
@@ -39,17 +40,17 @@ impl Verb {
         Self::ReceiveNamed,
     ];
 
-    /// Whether it consumes a receive of the peer.
+    /// Returns whether a request of this kind consumes a receive of the peer.
     pub(super) const fn uses_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendInvalidate | Self::SendImmediate | Self::WriteImmediate)
     }
 
-    /// Whether the peer answers it.
-    pub(super) const fn asks(self) -> bool {
+    /// Returns whether the peer sends a response to a request of this kind.
+    pub(super) const fn has_response(self) -> bool {
         matches!(self, Self::Read | Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// Returns the opcode of its completion.
+    /// Returns the opcode in the completion of a request of this kind.
     pub(super) const fn opcode(self) -> Opcode {
         match self {
             Self::Send | Self::SendInvalidate | Self::SendImmediate => Opcode::Send,

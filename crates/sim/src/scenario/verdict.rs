@@ -14,61 +14,68 @@ use ironwarp_wire::Tag;
 /// One end of a connection and its peer.
 #[derive(Clone, Copy)]
 pub(super) struct Verdict<'a> {
+    /// The program of this end.
     pub(super) program: &'a Program,
+    /// The program of the other end.
     pub(super) peer: &'a Program,
+    /// The index of the connection.
     pub(super) number: usize,
-    /// Connections were cut by fault injection.
+    /// Whether fault injection has cut connections.
     pub(super) cut: bool,
-    /// The peer closed, and this end continues without it.
+    /// Whether the peer has closed, and this end has no error.
     pub(super) gone: bool,
 }
 
 impl Verdict<'_> {
+    /// Returns this end of the connection.
     fn connection(&self) -> &Connection {
         &self.program.connections[self.number]
     }
 
+    /// Returns the peer's end of the connection.
     fn theirs(&self) -> &Connection {
         &self.peer.connections[self.number]
     }
 
+    /// Returns the first posted request that has a defect.
     fn first_defect(connection: &Connection) -> Option<(usize, Defect)> {
         let requests = connection.requests[..connection.posted].iter().enumerate();
         requests.filter_map(|(index, request)| Some((index, request.defect?))).next()
     }
 
-    /// Checks a connection that has ended, or whose peer has: there is a reason, everything completed, and the right request failed.
+    /// Checks a connection that has ended, at this end or at the peer's: the run explains the error, every request has
+    /// completed, and the right request failed.
     pub(super) fn expect_ended(&self) {
         let connection = self.connection();
         if let Some(error) = connection.qp.error() {
             assert!(self.is_explained(error), "{}: {error}, {:?}", self.number, self.theirs().qp.error());
             if !connection.fate.reset {
                 self.expect_blame(error);
-                self.expect_given_back();
+                self.expect_all_completed();
             }
             self.expect_events(error);
         }
         self.expect_memory();
     }
 
-    /// Whether the run explains this error.
+    /// Returns whether something in the run explains this error.
     fn is_explained(&self, error: &QpError) -> bool {
         let (connection, theirs) = (self.connection(), self.theirs());
         let own = Self::first_defect(connection).map(|(_, defect)| defect);
         let defect = Self::first_defect(theirs).map(|(_, defect)| defect);
         let remote = defect.is_some_and(Defect::is_remote);
-        let took = self.program.taken.is_some();
+        let revoked = self.program.taken.is_some();
         let ended = theirs.qp.error().is_some() || theirs.fate.reset;
         match error {
             QpError::Disconnected => connection.disconnected.is_some(),
             QpError::Closed | QpError::CutShort => ended || theirs.disconnected.is_some(),
             QpError::Lost(_) => self.cut || theirs.fate.reset || self.peer.taken.is_some(),
-            QpError::HalfSent | QpError::Unmapped { .. } => took,
+            QpError::HalfSent | QpError::Unmapped { .. } => revoked,
             QpError::Moved => connection.fate.moved || connection.fate.reset,
             QpError::TimedOut(_) | QpError::Unreachable => connection.fate.aborted,
-            QpError::Local(_) => took || matches!(own, Some(Defect::LocalTag | Defect::Refused)),
+            QpError::Local(_) => revoked || matches!(own, Some(Defect::LocalTag | Defect::Refused)),
             QpError::Register { .. } => own == Some(Defect::Refused),
-            QpError::Remote(_) => took || connection.fate.revoked || remote,
+            QpError::Remote(_) => revoked || connection.fate.revoked || remote,
             QpError::Protocol(_) => remote,
             QpError::NoImmediate => own == Some(Defect::ForeignPeer),
             QpError::Overrun(_) => self.program.rules.overflows(self.program.number),
@@ -82,8 +89,8 @@ impl Verdict<'_> {
     /// Checks that at most one request is blamed, and that it is the one the model predicts.
     fn expect_blame(&self, error: &QpError) {
         let connection = self.connection();
-        let blamed = connection.blamed();
-        match self.blame(error) {
+        let blamed = connection.failed_requests();
+        match self.predict_blame(error) {
             Blame::Nobody => assert_eq!(blamed, [], "{}: {error}", self.number),
             Blame::Oldest(status) => {
                 let oldest = connection.first_failed().map(|index| (index, status));
@@ -92,16 +99,18 @@ impl Verdict<'_> {
             Blame::One(index, status) => {
                 let gone = matches!(connection.outcomes[index], None | Some(Status::Success));
                 let verb = connection.requests[index].verb;
-                // An end that waits for a receive may acknowledge a message before it detects what is wrong with it.
-                let told = gone && !verb.asks() && (!connection.acknowledged || verb.uses_receive());
-                let expected = if told { vec![] } else { vec![(index, status)] };
+                // A peer may acknowledge a message that waits for a receive before it detects the defect.
+                let acknowledged_early =
+                    gone && !verb.has_response() && (!connection.acknowledged || verb.uses_receive());
+                let expected = if acknowledged_early { vec![] } else { vec![(index, status)] };
                 assert_eq!(blamed, expected, "{}: {error}, {:?}", self.number, connection.outcomes);
                 if let (QpError::Terminated(_), Some(first)) =
                     (error, connection.first_failed().filter(|it| *it < index))
                 {
-                    // The peer works in order: it has performed all earlier requests, but may not have answered them.
+                    // The peer works in order: it has performed all earlier requests, but may not have sent their
+                    // responses.
                     assert!(
-                        connection.requests[first].verb.asks(),
+                        connection.requests[first].verb.has_response(),
                         "{first} was done, but {index} is to blame"
                     );
                 }
@@ -115,16 +124,17 @@ impl Verdict<'_> {
         }
     }
 
-    fn blame(&self, error: &QpError) -> Blame {
+    /// Predicts which request fails because of this error.
+    fn predict_blame(&self, error: &QpError) -> Blame {
         let (connection, theirs) = (self.connection(), self.theirs());
         let waits = self.program.completes == Completes::WhenAcknowledged;
         let defect = Self::first_defect(connection);
         match error {
             QpError::Local(denied) => match defect {
                 Some((index, defect)) => Blame::One(index, defect.status()),
-                None => self.owner_of(denied.tag),
+                None => self.blame_local_user(denied.tag),
             },
-            QpError::Unmapped { place, remote: false, .. } => self.owner_of(place.tag),
+            QpError::Unmapped { place, remote: false, .. } => self.blame_local_user(place.tag),
             QpError::Register { .. } | QpError::NoImmediate => {
                 let (index, defect) = defect.expect("a planned defect");
                 Blame::One(index, defect.status())
@@ -136,9 +146,9 @@ impl Verdict<'_> {
                 }
                 Some(QpError::Remote(denied)) => match defect {
                     Some((index, defect)) if defect.is_remote() => Blame::One(index, defect.status()),
-                    _ => self.user_of(denied.tag),
+                    _ => self.blame_remote_user(denied.tag),
                 },
-                Some(QpError::Unmapped { place, remote: true, .. }) => self.user_of(place.tag),
+                Some(QpError::Unmapped { place, remote: true, .. }) => self.blame_remote_user(place.tag),
                 _ => Blame::Oldest(Status::RemoteOperation),
             },
             QpError::Lost(_) | QpError::CutShort | QpError::TimedOut(_) | QpError::Unreachable if waits => {
@@ -148,23 +158,23 @@ impl Verdict<'_> {
         }
     }
 
-    /// Returns the request whose buffer was revoked. It may have been that of a receive instead.
-    fn owner_of(&self, tag: Tag) -> Blame {
+    /// Blames the request whose local buffer has this tag. If no request has, it was the buffer of a receive.
+    fn blame_local_user(&self, tag: Tag) -> Blame {
         let is = |request: &Request| request.here.tag == tag && request.here.span.len > 0;
         let index = self.connection().requests.iter().position(is);
         index.map_or(Blame::Nobody, |index| Blame::One(index, Status::LocalProtection))
     }
 
-    /// Returns the request that used this remote memory.
-    fn user_of(&self, tag: Tag) -> Blame {
+    /// Blames the request that accessed remote memory with this tag. If no request has it, the tag is that of a word.
+    fn blame_remote_user(&self, tag: Tag) -> Blame {
         let index = self.connection().requests.iter().position(|request| request.named == Some(tag));
         index.map_or(Blame::Word, |index| Blame::One(index, Status::RemoteAccess))
     }
 
-    /// Checks that everything that was posted has completed.
-    fn expect_given_back(&self) {
+    /// Checks that all posted requests and receives have completed.
+    fn expect_all_completed(&self) {
         if self.program.rules.overflows(self.program.number) {
-            return; // completions that did not fit are lost, which was reported
+            return; // completions that did not fit are lost, which an event has reported
         }
         let connection = self.connection();
         let open = (connection.completed..connection.posted)
@@ -199,7 +209,8 @@ impl Verdict<'_> {
         assert_eq!(connection.events, expected, "{}: {error}", self.number);
     }
 
-    /// Checks the memory: complete for requests that were done, otherwise a prefix or nothing.
+    /// Checks the memory: a request that succeeded has transferred all of its data, any other request a prefix or
+    /// nothing.
     fn expect_memory(&self) {
         let connection = self.connection();
         for (index, request) in connection.requests.iter().enumerate() {
@@ -212,7 +223,7 @@ impl Verdict<'_> {
                 _ => {}
             }
         }
-        if !self.peer.took(connection.word.span) {
+        if !self.peer.is_revoked(connection.word.span) {
             let (done, may) = connection.atomics();
             let word = self.peer.word(connection.word.span.addr + 8);
             assert!(
@@ -236,7 +247,7 @@ impl Verdict<'_> {
         assert_eq!(theirs.received, messages, "{}: not all messages were received", self.number);
         for request in &connection.requests[..count] {
             match request.effect {
-                Effect::Write { to } if !self.peer.took(to) => {
+                Effect::Write { to } if !self.peer.is_revoked(to) => {
                     self.peer.arena.check_pattern(to, request.pattern);
                 }
                 Effect::Read | Effect::Atomic { .. } => self.program.check_answer(request),
@@ -264,21 +275,24 @@ impl Verdict<'_> {
 
 /// The request that is to blame for the end of a stream.
 enum Blame {
+    /// No request: all are flushed.
     Nobody,
-    /// The first request that did not succeed.
+    /// The first request that did not succeed, which has this status.
     Oldest(Status),
+    /// The request with this index, which has this status.
     One(usize, Status),
-    /// Some operation on a word that many requests use.
+    /// One of the atomic operations on a word that many requests use.
     Word,
 }
 
 impl Program {
-    /// Checks that every operation on the counter was done exactly once: no two returned the same value, and none is missing.
+    /// Checks that every increment of the peer's counter was done exactly once: no two returned the same value, and the
+    /// counter is at most `posted`.
     pub(super) fn expect_counted(&self, peer: &Self, posted: usize) {
         let mut found = self.counted.clone();
         found.sort_unstable();
         let distinct = found.windows(2).all(|two| two[0] < two[1]);
-        if peer.took(peer.counter()) {
+        if peer.is_revoked(peer.counter()) {
             return;
         }
         let count = peer.word(peer.counter().addr + 8);
@@ -286,7 +300,7 @@ impl Program {
         assert!((found.len()..=posted).contains(&usize::try_from(count).expect("a small number")), "{count}");
     }
 
-    /// Checks that the adapter still has the receives of shared queues, except those that a reset discarded.
+    /// Checks that the adapter still has the receives of shared queues, except up to `lost` ones that resets discarded.
     pub(super) fn expect_supplies(&self, lost: usize) {
         for supply in self.supplies.iter().filter(|supply| supply.shared.is_some()) {
             let missing = supply.outstanding() - supply.ready();
