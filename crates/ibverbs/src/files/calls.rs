@@ -1,12 +1,13 @@
-//! Functions of the C library that take a path, and those that read directories. `compat.S` gives them their
-//! names. Each calls the real function, with the path that [`map`](super::map) gives.
+//! Interposed functions of the C library: those that take a path, and those that read directories. `compat.S` gives
+//! them the names of the real functions. Each performs the [`Action`] for its path.
 //!
-//! They run in every program that is started with the drop-in, whether or not it uses RDMA. Other paths cost
-//! a comparison, and the address of the real function is looked up once.
+//! They run in every program that is started with the drop-in, whether or not it uses RDMA. A path that is not virtual
+//! costs a comparison, and the address of each real function is looked up once.
 #![expect(unsafe_code, reason = "functions of the C library")]
 
-use super::answer::{
-    Answer, Intent, answer, failed, file_with, followed, stream_with, stream_writes, writes,
+use super::action::{
+    Action, Intent, action_for, fail, follow_link, is_for_writing, is_mode_for_writing, open_content,
+    open_content_stream,
 };
 use super::directory::{self, Compare, Filter};
 use super::map::{Target, target};
@@ -18,7 +19,7 @@ use crate::support::report;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::AtomicPtr;
 
-/// The real function of a name, as `type`.
+/// Finds the real function of a name, and converts it to the function type `type`.
 macro_rules! real {
     ($name:expr, $type:ty) => {{
         static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -26,151 +27,159 @@ macro_rules! real {
     }};
 }
 
-/// Defines functions that query a path or change to it. The path is between the arguments before and after
-/// the semicolon. In brackets is the directory that a relative path starts from.
-macro_rules! asking {
+/// Defines functions that query a path or change to it: `our_name = "real name" [directory] (arguments; arguments) ->
+/// result`. The directory is the one that a relative path starts from. The path argument replaces the semicolon.
+macro_rules! query_functions {
     ($($ours:ident = $name:literal [$at:expr] ($($before:ident: $before_type:ty),*; $($after:ident: $after_type:ty),*) -> $result:ty;)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $ours($($before: $before_type,)* path: *const c_char $(, $after: $after_type)*) -> $result {
             type Function = unsafe extern "C" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;
-            // SAFETY: the real function of this name, with the arguments of this call.
+            // SAFETY: the real function has this type, and gets the arguments of this call. A path that replaces that of
+            // the program is a C string.
             unsafe {
                 let real = real!($name, Function);
-                match answer($at, path, Intent::Ask) {
-                    Answer::Same => real($($before,)* path $(, $after)*),
-                    Answer::Other(other) | Answer::Directory(other, _) => real($($before,)* other.as_ptr() $(, $after)*),
-                    Answer::File(_) => failed(Errno(libc::ENOENT)),
-                    Answer::Refused(errno) => failed(errno),
+                match action_for($at, path, Intent::Query) {
+                    Action::UseSame => real($($before,)* path $(, $after)*),
+                    Action::UsePath(other) | Action::UseDirectory { on_disk: other, .. } => {
+                        real($($before,)* other.as_ptr() $(, $after)*)
+                    }
+                    Action::OpenContent(_) => fail(Errno(libc::ENOENT)), // only for Intent::Open
+                    Action::Fail(errno) => fail(errno),
                 }
             }
         }
     )*};
 }
 
-/// Defines functions that open a path. After the result: whether the file is opened for writing, and how a
-/// file with content is opened.
-macro_rules! opening {
-    ($($ours:ident = $name:literal [$at:expr] ($($before:ident: $before_type:ty),*; $($after:ident: $after_type:ty),*) -> $result:ty, $writes:expr, $make:expr;)*) => {$(
+/// Defines functions that open a path, written like those of [`query_functions`]. Two expressions follow the result:
+/// whether the file is opened for writing, and the function that opens generated content.
+macro_rules! open_functions {
+    ($($ours:ident = $name:literal [$at:expr] ($($before:ident: $before_type:ty),*; $($after:ident: $after_type:ty),*) -> $result:ty, $for_writing:expr, $open_content:expr;)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $ours($($before: $before_type,)* path: *const c_char $(, $after: $after_type)*) -> $result {
             type Function = unsafe extern "C" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;
-            // SAFETY: the real function of this name, with the arguments of this call.
+            // SAFETY: the real function has this type, and gets the arguments of this call. A path that replaces that of
+            // the program is a C string.
             unsafe {
                 let real = real!($name, Function);
-                match answer($at, path, Intent::Open) {
-                    Answer::Same => real($($before,)* path $(, $after)*),
-                    Answer::Other(other) => real($($before,)* other.as_ptr() $(, $after)*),
-                    Answer::Directory(directory, _) => {
-                        paths::opened();
-                        real($($before,)* directory.as_ptr() $(, $after)*)
+                match action_for($at, path, Intent::Open) {
+                    Action::UseSame => real($($before,)* path $(, $after)*),
+                    Action::UsePath(other) => real($($before,)* other.as_ptr() $(, $after)*),
+                    Action::UseDirectory { on_disk, .. } => {
+                        paths::record_open_directory();
+                        real($($before,)* on_disk.as_ptr() $(, $after)*)
                     }
-                    Answer::File(_) if $writes => failed(Errno(libc::EACCES)),
-                    Answer::File(text) => $make(text),
-                    Answer::Refused(errno) => failed(errno),
+                    Action::OpenContent(_) if $for_writing => fail(Errno(libc::EACCES)),
+                    Action::OpenContent(text) => $open_content(text),
+                    Action::Fail(errno) => fail(errno),
                 }
             }
         }
     )*};
 }
 
-const HERE: c_int = libc::AT_FDCWD;
+const CWD: c_int = libc::AT_FDCWD;
 
-// The mode of open is optional. It is passed on in any case: the C library reads it only if the flags require
-// it, and it has the place of any third argument.
-opening! {
-    ironwarp_open = c"open" [HERE] (; flags: c_int, mode: c_long) -> c_int, writes(flags), file_with;
-    ironwarp_open64 = c"open64" [HERE] (; flags: c_int, mode: c_long) -> c_int, writes(flags), file_with;
-    ironwarp_openat = c"openat" [at] (at: c_int; flags: c_int, mode: c_long) -> c_int, writes(flags), file_with;
-    ironwarp_openat64 = c"openat64" [at] (at: c_int; flags: c_int, mode: c_long) -> c_int, writes(flags), file_with;
-    ironwarp_open_2 = c"__open_2" [HERE] (; flags: c_int) -> c_int, writes(flags), file_with;
-    ironwarp_open64_2 = c"__open64_2" [HERE] (; flags: c_int) -> c_int, writes(flags), file_with;
-    ironwarp_openat_2 = c"__openat_2" [at] (at: c_int; flags: c_int) -> c_int, writes(flags), file_with;
-    ironwarp_openat64_2 = c"__openat64_2" [at] (at: c_int; flags: c_int) -> c_int, writes(flags), file_with;
-    ironwarp_fopen = c"fopen" [HERE] (; mode: *const c_char) -> *mut libc::FILE, stream_writes(mode), stream_with;
-    ironwarp_fopen64 = c"fopen64" [HERE] (; mode: *const c_char) -> *mut libc::FILE, stream_writes(mode), stream_with;
+// The mode of open is optional in C (`...`). It is always passed on, because it is passed like any third argument, and the
+// C library reads it only if the flags require it.
+open_functions! {
+    ironwarp_open = c"open" [CWD] (; flags: c_int, mode: c_long) -> c_int, is_for_writing(flags), open_content;
+    ironwarp_open64 = c"open64" [CWD] (; flags: c_int, mode: c_long) -> c_int, is_for_writing(flags), open_content;
+    ironwarp_openat = c"openat" [at] (at: c_int; flags: c_int, mode: c_long) -> c_int, is_for_writing(flags), open_content;
+    ironwarp_openat64 = c"openat64" [at] (at: c_int; flags: c_int, mode: c_long) -> c_int, is_for_writing(flags), open_content;
+    ironwarp_open_2 = c"__open_2" [CWD] (; flags: c_int) -> c_int, is_for_writing(flags), open_content;
+    ironwarp_open64_2 = c"__open64_2" [CWD] (; flags: c_int) -> c_int, is_for_writing(flags), open_content;
+    ironwarp_openat_2 = c"__openat_2" [at] (at: c_int; flags: c_int) -> c_int, is_for_writing(flags), open_content;
+    ironwarp_openat64_2 = c"__openat64_2" [at] (at: c_int; flags: c_int) -> c_int, is_for_writing(flags), open_content;
+    ironwarp_fopen = c"fopen" [CWD] (; mode: *const c_char) -> *mut libc::FILE, is_mode_for_writing(mode), open_content_stream;
+    ironwarp_fopen64 = c"fopen64" [CWD] (; mode: *const c_char) -> *mut libc::FILE, is_mode_for_writing(mode), open_content_stream;
 }
 
-asking! {
-    ironwarp_stat = c"stat" [HERE] (; to: *mut c_void) -> c_int;
-    ironwarp_stat64 = c"stat64" [HERE] (; to: *mut c_void) -> c_int;
-    ironwarp_lstat = c"lstat" [HERE] (; to: *mut c_void) -> c_int;
-    ironwarp_lstat64 = c"lstat64" [HERE] (; to: *mut c_void) -> c_int;
+query_functions! {
+    ironwarp_stat = c"stat" [CWD] (; to: *mut c_void) -> c_int;
+    ironwarp_stat64 = c"stat64" [CWD] (; to: *mut c_void) -> c_int;
+    ironwarp_lstat = c"lstat" [CWD] (; to: *mut c_void) -> c_int;
+    ironwarp_lstat64 = c"lstat64" [CWD] (; to: *mut c_void) -> c_int;
     ironwarp_fstatat = c"fstatat" [at] (at: c_int; to: *mut c_void, flags: c_int) -> c_int;
     ironwarp_fstatat64 = c"fstatat64" [at] (at: c_int; to: *mut c_void, flags: c_int) -> c_int;
     ironwarp_statx = c"statx" [at] (at: c_int; flags: c_int, mask: c_uint, to: *mut c_void) -> c_int;
-    ironwarp_xstat = c"__xstat" [HERE] (version: c_int; to: *mut c_void) -> c_int;
-    ironwarp_xstat64 = c"__xstat64" [HERE] (version: c_int; to: *mut c_void) -> c_int;
-    ironwarp_lxstat = c"__lxstat" [HERE] (version: c_int; to: *mut c_void) -> c_int;
-    ironwarp_lxstat64 = c"__lxstat64" [HERE] (version: c_int; to: *mut c_void) -> c_int;
-    ironwarp_access = c"access" [HERE] (; mode: c_int) -> c_int;
+    ironwarp_xstat = c"__xstat" [CWD] (version: c_int; to: *mut c_void) -> c_int;
+    ironwarp_xstat64 = c"__xstat64" [CWD] (version: c_int; to: *mut c_void) -> c_int;
+    ironwarp_lxstat = c"__lxstat" [CWD] (version: c_int; to: *mut c_void) -> c_int;
+    ironwarp_lxstat64 = c"__lxstat64" [CWD] (version: c_int; to: *mut c_void) -> c_int;
+    ironwarp_access = c"access" [CWD] (; mode: c_int) -> c_int;
     ironwarp_faccessat = c"faccessat" [at] (at: c_int; mode: c_int, flags: c_int) -> c_int;
-    ironwarp_getxattr = c"getxattr" [HERE] (; name: *const c_char, to: *mut c_void, room: usize) -> isize;
-    ironwarp_lgetxattr = c"lgetxattr" [HERE] (; name: *const c_char, to: *mut c_void, room: usize) -> isize;
-    ironwarp_readlink = c"readlink" [HERE] (; to: *mut c_char, room: usize) -> isize;
+    ironwarp_getxattr = c"getxattr" [CWD] (; name: *const c_char, to: *mut c_void, room: usize) -> isize;
+    ironwarp_lgetxattr = c"lgetxattr" [CWD] (; name: *const c_char, to: *mut c_void, room: usize) -> isize;
+    ironwarp_readlink = c"readlink" [CWD] (; to: *mut c_char, room: usize) -> isize;
     ironwarp_readlinkat = c"readlinkat" [at] (at: c_int; to: *mut c_char, room: usize) -> isize;
-    ironwarp_chdir_to = c"chdir" [HERE] (;) -> c_int;
+    ironwarp_chdir_to = c"chdir" [CWD] (;) -> c_int;
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_chdir(path: *const c_char) -> c_int {
-    // SAFETY: with the arguments of this call.
-    let went = unsafe { ironwarp_chdir_to(path) };
-    paths::moved();
-    went
+    // SAFETY: the argument of this call, whose contract is the same.
+    let result = unsafe { ironwarp_chdir_to(path) };
+    paths::forget_current_directory();
+    result
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_fchdir(fd: c_int) -> c_int {
     type Function = unsafe extern "C" fn(c_int) -> c_int;
-    // SAFETY: the real function of this name, with the arguments of this call.
-    let went = unsafe { real!(c"fchdir", Function)(fd) };
-    paths::moved();
-    went
+    // SAFETY: the real function has this type, and gets the arguments of this call.
+    let result = unsafe { real!(c"fchdir", Function)(fd) };
+    paths::forget_current_directory();
+    result
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_getcwd(to: *mut c_char, room: usize) -> *mut c_char {
     type Function = unsafe extern "C" fn(*mut c_char, usize) -> *mut c_char;
-    // SAFETY: the real function of this name, with the arguments of this call.
-    unsafe { cwd_as_called(real!(c"getcwd", Function)(to, room), to, room) }
+    // SAFETY: the real function has this type, and gets the arguments of this call.
+    unsafe { to_virtual_cwd(real!(c"getcwd", Function)(to, room), to, room) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_getcwd_chk(to: *mut c_char, room: usize, size: usize) -> *mut c_char {
     type Function = unsafe extern "C" fn(*mut c_char, usize, usize) -> *mut c_char;
-    // SAFETY: the real function of this name, with the arguments of this call.
-    unsafe { cwd_as_called(real!(c"__getcwd_chk", Function)(to, room, size), to, room) }
+    // SAFETY: the real function has this type, and gets the arguments of this call.
+    unsafe { to_virtual_cwd(real!(c"__getcwd_chk", Function)(to, room, size), to, room) }
 }
 
+/// Replaces the result of getcwd, if it is a directory beside the library, by the virtual path of that directory. Fails
+/// with ERANGE if the virtual path does not fit.
+///
 /// # Safety
-/// `found` is what getcwd returned for the other two.
-unsafe fn cwd_as_called(found: *mut c_char, to: *mut c_char, room: usize) -> *mut c_char {
+/// `found` is the result of getcwd for the arguments `to` and `room`.
+unsafe fn to_virtual_cwd(found: *mut c_char, to: *mut c_char, room: usize) -> *mut c_char {
     if found.is_null() {
         return found;
     }
-    // SAFETY: a path that getcwd returned.
+    // SAFETY: not NULL, so getcwd succeeded and returned a C string.
     let Some(virtual_path) = paths::virtual_path(unsafe { CStr::from_ptr(found) }.to_bytes()) else {
         return found;
     };
-    // SAFETY: the arguments of getcwd. Without a buffer or a size, the C library allocated `found`.
+    // SAFETY: if both arguments were zero, getcwd allocated `found` with the length of the path. Otherwise `found` has
+    // `room` bytes: it is the caller's buffer, or was allocated with that size.
     unsafe {
         if to.is_null() && room == 0 {
             libc::free(found.cast());
-            return copied(&virtual_path, std::ptr::null_mut());
+            return copy_string(&virtual_path, std::ptr::null_mut());
         }
         if virtual_path.len() >= room {
-            return failed(Errno(libc::ERANGE));
+            return fail(Errno(libc::ERANGE));
         }
-        copied(&virtual_path, found)
+        copy_string(&virtual_path, found)
     }
 }
 
-/// Copies a string with its NUL into the caller's buffer, or into memory that the caller frees.
+/// Copies a string, with a NUL at its end, to `to`. If that is NULL, allocates memory, which the caller frees.
 ///
 /// # Safety
-/// `to` is NULL or has room for it.
-unsafe fn copied(text: &str, to: *mut c_char) -> *mut c_char {
-    // SAFETY: new memory of this length or NULL, or guaranteed by the caller.
+/// `to` is NULL or has room for the string and the NUL.
+unsafe fn copy_string(text: &str, to: *mut c_char) -> *mut c_char {
+    // SAFETY: `to` has room by the caller's contract, or is new memory of the same length.
     unsafe {
         let to = if to.is_null() { libc::malloc(text.len() + 1).cast() } else { to };
         if !to.is_null() {
@@ -184,7 +193,7 @@ unsafe fn copied(text: &str, to: *mut c_char) -> *mut c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_realpath(path: *const c_char, to: *mut c_char) -> *mut c_char {
     type Function = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
-    // SAFETY: the real function of this name, with the arguments of this call.
+    // SAFETY: the real function has this type, and gets the arguments of this call.
     unsafe { real_path(path, to, |path| real!(c"realpath", Function)(path, to)) }
 }
 
@@ -195,11 +204,12 @@ pub unsafe extern "C" fn ironwarp_realpath_chk(
     size: usize,
 ) -> *mut c_char {
     type Function = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> *mut c_char;
-    // SAFETY: the real function of this name, with the arguments of this call.
+    // SAFETY: the real function has this type, and gets the arguments of this call.
     unsafe { real_path(path, to, |path| real!(c"__realpath_chk", Function)(path, to, size)) }
 }
 
-/// A virtual path is its own real path, unless it is a link.
+/// Implements realpath(3). A virtual path is its own real path, after following a link. `real` is called for all other
+/// paths.
 ///
 /// # Safety
 /// As for realpath.
@@ -208,38 +218,38 @@ unsafe fn real_path(
     to: *mut c_char,
     real: impl FnOnce(*const c_char) -> *mut c_char,
 ) -> *mut c_char {
-    // SAFETY: NULL or a C string.
-    let ours = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
-    let Some(ours) = ours.and_then(|path| resolve(HERE, path.to_bytes())) else { return real(path) };
-    let elsewhere = match target(&ours) {
-        // SAFETY: the caller's buffer has room for the longest path.
-        Target::Directory | Target::File => return unsafe { copied(&followed(ours), to) },
-        Target::Itself => ours,
+    // SAFETY: not NULL, and a C string by the contract of realpath.
+    let given = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
+    let Some(resolved) = given.and_then(|path| resolve(CWD, path.to_bytes())) else { return real(path) };
+    let other = match target(&resolved) {
+        // SAFETY: by the contract of realpath, `to` is NULL or has PATH_MAX bytes. Virtual paths are shorter.
+        Target::Directory | Target::File => return unsafe { copy_string(&follow_link(resolved), to) },
+        Target::Itself => resolved,
         Target::Path(path) => path,
-        Target::Management | Target::Nothing => return failed(Errno(libc::ENOENT)),
+        Target::Management | Target::Nothing => return fail(Errno(libc::ENOENT)),
     };
-    CString::new(elsewhere).map_or_else(|_| failed(Errno(libc::ENOENT)), |path| real(path.as_ptr()))
+    CString::new(other).map_or_else(|_| fail(Errno(libc::ENOENT)), |path| real(path.as_ptr()))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_opendir(path: *const c_char) -> *mut libc::DIR {
     type Function = unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
-    // SAFETY: the real function of this name, with the arguments of this call.
+    // SAFETY: the real function has this type, and gets the arguments of this call.
     unsafe {
         let real = real!(c"opendir", Function);
-        match answer(HERE, path, Intent::Ask) {
-            Answer::Same => real(path),
-            Answer::Other(other) => real(other.as_ptr()),
-            Answer::Directory(other, virtual_path) => {
-                let stream = real(other.as_ptr());
+        match action_for(CWD, path, Intent::Query) {
+            Action::UseSame => real(path),
+            Action::UsePath(other) => real(other.as_ptr()),
+            Action::UseDirectory { on_disk, virtual_path } => {
+                let stream = real(on_disk.as_ptr());
                 if !stream.is_null() {
-                    paths::opened();
-                    directory::opened(stream, &virtual_path);
+                    paths::record_open_directory();
+                    directory::add_stream(stream, &virtual_path);
                 }
                 stream
             }
-            Answer::File(_) => failed(Errno(libc::ENOTDIR)),
-            Answer::Refused(errno) => failed(errno),
+            Action::OpenContent(_) => fail(Errno(libc::ENOTDIR)),
+            Action::Fail(errno) => fail(errno),
         }
     }
 }
@@ -247,49 +257,50 @@ pub unsafe extern "C" fn ironwarp_opendir(path: *const c_char) -> *mut libc::DIR
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_fdopendir(fd: c_int) -> *mut libc::DIR {
     type Function = unsafe extern "C" fn(c_int) -> *mut libc::DIR;
-    // SAFETY: the real function of this name, with the arguments of this call.
+    // SAFETY: the real function has this type, and gets the arguments of this call.
     let stream = unsafe { real!(c"fdopendir", Function)(fd) };
     if !stream.is_null()
-        && let Some(virtual_path) = paths::open_directory(fd)
+        && let Some(virtual_path) = paths::virtual_path_of(fd)
     {
-        directory::opened(stream, &virtual_path);
+        directory::add_stream(stream, &virtual_path);
     }
     stream
 }
 
-// On 64-bit systems both kinds of entries are the same.
+// On 64-bit systems `dirent` and `dirent64` are the same.
 type ReadDirectory = unsafe extern "C" fn(*mut libc::DIR) -> *mut libc::dirent64;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_readdir(stream: *mut libc::DIR) -> *mut libc::dirent64 {
-    // SAFETY: the real function of this name, with the arguments of this call.
-    directory::next(stream).unwrap_or_else(|| unsafe { real!(c"readdir", ReadDirectory)(stream) })
+    // SAFETY: the real function has this type, and gets the arguments of this call.
+    directory::next_entry(stream).unwrap_or_else(|| unsafe { real!(c"readdir", ReadDirectory)(stream) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_readdir64(stream: *mut libc::DIR) -> *mut libc::dirent64 {
-    // SAFETY: the real function of this name, with the arguments of this call.
-    directory::next(stream).unwrap_or_else(|| unsafe { real!(c"readdir64", ReadDirectory)(stream) })
+    // SAFETY: the real function has this type, and gets the arguments of this call.
+    directory::next_entry(stream).unwrap_or_else(|| unsafe { real!(c"readdir64", ReadDirectory)(stream) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_rewinddir(stream: *mut libc::DIR) {
     type Function = unsafe extern "C" fn(*mut libc::DIR);
-    directory::rewound(stream);
-    // SAFETY: the real function of this name, with the arguments of this call.
+    directory::rewind(stream);
+    // SAFETY: the real function has this type, and gets the arguments of this call.
     unsafe { real!(c"rewinddir", Function)(stream) };
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_closedir(stream: *mut libc::DIR) -> c_int {
     type Function = unsafe extern "C" fn(*mut libc::DIR) -> c_int;
-    directory::closed(stream);
-    // SAFETY: the real function of this name, with the arguments of this call.
+    directory::remove_stream(stream);
+    // SAFETY: the real function has this type, and gets the arguments of this call.
     unsafe { real!(c"closedir", Function)(stream) }
 }
 
-/// Defines scandir(3), which reads the directory inside the C library.
-macro_rules! scanning {
+/// Defines scandir(3). It needs a version of its own, because the real one does not read directories with the interposed
+/// functions.
+macro_rules! scan_functions {
     ($($ours:ident = $name:literal;)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $ours(
@@ -299,33 +310,35 @@ macro_rules! scanning {
             compare: Option<Compare>,
         ) -> c_int {
             type Function = unsafe extern "C" fn(*const c_char, *mut *mut *mut libc::dirent64, Option<Filter>, Option<Compare>) -> c_int;
-            // SAFETY: the real function of this name, with the arguments of this call.
+            // SAFETY: the real function has this type, and gets the arguments of this call. A path that replaces that of
+            // the program is a C string.
             unsafe {
                 let real = real!($name, Function);
-                match answer(HERE, path, Intent::Ask) {
-                    Answer::Same => real(path, list, filter, compare),
-                    Answer::Other(other) => real(other.as_ptr(), list, filter, compare),
-                    Answer::Directory(_, virtual_path) => directory::scan(&virtual_path, list, filter, compare),
-                    Answer::File(_) => failed(Errno(libc::ENOTDIR)),
-                    Answer::Refused(errno) => failed(errno),
+                match action_for(CWD, path, Intent::Query) {
+                    Action::UseSame => real(path, list, filter, compare),
+                    Action::UsePath(other) => real(other.as_ptr(), list, filter, compare),
+                    Action::UseDirectory { virtual_path, .. } => directory::scan(&virtual_path, list, filter, compare),
+                    Action::OpenContent(_) => fail(Errno(libc::ENOTDIR)),
+                    Action::Fail(errno) => fail(errno),
                 }
             }
         }
     )*};
 }
 
-scanning! {
+scan_functions! {
     ironwarp_scandir = c"scandir";
     ironwarp_scandir64 = c"scandir64";
 }
 
-/// Tells programs that ask the kernel for its RDMA devices (`rdma link`) why they do not find this one.
+/// Replaces socket(2). Logs why programs that query the kernel for RDMA devices, such as `rdma link`, do not find this
+/// one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     type Function = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
     if domain == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA {
         report::log_no_netlink(device::is_used());
     }
-    // SAFETY: the real function of this name, with the arguments of this call.
+    // SAFETY: the real function has this type, and gets the arguments of this call.
     unsafe { real!(c"socket", Function)(domain, kind, protocol) }
 }

@@ -1,38 +1,40 @@
-//! What takes the place of a path below the prefixes.
+//! Maps a virtual path to its target: another path, a directory beside the library, or generated content.
 
 use super::tree::{self, DEVICE_DIR, Node};
 use crate::objects::device::DEVICE_FILE;
 
+/// The folder of device files.
 const DEVICES: &str = "/dev/infiniband";
-/// Also a prefix of `/sys/class/infiniband_verbs`.
+/// The folder of the device class. Also a prefix of `/sys/class/infiniband_verbs`.
 const CLASS: &str = "/sys/class/infiniband";
-/// Files of InfiniBand's management datagrams, which the device does not have.
+/// Prefixes of the files for InfiniBand's management datagrams, which the device does not have.
 const MANAGEMENT: [&str; 3] = ["/dev/infiniband/umad", "/dev/infiniband/issm", "/sys/class/infiniband_mad"];
 /// The network interfaces of the host.
 const INTERFACES: &str = "/sys/class/net";
 
-/// What takes the place of a path.
+/// The target of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// The path itself, which is not virtual.
     Itself,
-    /// Another path.
+    /// Another path, of a file that exists.
     Path(String),
-    /// A directory, or a link to one.
+    /// A virtual directory, or a link to one.
     Directory,
-    /// A file whose content is generated when it is read.
+    /// A virtual file, whose content is generated when it is opened.
     File,
-    /// A file that would exist if the device had management datagrams.
+    /// Nothing: the file would exist if the device had management datagrams.
     Management,
+    /// Nothing: the file does not exist.
     Nothing,
 }
 
-/// Whether a path may be virtual. Called for every path that the program opens.
-pub(super) fn is_ours(path: &[u8]) -> bool {
+/// Whether a path may be virtual, by its prefix. This is fast, because it is called for every path that the program uses.
+pub(super) fn may_be_virtual(path: &[u8]) -> bool {
     [CLASS, DEVICES, DEVICE_DIR].iter().any(|prefix| path.starts_with(prefix.as_bytes()))
 }
 
-/// What takes the place of a path that [`is_ours`]. The path has no `.`, `..` or doubled slashes.
+/// Returns the target of a path that [`may_be_virtual`]. The path must not contain `.`, `..` or doubled slashes.
 pub(super) fn target(path: &str) -> Target {
     let below =
         |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -42,11 +44,11 @@ pub(super) fn target(path: &str) -> Target {
     if ![DEVICES, CLASS, "/sys/class/infiniband_verbs", DEVICE_DIR].into_iter().any(below) {
         return Target::Itself;
     }
-    // A character device that everyone may open, and that does nothing.
+    // /dev/null stands for the device file: a character device that everyone may open.
     if path.strip_prefix(DEVICES).and_then(|rest| rest.strip_prefix('/')) == Some(DEVICE_FILE) {
         return Target::Path("/dev/null".into());
     }
-    // The device has all network interfaces of the host.
+    // All network interfaces of the host belong to the device.
     if let Some(rest) = path.strip_prefix(DEVICE_DIR).and_then(|file| file.strip_prefix("/net"))
         && (rest.is_empty() || rest.starts_with('/'))
     {
@@ -68,7 +70,7 @@ mod tests {
         for path in
             ["/etc/passwd", "/sys/class/net", "/dev/infinibandwagon", "/sys/class/infinibands/x", "", "dev"]
         {
-            assert!(!is_ours(path.as_bytes()) || target(path) == Target::Itself, "{path}");
+            assert!(!may_be_virtual(path.as_bytes()) || target(path) == Target::Itself, "{path}");
         }
     }
 

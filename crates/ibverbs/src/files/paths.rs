@@ -1,10 +1,9 @@
-//! Resolves the path that a program gives. A relative path starts from the current directory or from one that
-//! is open, and either may be virtual. Virtual directories are real ones beside the library, so that they can
-//! be entered, opened and inherited by children. This module converts their paths to those that programs
-//! know.
+//! Makes the paths of programs absolute. A relative path starts from the current directory or from one that is open, and
+//! either may be virtual. The kernel knows a virtual directory by its path beside the library, where it exists so that
+//! programs can enter it, open it, and let children inherit it. This module converts such paths to virtual ones.
 #![expect(unsafe_code, reason = "asks the loader and the kernel for paths")]
 
-use super::map::is_ours;
+use super::map::may_be_virtual;
 use super::tree;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::fd::RawFd;
@@ -13,70 +12,77 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// What is known about the current directory. The kernel is asked again only after it changes.
+/// Whether the current directory is virtual: `UNKNOWN`, `NOT_VIRTUAL` or `VIRTUAL`. Saves a system call for each relative
+/// path.
 static CURRENT: AtomicU8 = AtomicU8::new(UNKNOWN);
+/// The kernel has to be asked, because the current directory may have changed.
 const UNKNOWN: u8 = 0;
-const OUTSIDE: u8 = 1;
-const INSIDE: u8 = 2;
+const NOT_VIRTUAL: u8 = 1;
+const VIRTUAL: u8 = 2;
 
-/// Whether a virtual directory was opened. Only then are descriptors looked at, which the program may have
-/// duplicated.
+/// Whether a virtual directory was ever opened. Until then, no descriptor can be that of a virtual directory.
 static OPENED: AtomicBool = AtomicBool::new(false);
 
 /// Maximum length of a path.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-/// Every virtual path contains one of these words. A relative path may lead there from a directory above.
+/// Words of which every virtual path contains one. A relative path without them cannot lead from an ordinary directory to
+/// a virtual one.
 const WORDS: [&str; 2] = ["infiniband", "ironwarp"];
 /// Name of the directory beside the library.
 const TREE: &str = "tree";
 
-/// Resolves a path that is virtual, or starts in a virtual directory. The result is absolute, without `.`,
-/// `..` and doubled slashes.
+/// Makes a path absolute and normal if it may be virtual, or starts in a virtual directory. Returns `None` for other
+/// paths. A relative path starts from the directory `at`, or from the current one if `at` is AT_FDCWD. A normal path has
+/// no `.`, `..` and doubled slashes.
 pub(super) fn resolve(at: c_int, path: &[u8]) -> Option<String> {
     match path.first()? {
-        b'/' => is_ours(path).then(|| absolute("/", path)).flatten(),
+        b'/' => may_be_virtual(path).then(|| normalize("/", path)).flatten(),
         _ => {
-            let here = at == libc::AT_FDCWD;
-            if let Some(directory) = if here { current() } else { open_directory(at) } {
-                return absolute(&directory, path);
+            let from_current = at == libc::AT_FDCWD;
+            let start = if from_current { current_virtual_directory() } else { virtual_path_of(at) };
+            if let Some(directory) = start {
+                return normalize(&directory, path);
             }
             WORDS.iter().any(|word| contains(path, word)).then_some(())?;
-            let directory = if here { working_directory(text) } else { descriptor_path(at, text) };
-            absolute(&directory?, path).filter(|path| is_ours(path.as_bytes()))
+            let start =
+                if from_current { map_current_directory(text) } else { map_descriptor_path(at, text) };
+            normalize(&start?, path).filter(|path| may_be_virtual(path.as_bytes()))
         }
     }
 }
 
-/// The current directory as programs know it, if it is virtual.
-fn current() -> Option<String> {
-    if CURRENT.load(Ordering::Relaxed) == OUTSIDE {
+/// The virtual path of the current directory. `None` if it is not virtual.
+fn current_virtual_directory() -> Option<String> {
+    if CURRENT.load(Ordering::Relaxed) == NOT_VIRTUAL {
         return None;
     }
-    let directory = working_directory(virtual_path);
-    CURRENT.store(if directory.is_some() { INSIDE } else { OUTSIDE }, Ordering::Relaxed);
+    let directory = map_current_directory(virtual_path);
+    CURRENT.store(if directory.is_some() { VIRTUAL } else { NOT_VIRTUAL }, Ordering::Relaxed);
     directory
 }
 
-/// The program has changed its directory.
-pub(super) fn moved() {
+/// Forgets whether the current directory is virtual, after the program has changed it.
+pub(super) fn forget_current_directory() {
     CURRENT.store(UNKNOWN, Ordering::Relaxed);
 }
 
-/// A virtual directory was opened.
-pub(super) fn opened() {
+/// Records that a virtual directory was opened. From then on [`virtual_path_of`] checks descriptors.
+pub(super) fn record_open_directory() {
     OPENED.store(true, Ordering::Relaxed);
 }
 
-/// The path of an open virtual directory.
-pub(super) fn open_directory(fd: RawFd) -> Option<String> {
-    OPENED.load(Ordering::Relaxed).then(|| descriptor_path(fd, virtual_path)).flatten()
+/// The virtual path of an open directory. `None` if it is not virtual. Asks the kernel each time, because the program may
+/// have duplicated or closed the descriptor.
+pub(super) fn virtual_path_of(fd: RawFd) -> Option<String> {
+    OPENED.load(Ordering::Relaxed).then(|| map_descriptor_path(fd, virtual_path)).flatten()
 }
 
-/// Converts a path beside the library to the one that programs know.
+/// Converts a path beside the library to a virtual one. `None` if the path is not beside the library.
 pub(super) fn virtual_path(path: &[u8]) -> Option<String> {
+    /// The directory beside the library, without links. `None` if it does not exist.
     static REAL: OnceLock<Option<PathBuf>> = OnceLock::new();
-    // Rules out most paths without allocating memory or accessing the file system.
+    // Excludes most paths without allocating memory or accessing the file system.
     contains(path, TREE).then_some(())?;
     let real = REAL.get_or_init(|| tree_directory()?.canonicalize().ok()).as_ref()?;
     let below = Path::new(OsStr::from_bytes(path)).strip_prefix(real).ok()?.to_str()?;
@@ -92,13 +98,13 @@ pub(super) fn tree_directory() -> Option<&'static PathBuf> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER
         .get_or_init(|| {
-            // SAFETY: plain data, which dladdr fills in.
+            // SAFETY: the structure has only pointers, for which zeros are valid.
             let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-            // SAFETY: an address of this library.
+            // SAFETY: dladdr accepts any address, and `info` is local. This function is part of the library.
             if unsafe { libc::dladdr(tree_directory as *const c_void, &raw mut info) } == 0 {
                 return None;
             }
-            // SAFETY: a string of the loader.
+            // SAFETY: dladdr succeeded, so the name is a C string, which lives as long as the library is loaded.
             let library = unsafe { CStr::from_ptr(info.dli_fname) };
             let library = PathBuf::from(OsStr::from_bytes(library.to_bytes()));
             Some(library.parent()?.join(TREE))
@@ -106,29 +112,32 @@ pub(super) fn tree_directory() -> Option<&'static PathBuf> {
         .as_ref()
 }
 
-/// Calls `of` with the path of the current directory.
-fn working_directory(of: impl FnOnce(&[u8]) -> Option<String>) -> Option<String> {
+/// Calls `map` with the path of the current directory. Makes a bare system call, because getcwd is interposed.
+fn map_current_directory(map: impl FnOnce(&[u8]) -> Option<String>) -> Option<String> {
     let mut path = [0_u8; PATH_MAX];
-    // SAFETY: the kernel writes at most that many bytes, and returns the length including the NUL.
+    // SAFETY: the kernel writes at most `path.len()` bytes to `path`. It returns the length including the NUL.
     let len = unsafe { libc::syscall(libc::SYS_getcwd, path.as_mut_ptr(), path.len()) };
-    of(path.get(..usize::try_from(len).ok()?.checked_sub(1)?)?)
+    map(path.get(..usize::try_from(len).ok()?.checked_sub(1)?)?)
 }
 
-/// Calls `of` with the path of an open descriptor.
-fn descriptor_path(fd: RawFd, of: impl FnOnce(&[u8]) -> Option<String>) -> Option<String> {
+/// Calls `map` with the path of an open descriptor.
+fn map_descriptor_path(fd: RawFd, map: impl FnOnce(&[u8]) -> Option<String>) -> Option<String> {
     let path = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new()).ok()?;
-    of(path.as_bytes())
+    map(path.as_bytes())
 }
 
+/// Copies a path. `None` if it is not UTF-8, as all virtual paths are.
 fn text(path: &[u8]) -> Option<String> {
     Some(std::str::from_utf8(path).ok()?.to_owned())
 }
 
-/// Makes a path absolute, without `.`, `..` and links, except for a link at its end.
-fn absolute(directory: &str, path: &[u8]) -> Option<String> {
+/// Appends a path to a directory, and removes `.`, `..`, doubled slashes and virtual links. A link at the end of the path
+/// stays. `None` if the path is not UTF-8.
+fn normalize(directory: &str, path: &[u8]) -> Option<String> {
     let path = std::str::from_utf8(path).ok()?;
     let mut whole = String::new();
     for part in directory.split('/').chain(path.split('/')) {
+        // Before the next part, so that the last part is not followed.
         if let Some(target) = tree::follow(&whole) {
             whole = target.to_owned();
         }
@@ -147,17 +156,17 @@ mod tests {
 
     #[test]
     fn paths_are_normalized() {
-        let absolute = |directory, path: &str| absolute(directory, path.as_bytes()).unwrap();
-        assert_eq!(absolute("/sys/class", "infiniband//a/./b/"), "/sys/class/infiniband/a/b");
-        assert_eq!(absolute("/sys/class/infiniband/a", "../b"), "/sys/class/infiniband/b");
-        assert_eq!(absolute("/", "../../x"), "/x");
-        assert_eq!(absolute("/a", "/"), "/a");
-        assert_eq!(absolute("/", ".."), "/");
+        let normalize = |directory, path: &str| normalize(directory, path.as_bytes()).unwrap();
+        assert_eq!(normalize("/sys/class", "infiniband//a/./b/"), "/sys/class/infiniband/a/b");
+        assert_eq!(normalize("/sys/class/infiniband/a", "../b"), "/sys/class/infiniband/b");
+        assert_eq!(normalize("/", "../../x"), "/x");
+        assert_eq!(normalize("/a", "/"), "/a");
+        assert_eq!(normalize("/", ".."), "/");
         let device = "/sys/class/infiniband/ironwarp0/device";
-        assert_eq!(absolute("/", device), device, "the link itself");
+        assert_eq!(normalize("/", device), device, "the link itself");
         for (below, is) in [("/", ""), ("/.", ""), ("/vendor", "/vendor"), ("/../ironwarp/net", "/net")] {
             assert_eq!(
-                absolute("/", &format!("{device}{below}")),
+                normalize("/", &format!("{device}{below}")),
                 format!("/sys/devices/platform/ironwarp{is}")
             );
         }

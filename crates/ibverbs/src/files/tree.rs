@@ -1,50 +1,52 @@
-//! The files and directories that `tree.txt` lists.
+//! The list of virtual files and directories, from `tree.txt`.
 
 use crate::support::persona::name;
 use ironwarp_engine::gid::MAX_GIDS;
 
-/// One line for each file and directory.
+/// One line for each file and directory: `path = content`, `path -> target` for a link, `path/` for a directory, or only
+/// the path of a file whose content depends on this host. A file named `#` stands for one file for each GID index.
 const TREE: &str = include_str!("../../tree.txt");
-/// Placeholder for the name of the device, in the list and in the directory beside the library.
+/// Placeholder for the name of the device, in the list and in the directory beside the library. The name depends on the
+/// persona.
 const DEVICE: &str = "DEVICE";
 /// Parent of the device's directory.
 const CLASS: &str = "/sys/class/infiniband/";
 
-/// The directory of the device itself, to which the links lead.
+/// The directory of the device, which all links lead to.
 pub(super) const DEVICE_DIR: &str = "/sys/devices/platform/ironwarp";
 
-/// What a path refers to.
+/// A virtual file, directory or link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     Directory,
-    /// A file with a constant line.
+    /// A file whose content is this constant line.
     Line(&'static str),
     /// A file whose content depends on this host.
     File,
-    /// A link, and its target.
+    /// A link with this target, relative to its directory.
     Link(&'static str),
 }
 
-/// What a path of a program refers to.
+/// Finds the node at a virtual path. `None` if there is none.
 pub(super) fn node(path: &str) -> Option<Node> {
     let listed = listed_path(path)?;
     rows().find(|(row, _)| *row == listed).map(|(_, node)| node).or_else(|| {
         let (directory, index) = listed.rsplit_once('/')?;
         let indexed = format!("{directory}/#");
-        let there = is_index(index) && rows().any(|(row, _)| row == indexed);
-        there.then_some(Node::File)
+        let is_listed = is_index(index) && rows().any(|(row, _)| row == indexed);
+        is_listed.then_some(Node::File)
     })
 }
 
-/// The entries of a directory.
+/// Returns the names and nodes in a virtual directory.
 pub(super) fn entries(directory: &str) -> Vec<(String, Node)> {
     let Some(directory) = listed_path(directory) else { return Vec::new() };
-    let inside = |row: &'static str| {
+    let name_in_directory = |row: &'static str| {
         row.strip_prefix(&directory)?.strip_prefix('/').filter(|rest| !rest.contains('/'))
     };
-    let named = |(row, node)| Some((inside(row)?, node));
+    let in_directory = |(row, node)| Some((name_in_directory(row)?, node));
     let mut entries = Vec::new();
-    for (entry, node) in rows().filter_map(named) {
+    for (entry, node) in rows().filter_map(in_directory) {
         match entry {
             "#" => entries.extend((0..MAX_GIDS).map(|index| (index.to_string(), node))),
             DEVICE => entries.push((name().to_owned(), node)),
@@ -54,15 +56,16 @@ pub(super) fn entries(directory: &str) -> Vec<(String, Node)> {
     entries
 }
 
-/// The target of a path that is a link. All links lead to the directory of the device.
+/// Returns the absolute target of a path that is a link: always the directory of the device. `None` if the path is not a
+/// link.
 pub(super) fn follow(path: &str) -> Option<&'static str> {
-    // All links have this name, which rules out most paths.
-    let link = path.ends_with("/device") && matches!(node(path), Some(Node::Link(_)));
-    link.then_some(DEVICE_DIR)
+    // All links have this name. The check excludes most paths without searching the list.
+    let is_link = path.ends_with("/device") && matches!(node(path), Some(Node::Link(_)));
+    is_link.then_some(DEVICE_DIR)
 }
 
-/// Converts a path of a program to that of the list and of the directory beside the library. `None` if it
-/// belongs to another device.
+/// Converts a virtual path to the one in the list and in the directory beside the library, which have a placeholder for
+/// the name of the device. `None` if the path names another device.
 pub(super) fn listed_path(path: &str) -> Option<String> {
     let Some(rest) = path.strip_prefix(CLASS) else { return Some(path.to_owned()) };
     let (device, rest) = rest.split_once('/').map_or((rest, None), |(device, rest)| (device, Some(rest)));
@@ -72,7 +75,7 @@ pub(super) fn listed_path(path: &str) -> Option<String> {
     })
 }
 
-/// Converts a path of the list to that of a program.
+/// Converts a path of the list to a virtual one. This is the inverse of [`listed_path`].
 pub(super) fn program_path(listed: &str) -> String {
     match listed.strip_prefix(CLASS).and_then(|rest| rest.strip_prefix(DEVICE)) {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{CLASS}{}{rest}", name()),
@@ -80,19 +83,21 @@ pub(super) fn program_path(listed: &str) -> String {
     }
 }
 
-/// Whether the text is an index of the table, as the kernel writes it.
+/// Whether the text is a decimal index of the GID table, without sign and leading zeros.
 fn is_index(text: &str) -> bool {
     text.parse::<usize>().is_ok_and(|index| index < MAX_GIDS && index.to_string() == text)
 }
 
+/// Parses the list: the path and node of each line.
 fn rows() -> impl Iterator<Item = (&'static str, Node)> {
-    let row = |line: &'static str| {
-        let line_in_it = line.split_once(" = ").map(|(path, text)| (path, Node::Line(text)));
+    let parse = |line: &'static str| {
+        let constant = line.split_once(" = ").map(|(path, text)| (path, Node::Line(text)));
         let link = || line.split_once(" -> ").map(|(path, to)| (path, Node::Link(to)));
         let directory = || line.strip_suffix('/').map(|path| (path, Node::Directory));
-        line_in_it.or_else(link).or_else(directory).unwrap_or((line, Node::File))
+        constant.or_else(link).or_else(directory).unwrap_or((line, Node::File))
     };
-    TREE.lines().filter(|line| line.starts_with('/')).map(row)
+    // Other lines are comments.
+    TREE.lines().filter(|line| line.starts_with('/')).map(parse)
 }
 
 #[cfg(test)]
