@@ -236,7 +236,7 @@ impl From<ReregisterError> for Errno {
     }
 }
 
-/// Adds no reason: posting is the data path, and a full queue, which is the common error there, is not worth a text.
+/// Adds no reason, because callers on the data path log the error themselves, at a level that depends on the error.
 impl From<PostError> for Errno {
     fn from(error: PostError) -> Self {
         match error {

@@ -26,7 +26,7 @@ pub(crate) struct QpAttributes {
     pub(crate) init: ibv_qp_init_attr,
     /// The XRC domain, which only an XRC receive queue pair has.
     pub(crate) xrcd: Option<Arc<Xrcd>>,
-    /// The extended calls, if the program asked for them.
+    /// The extended calls, if the program requested them.
     pub(crate) extended: Option<ExtendedCalls>,
     /// Forwards connection events to librdmacm. `None` for a queue pair that will be connected manually.
     pub(crate) relay: Option<Arc<EventRelay>>,

@@ -206,13 +206,12 @@ fn close_all() -> Box<dyn FnOnce(Instant)> {
 pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {
     let qp = begin_destroy::<Qp>(c)?;
     let is_last = qp.handles.fetch_sub(1, Ordering::AcqRel) == 1;
-    match &qp.kind {
-        Kind::Stream(pair) if is_last => {
-            report::forget_pair(pair.id());
-            pair.retire();
-        }
-        Kind::Stream(_) => {}   // another object still uses the queue pair
-        Kind::Datagram(_) => {} // destroyed when it is dropped
+    // A UD queue pair has no connection to close: it is destroyed when it is dropped.
+    if let Kind::Stream(pair) = &qp.kind
+        && is_last
+    {
+        report::forget_pair(pair.id());
+        pair.retire();
     }
     qp.context.events().remove(Subject::Qp(qp.number()), c);
     qp.finish();

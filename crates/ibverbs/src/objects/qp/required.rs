@@ -17,7 +17,7 @@ enum Kind {
 
 /// Attributes that every connected type allows in a transition to RTS.
 const CONNECTED: u32 = IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
-/// Attributes that tell a connected queue pair its peer.
+/// Attributes that name the peer of a connected queue pair.
 const ADDRESS: u32 = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 /// Attributes of the responder, which serves requests of the peer.
 const RESPONDER: u32 = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
