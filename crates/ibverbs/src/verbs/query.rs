@@ -176,8 +176,8 @@ pub(crate) unsafe extern "C" fn query_port(
     }))
 }
 
-/// The exported function, which only programs call that were built against headers with a shorter structure. Newer
-/// headers call `query_port` through the table of the context.
+/// Queries the port for programs that were built against headers with a shorter structure. Inline code of newer
+/// headers calls `query_port` through the table of the context instead.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
