@@ -29,7 +29,8 @@ pub(crate) struct OutstandingRead {
     pub(crate) kind: ReadKind,
     /// The sequence number of the work request. `None` for a probe: an empty Read of the adapter itself.
     pub(crate) entry: Option<u64>,
-    /// Number of messages that the response acknowledges, because they were delivered before it (RFC 5040 §5.5).
+    /// Number of messages that the response acknowledges: this request, and all before it, which the peer has delivered
+    /// first (RFC 5040 §5.5).
     pub(crate) number: u64,
     /// The sink named in the request. Default for Read V2 and Atomic Requests, which name none.
     pub(crate) sink: Place,

@@ -282,7 +282,7 @@ impl SendQueue {
         }
     }
 
-    /// Marks the request `seq` as done: a local operation, which sends nothing, was executed.
+    /// Marks the request `seq` as sent and done: a local operation, which sends nothing, was executed.
     pub(crate) fn mark_executed(&mut self, seq: u64) {
         self.mark_sent(seq);
         if let Some(entry) = self.entry(seq) {
@@ -291,7 +291,7 @@ impl SendQueue {
     }
 
     /// Removes the oldest outstanding Read or Atomic Request, which was answered in full, and marks its work request as
-    /// done. The response also acknowledges all messages before the request.
+    /// done. The response also acknowledges the request and all messages before it.
     pub(crate) fn complete_oldest_read(&mut self) {
         let Some(read) = self.reads.pop_front() else { return };
         if let Some(entry) = read.entry.and_then(|seq| self.entry(seq)) {
@@ -336,7 +336,7 @@ impl SendQueue {
     /// one.
     pub(crate) fn retire(&mut self, qp: u32, mut complete: impl FnMut(Completion)) {
         while let Some(entry) = self.entries.front()
-            && self.is_complete(entry)
+            && self.is_done(entry)
         {
             let Some(entry) = self.entries.pop_front() else { break };
             self.first += 1;
@@ -381,7 +381,7 @@ impl SendQueue {
     }
 
     /// Whether a request is done, so that it completes once all older requests have.
-    fn is_complete(&self, entry: &Entry) -> bool {
+    fn is_done(&self, entry: &Entry) -> bool {
         if entry.refused {
             return true;
         }

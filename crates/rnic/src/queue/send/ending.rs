@@ -88,7 +88,7 @@ impl SendQueue {
             self.first += 1;
             let status = match blamed {
                 Some(blamed) if blamed.seq == seq => blamed.status,
-                _ if !flushing && self.is_complete(&entry) => Status::Success,
+                _ if !flushing && self.is_done(&entry) => Status::Success,
                 _ => Status::Flushed,
             };
             flushing |= status != Status::Success;

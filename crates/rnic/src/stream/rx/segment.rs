@@ -81,6 +81,7 @@ impl Rx {
         if self.dialect == Dialect::Ironwarp || self.standard_peer {
             return;
         }
+        // The RTR itself has number zero: its response shows nothing.
         let is_response = matches!(fpdu.header, Header::ReadResponse(_) | Header::AtomicResponse(_));
         if self.read_rtr && !(is_response && lock(&qp.sq).oldest_read().is_some_and(|read| read.number > 0)) {
             return;
