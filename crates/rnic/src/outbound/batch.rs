@@ -190,7 +190,7 @@ impl TxBatch {
     ) -> Result<(), E> {
         let start = self.own.len();
         if writer.framing().markers {
-            let mut payload = vec![0; len];
+            let mut payload = vec![0; len]; // contiguous for `fill`, although markers interrupt it in the frame
             fill(&mut payload)?;
             writer.write(header, &payload, |bytes| self.own.extend_from_slice(bytes)).expect(ENCODABLE);
         } else {
@@ -264,13 +264,13 @@ impl TxBatch {
         mut gather: impl FnMut(Span, &mut [u8]) -> Result<(), E>,
     ) -> Result<Vec<u8>, E> {
         let mut copy = Vec::with_capacity(end - start);
-        let mut at = 0;
+        let mut at = 0; // offset of the part in the batch
         for part in &self.parts {
             let len = match part {
                 Part::Own(from, to) => to - from,
                 Part::Host(span) => span.len,
             };
-            let (from, to) = (start.max(at), end.min(at + len));
+            let (from, to) = (start.max(at), end.min(at + len)); // the bytes of this part to copy
             if from < to {
                 match *part {
                     Part::Own(first, _) => {

@@ -56,6 +56,7 @@ impl Rx {
         payload: &[u8],
         cached: &mut Option<CachedGuard<'q>>,
     ) -> Checked {
+        // Most payload has one destination, which needs no list of spans. `more` is set if there is a second one.
         let (mut first, mut more) = (None, false);
         self.for_each_destination(qp, segment, payload.len(), |destination, _| {
             more = first.replace(destination).is_some();
