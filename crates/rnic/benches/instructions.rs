@@ -1,9 +1,9 @@
-//! Number of instructions of each step of an 8-byte message: a request is posted, cut into a segment and
-//! handed to the link; a segment is parsed and placed, completes a receive, and the completion is polled.
+//! Counts the instructions of each step of an 8-byte message. Sending: a request is posted, built into a segment and
+//! passed to the link. Receiving: a segment is parsed and placed, completes a receive, and the completion is polled.
 //! `cargo xtask instructions` runs this under callgrind and checks each step against its ceiling, which
 //! docs/specification/performance.md states, too.
 //!
-//! Link and host are mocks that do next to nothing, so that only the device is counted.
+//! Link and host are mocks that do almost nothing, so that only the device is counted.
 #![allow(clippy::unwrap_used, reason = "a measurement that fails may panic")]
 
 use ironwarp_rnic::config::DeviceConfig;
@@ -26,6 +26,7 @@ const REPEATS: usize = 1000;
 const FRAMING: Framing = Framing { crc: true, markers: false };
 const LEN: u32 = 8;
 
+/// The cases, with their ceilings in instructions per repetition.
 const CASES: &[(&str, u64)] =
     &[("post", 810), ("push", 850), ("segment", 1170), ("place", 1540), ("complete", 200), ("poll", 90)];
 
@@ -38,13 +39,13 @@ fn main() {
         Some("segment") => {
             let end = End::new();
             measured_post(&end);
-            end.comes(1);
+            end.provide_messages(1);
             measured_segment(&end);
-            assert_eq!(end.tape.sent.load(Ordering::Relaxed), REPEATS * 32, "all messages were sent");
+            assert_eq!(end.link.sent.load(Ordering::Relaxed), REPEATS * 32, "all messages were sent");
         }
         Some("place") => {
             let end = End::new();
-            end.comes(REPEATS);
+            end.provide_messages(REPEATS);
             measured_place(&end);
             assert_eq!(end.cq.len(), REPEATS, "all messages were received");
         }
@@ -59,7 +60,7 @@ fn main() {
     }
 }
 
-/// Posts requests. The stream is not open yet, so nothing is sent.
+/// Posts requests. They are not sent yet, because a responder must not send before it has received a message.
 #[inline(never)]
 fn measured_post(end: &End) {
     for id in 0..REPEATS as u64 {
@@ -83,20 +84,21 @@ fn measured_push(end: &End) {
 
 // The next two functions differ in a constant, which keeps the compiler from merging them.
 
-/// Sends everything that was posted, many messages per call.
+/// Sends all posted requests, many per call to the link.
 #[inline(never)]
 fn measured_segment(end: &End) {
     black_box("segment");
     end.qp.drive(Ready { readable: true, writable: false, ended: false });
 }
 
-/// Places and completes everything that was received.
+/// Places all received messages, and completes their receives.
 #[inline(never)]
 fn measured_place(end: &End) {
     black_box("place");
     end.qp.drive(Ready { readable: true, writable: false, ended: false });
 }
 
+/// Appends completions to a completion queue.
 #[inline(never)]
 fn measured_complete(end: &End) {
     for id in 0..REPEATS as u64 {
@@ -104,6 +106,7 @@ fn measured_complete(end: &End) {
     }
 }
 
+/// Polls completions one by one.
 #[inline(never)]
 fn measured_poll(end: &End) {
     for _ in 0..REPEATS {
@@ -111,12 +114,11 @@ fn measured_poll(end: &End) {
     }
 }
 
-/// A queue pair that has accepted a connection and received nothing yet. Receives for all messages are
-/// posted.
+/// A queue pair that has accepted a connection and received no message yet. Receives for all messages are posted.
 struct End {
     qp: Arc<Qp>,
     cq: Arc<Cq>,
-    tape: Arc<Tape>,
+    link: Arc<MockLink>,
     tag: ironwarp_wire::Tag,
 }
 
@@ -134,7 +136,7 @@ impl End {
             rights: Rights::empty(),
             ..Attributes::new(domain, &cq)
         };
-        let end = Self { qp: Qp::new(1, &device, attributes), cq, tape: Arc::default(), tag };
+        let end = Self { qp: Qp::new(1, &device, attributes), cq, link: Arc::default(), tag };
         for id in 0..REPEATS as u64 {
             end.qp.post_receive(ReceiveRequest { id, buffers: end.sge().into() }).unwrap();
         }
@@ -147,8 +149,8 @@ impl End {
             ord: 1,
             peer: Depths::default(),
         };
-        let link: Arc<dyn Link> = Arc::<Tape>::clone(&end.tape);
-        end.qp.connect(&link, &agreed, Vec::new(), Arc::new(Nobody)).unwrap();
+        let link: Arc<dyn Link> = Arc::<MockLink>::clone(&end.link);
+        end.qp.connect(&link, &agreed, Vec::new(), Arc::new(SilentDriver)).unwrap();
         end
     }
 
@@ -156,8 +158,8 @@ impl End {
         Sge { tag: self.tag, addr: 0x1000, len: LEN }
     }
 
-    /// Provides `count` messages from the peer.
-    fn comes(&self, count: usize) {
+    /// Gives the link `count` messages of the peer to deliver.
+    fn provide_messages(&self, count: usize) {
         let writer = FpduWriter::new(FRAMING);
         let mut bytes = Vec::new();
         for msn in 1..=u32::try_from(count).unwrap() {
@@ -167,18 +169,18 @@ impl End {
             let n = writer.whole(&Header::Send(send), &[7; LEN as usize], &mut fpdu).unwrap();
             bytes.extend_from_slice(&fpdu[..n]);
         }
-        *self.tape.received.lock().unwrap() = bytes;
+        *self.link.received.lock().unwrap() = bytes;
     }
 }
 
-/// A link that takes everything, and delivers what it was given at once.
+/// A link that counts the bytes sent, and delivers all bytes of the peer at once.
 #[derive(Debug, Default)]
-struct Tape {
+struct MockLink {
     received: Mutex<Vec<u8>>,
     sent: AtomicUsize,
 }
 
-impl Link for Tape {
+impl Link for MockLink {
     fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
         let n = pieces.iter().map(Piece::len).sum();
         self.sent.fetch_add(n, Ordering::Relaxed);
@@ -207,7 +209,7 @@ impl Link for Tape {
     }
 }
 
-/// A host without memory.
+/// A host that copies nothing.
 #[derive(Debug)]
 struct MockHost;
 
@@ -227,10 +229,11 @@ impl Host for MockHost {
     }
 }
 
+/// A driver that ignores all notifications.
 #[derive(Debug)]
-struct Nobody;
+struct SilentDriver;
 
-impl StreamDriver for Nobody {
+impl StreamDriver for SilentDriver {
     fn schedule(&self) {}
 
     fn on_first_message(&self) {}

@@ -1,9 +1,9 @@
-//! The memory table in every order of events: guards against revocation, and concurrent changes.
+//! Loom tests of the memory table: all interleavings of accesses, revocations and other changes.
 //!
 //! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p ironwarp-rnic --release -- loom`
 //!
-//! The memory itself is a cell whose uses loom tracks: two concurrent uses, one of them a write, fail the
-//! model, and so does a write that is not ordered after an earlier use.
+//! The memory itself is a cell whose accesses loom tracks. A test fails if two accesses are concurrent and one of them
+//! is a write, or if a write is not ordered after an earlier access.
 #![cfg(loom)]
 
 use ironwarp_rnic::host::{Host, Span, Unmapped};
@@ -19,9 +19,11 @@ use std::sync::LazyLock;
 
 const HOME: Domain = Domain(1);
 const STREAM: Stream = Stream { domain: HOME, qp: 7 };
+/// The address of the memory that is registered first.
 const OLD: u64 = 0x1000;
+/// The address of other memory.
 const NEW: u64 = 0x2000;
-/// Created once, because that takes longer than a run.
+/// Created once for all runs, because creating it takes longer than a run.
 static CIPHER: LazyLock<std::sync::Arc<TagCipher>> = LazyLock::new(|| TagCipher::new([0; 16]));
 
 #[derive(Debug)]
@@ -41,7 +43,7 @@ impl Host for AllMapped {
     }
 }
 
-/// A table, and the memory that is registered first.
+/// A table, and the cell that stands for the memory at `OLD`.
 struct World {
     table: Table,
     cell: UnsafeCell<()>,
@@ -62,14 +64,15 @@ impl World {
         self.table.register(&AllMapped, HOME, memory(addr)).expect("free entry")
     }
 
-    fn filled(&self) -> Tag {
+    /// Registers the memory at `OLD` as by a send-queue request.
+    fn allocate_and_fill(&self) -> Tag {
         let tag = self.table.allocate(HOME).expect("free entry");
         self.table.fill(&AllMapped, STREAM, tag, memory(OLD)).expect("an idle entry");
         tag
     }
 
-    /// Accesses memory as a stream does: check, use, release. The old tag must lead to nothing but the old
-    /// memory.
+    /// Accesses memory as a stream does: check, read, drop the guard. `tag` must be invalid or name the memory at
+    /// `OLD`.
     fn use_old(&self, tag: Tag) {
         let mut spans = Spans::new();
         let place = Place { tag, offset: 0 };
@@ -87,11 +90,12 @@ impl World {
         }
     }
 
-    /// Reuses memory as a program does after its deregistration.
+    /// Writes the memory at `OLD`, as a program may after deregistering it.
     fn reuse_memory(&self) {
         self.cell.with_mut(|_| ());
     }
 
+    /// Describes a binding to a whole region.
     fn binding(&self, region: Tag) -> Binding {
         Binding {
             region,
@@ -183,7 +187,7 @@ fn loom_a_new_binding_ends_the_old_one() {
 fn loom_a_peer_invalidates_while_the_program_deregisters() {
     loom::model(|| {
         let world = world(1);
-        let tag = world.filled();
+        let tag = world.allocate_and_fill();
         let reader = spawn(&world, move |world| world.use_old(tag));
         let peer = spawn(&world, move |world| {
             if let Err(denied) = world.table.invalidate_remotely(STREAM, tag) {
@@ -226,7 +230,7 @@ fn loom_a_region_does_not_go_from_under_a_window() {
         let binder = spawn(&world, move |world| {
             match world.table.bind(STREAM, window, world.binding(region)) {
                 Ok(bound) => {
-                    // No other thread unbinds it.
+                    // No other thread unbinds the window.
                     assert_eq!(
                         world.table.deregister(region),
                         Err(DeregisterError::Busy { tag: region, windows: 1 })
@@ -284,13 +288,13 @@ fn loom_reregistration_is_final() {
 // --- One-touch ---
 
 impl World {
-    fn once() -> Memory {
+    fn one_touch_memory() -> Memory {
         Memory { rights: Rights::LOCAL_READ | Rights::REMOTE_READ, one_touch: true, ..memory(OLD) }
     }
 
-    /// Processes a message of one segment. Two such messages must exclude each other, so the access is a
+    /// Processes a remote message of one segment. Two such messages must exclude each other, so the access counts as a
     /// write for loom.
-    fn message(&self, tag: Tag) -> Result<(), Check> {
+    fn process_message(&self, tag: Tag) -> Result<(), Check> {
         let (mut spans, mut touch) = (Spans::new(), Touch::for_request());
         let place = Place { tag, offset: 0 };
         let guard = self.table.admit_remote(STREAM, place, 8, Rights::REMOTE_READ, &mut spans, &mut touch);
@@ -307,10 +311,10 @@ impl World {
 fn loom_one_of_two_messages_touches() {
     loom::model(|| {
         let world = world(1);
-        let tag = world.table.register(&AllMapped, HOME, World::once()).unwrap();
+        let tag = world.table.register(&AllMapped, HOME, World::one_touch_memory()).unwrap();
         let other = Arc::clone(&world);
-        let other = thread::spawn(move || other.message(tag));
-        let results = [world.message(tag), other.join().unwrap()];
+        let other = thread::spawn(move || other.process_message(tag));
+        let results = [world.process_message(tag), other.join().unwrap()];
         let refused = |result: &Result<(), Check>| matches!(result, Err(Check::Touched | Check::Valid));
         assert!(results.contains(&Ok(())) && results.iter().any(refused), "{results:?}");
         assert!(!world.table.look_up(tag).unwrap().valid);
@@ -322,9 +326,9 @@ fn loom_one_of_two_messages_touches() {
 fn loom_a_message_touches_while_the_program_deregisters() {
     loom::model(|| {
         let world = world(1);
-        let tag = world.table.register(&AllMapped, HOME, World::once()).unwrap();
+        let tag = world.table.register(&AllMapped, HOME, World::one_touch_memory()).unwrap();
         let peer = spawn(&world, move |world| {
-            let result = world.message(tag);
+            let result = world.process_message(tag);
             assert!(matches!(result, Ok(()) | Err(Check::Valid | Check::Instance)), "{result:?}");
         });
         world.table.deregister(tag).unwrap();
@@ -340,10 +344,10 @@ fn loom_a_message_touches_while_the_program_deregisters() {
 fn loom_a_second_message_comes_while_the_program_deregisters() {
     loom::model(|| {
         let world = world(1);
-        let tag = world.table.register(&AllMapped, HOME, World::once()).unwrap();
+        let tag = world.table.register(&AllMapped, HOME, World::one_touch_memory()).unwrap();
         let peers = [(); 2].map(|()| {
             spawn(&world, move |world| {
-                let _ = world.message(tag);
+                let _ = world.process_message(tag);
             })
         });
         world.table.deregister(tag).unwrap();
@@ -363,7 +367,7 @@ fn loom_a_window_is_touched_while_its_region_wants_to_go() {
         let window = world.table.allocate_window(HOME).unwrap();
         let once = Binding { one_touch: true, ..world.binding(region) };
         let window = world.table.bind(STREAM, window, once).unwrap();
-        let peer = spawn(&world, move |world| world.message(window).unwrap());
+        let peer = spawn(&world, move |world| world.process_message(window).unwrap());
         match world.table.deregister(region) {
             Ok(()) => world.reuse_memory(),
             Err(error) => assert_eq!(error, DeregisterError::Busy { tag: region, windows: 1 }),
@@ -372,8 +376,8 @@ fn loom_a_window_is_touched_while_its_region_wants_to_go() {
     });
 }
 
-/// A request fails for good unless the check says that the registration is in progress, so an access that
-/// races with the end of a registration must never be told that its tag is invalid (requirement X6).
+/// A request whose access fails any check but `Check::Pending` fails for good. An access that races with the end of a
+/// registration must therefore never fail `Check::Valid` (requirement X6).
 #[test]
 fn loom_an_access_is_admitted_or_deferred_while_a_registration_ends() {
     loom::model(|| {
