@@ -72,7 +72,7 @@ fn signal(bytes: &[u8]) {
     let Some(parsed) = Signal::parse(place) else { return };
     let Ok(signal) = show(parsed) else { return };
     let _ = signal.to_string();
-    let Header::Write(write) = signal.header() else { panic!("not an empty Write") };
+    let Header::Write(write) = signal.to_header() else { panic!("not an empty Write") };
     // The word of an unknown kind is ignored.
     if !matches!(signal, Signal::Unknown(_)) {
         assert_eq!(Signal::parse(write.place), Some(Ok(signal)));

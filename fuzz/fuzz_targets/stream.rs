@@ -32,7 +32,7 @@ fn read(framing: Framing, dialect: Dialect, chunks: [&[u8]; 2]) -> Delivered {
     for mut input in chunks {
         loop {
             // Like an adapter: complete FPDUs at once, and payload directly where possible.
-            match reader.whole(&mut input, dialect) {
+            match reader.take_whole(&mut input, dialect) {
                 Ok(Some((fpdu, payload))) => {
                     delivered.push((fpdu, payload.to_vec()));
                     continue;

@@ -208,7 +208,7 @@ impl Conversation {
                         open.take().map(|(fpdu, payload)| from.frame(end, Kind::Fpdu { fpdu, payload }));
                     self.frames.extend(frame);
                 }
-                Ok(None) => return self.problems.extend(from.end(reader.at_boundary())),
+                Ok(None) => return self.problems.extend(from.end(reader.is_at_boundary())),
                 Err(violation) => {
                     return self.problems.push(from.problem(ProblemKind::Violation { violation }));
                 }

@@ -166,7 +166,7 @@ impl End {
             let word = SendWord::Srq(0);
             let send = Send { msn, last: true, offset: 0, solicited: false, word };
             let mut fpdu = [0; 128];
-            let n = writer.whole(&Header::Send(send), &[7; LEN as usize], &mut fpdu).unwrap();
+            let n = writer.write_whole(&Header::Send(send), &[7; LEN as usize], &mut fpdu).unwrap();
             bytes.extend_from_slice(&fpdu[..n]);
         }
         *self.link.received.lock().unwrap() = bytes;

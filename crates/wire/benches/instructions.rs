@@ -112,18 +112,18 @@ fn measured_write_whole() {
     let writer = FpduWriter::new(FRAMING);
     let mut out = [0; 128];
     for _ in 0..REPEATS {
-        black_box(&writer.whole(black_box(&WRITE), black_box(PAYLOAD), black_box(&mut out)));
+        black_box(&writer.write_whole(black_box(&WRITE), black_box(PAYLOAD), black_box(&mut out)));
     }
 }
 
 #[inline(never)]
 fn measured_read_whole() {
     let mut fpdu = [0; 128];
-    let n = FpduWriter::new(FRAMING).whole(&WRITE, PAYLOAD, &mut fpdu).unwrap();
+    let n = FpduWriter::new(FRAMING).write_whole(&WRITE, PAYLOAD, &mut fpdu).unwrap();
     let mut reader = FpduReader::new(FRAMING);
     for _ in 0..REPEATS {
         let mut input = black_box(&fpdu[..n]);
-        black_box(&reader.whole(&mut input, Dialect::Standard));
+        black_box(&reader.take_whole(&mut input, Dialect::Standard));
     }
 }
 
@@ -143,7 +143,7 @@ fn measured_write_pieces() {
 #[inline(never)]
 fn measured_read_pieces() {
     let mut fpdu = [0; 128];
-    let n = FpduWriter::new(FRAMING).whole(&WRITE, PAYLOAD, &mut fpdu).unwrap();
+    let n = FpduWriter::new(FRAMING).write_whole(&WRITE, PAYLOAD, &mut fpdu).unwrap();
     let mut reader = FpduReader::new(FRAMING);
     for _ in 0..REPEATS {
         let mut input = black_box(&fpdu[..n]);

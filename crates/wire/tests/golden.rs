@@ -420,8 +420,8 @@ fn signals() {
         ),
         (Signal::Unknown(4), "000e c1 40 49525750 0400000000000000", "Signal of unknown kind 0x04"),
     ] {
-        assert_eq!(emit(&signal.header(), 0), hex(fpdu));
-        let Header::Write(Tagged { last: true, place }) = signal.header() else { panic!() };
+        assert_eq!(emit(&signal.to_header(), 0), hex(fpdu));
+        let Header::Write(Tagged { last: true, place }) = signal.to_header() else { panic!() };
         assert_eq!(Signal::parse(place), Some(Ok(signal)));
         assert_eq!(signal.to_string(), display);
     }

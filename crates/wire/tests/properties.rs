@@ -338,7 +338,7 @@ proptest! {
             Signal::Capabilities(Capabilities::from_bits_truncate((numbers.2 & 0xffff) as u16)),
         ];
         for signal in signals {
-            let Header::Write(Tagged { last: true, place }) = signal.header() else { panic!() };
+            let Header::Write(Tagged { last: true, place }) = signal.to_header() else { panic!() };
             prop_assert_eq!(Signal::parse(place), Some(Ok(signal)));
         }
         let (destination, source) = (numbers.0 >> 8, numbers.1 >> 8);
@@ -385,7 +385,7 @@ proptest! {
         let stream = write(framing, &segments);
         let (received, reader) = read(framing, Dialect::Ironwarp, direct, cut(&stream, &cuts)).unwrap();
         prop_assert_eq!(received, segments);
-        prop_assert!(reader.at_boundary());
+        prop_assert!(reader.is_at_boundary());
     }
 
     #[test]
@@ -395,7 +395,7 @@ proptest! {
         let mut stream = Vec::new();
         for Sent { header, payload } in &segments {
             let mut out = [0xee; 2000];
-            let n = writer.whole(header, payload, &mut out).unwrap();
+            let n = writer.write_whole(header, payload, &mut out).unwrap();
             prop_assert!(out[n.max(MAX_HEADER)..].iter().all(|byte| *byte == 0xee));
             stream.extend(&out[..n]);
         }
@@ -405,14 +405,14 @@ proptest! {
         let mut input = &stream[..];
         for sent in &segments {
             // Without its last byte an FPDU is incomplete, and nothing is consumed.
-            let len = FpduReader::new(framing).whole(&mut &*input, Dialect::Ironwarp).unwrap().unwrap().0.total_len();
+            let len = FpduReader::new(framing).take_whole(&mut &*input, Dialect::Ironwarp).unwrap().unwrap().0.total_len();
             let mut short = &input[..len - 1];
-            prop_assert_eq!(reader.whole(&mut short, Dialect::Ironwarp), Ok(None));
+            prop_assert_eq!(reader.take_whole(&mut short, Dialect::Ironwarp), Ok(None));
             prop_assert_eq!(short.len(), len - 1);
-            let (fpdu, payload) = reader.whole(&mut input, Dialect::Ironwarp).unwrap().unwrap();
+            let (fpdu, payload) = reader.take_whole(&mut input, Dialect::Ironwarp).unwrap().unwrap();
             prop_assert_eq!(&Sent { header: fpdu.header, payload: payload.to_vec() }, sent);
         }
-        prop_assert!(input.is_empty() && reader.at_boundary());
+        prop_assert!(input.is_empty() && reader.is_at_boundary());
     }
 
     #[test]
@@ -449,7 +449,7 @@ fn markers_are_stripped_at_every_split() {
             let (front, back) = stream.split_at(split);
             for direct in [false, true] {
                 let (received, reader) = read(framing, Dialect::Standard, direct, [front, back]).unwrap();
-                assert!(received == segments && reader.at_boundary(), "shift {shift}, split {split}");
+                assert!(received == segments && reader.is_at_boundary(), "shift {shift}, split {split}");
             }
         }
         let (received, _) = read(framing, Dialect::Standard, false, stream.chunks(1)).unwrap();
@@ -468,15 +468,15 @@ fn payload_can_bypass_the_reader() {
         let stream = write(framing, std::slice::from_ref(&segment));
         let mut reader = FpduReader::new(framing);
         let (mut input, mut seen) = (&stream[..], Vec::new());
-        assert_eq!(reader.run(), 0, "zero before the header");
+        assert_eq!(reader.run_len(), 0, "zero before the header");
         assert!(matches!(reader.next(&mut input, Dialect::Standard), Ok(Some(Piece::Header(_)))));
-        while reader.run() > 0 {
-            seen.push(reader.run());
-            assert!(!reader.at_boundary());
-            let (run, rest) = input.split_at(reader.run());
+        while reader.run_len() > 0 {
+            seen.push(reader.run_len());
+            assert!(!reader.is_at_boundary());
+            let (run, rest) = input.split_at(reader.run_len());
             reader.cover(run);
             input = rest;
-            if reader.run() == 0 && seen.iter().sum::<usize>() < 2000 {
+            if reader.run_len() == 0 && seen.iter().sum::<usize>() < 2000 {
                 // A marker is due: the reader removes it and returns the payload after it.
                 let mut marker = &input[..4];
                 assert_eq!(reader.next(&mut marker, Dialect::Standard), Ok(None));
@@ -485,6 +485,6 @@ fn payload_can_bypass_the_reader() {
         }
         assert_eq!(seen, runs);
         assert_eq!(reader.next(&mut input, Dialect::Standard), Ok(Some(Piece::End)));
-        assert!(reader.at_boundary());
+        assert!(reader.is_at_boundary());
     }
 }

@@ -186,7 +186,7 @@ fn crc_covers_every_bit() {
         damaged[bit / 8] ^= 1 << (bit % 8);
         match read(framing, Dialect::Standard, false, [&damaged[..]]) {
             Ok((segments, reader)) => {
-                assert!(segments.is_empty() && !reader.at_boundary(), "bit {bit} was not detected");
+                assert!(segments.is_empty() && !reader.is_at_boundary(), "bit {bit} was not detected");
                 assert!(bit < 16, "only a changed length can make the reader wait for more");
             }
             Err(Violation::Crc { .. }) => {}
@@ -238,8 +238,8 @@ fn nothing_is_delivered_after_a_violation() {
     for _ in 0..10 {
         assert_eq!(reader.next(&mut input, Dialect::Standard), Err(first));
     }
-    assert!(!reader.at_boundary());
-    assert_eq!(reader.run(), 0);
+    assert!(!reader.is_at_boundary());
+    assert_eq!(reader.run_len(), 0);
 }
 
 #[test]
@@ -250,11 +250,11 @@ fn whole_fpdus_are_checked_like_pieces() {
     let mut damaged = good.clone();
     damaged[100] ^= 1;
     let mut input = &damaged[..];
-    let violation = reader.whole(&mut input, Dialect::Standard).unwrap_err();
+    let violation = reader.take_whole(&mut input, Dialect::Standard).unwrap_err();
     assert_eq!(violation.cause(), Cause::Mpa(MpaFault::Crc));
     assert_eq!(input.len(), damaged.len(), "input was consumed");
     assert_eq!(
-        reader.whole(&mut &good[..], Dialect::Standard),
+        reader.take_whole(&mut &good[..], Dialect::Standard),
         Ok(None),
         "nothing is delivered after a violation"
     );
@@ -262,15 +262,15 @@ fn whole_fpdus_are_checked_like_pieces() {
     // An invalid header is reported by `next`.
     let mut reader = FpduReader::new(framing);
     let mut input = &hex("000e c040 00000000 0000000000000000 00000000")[..];
-    assert_eq!(reader.whole(&mut input, Dialect::Standard), Ok(None));
+    assert_eq!(reader.take_whole(&mut input, Dialect::Standard), Ok(None));
     assert_eq!(reader.next(&mut input, Dialect::Standard), Err(ddp_version_of(true, 0)));
     // `whole` does not apply in the middle of an FPDU, nor with markers.
     let mut reader = FpduReader::new(framing);
     assert_eq!(reader.next(&mut &good[..1], Dialect::Standard), Ok(None));
-    assert_eq!(reader.whole(&mut &good[..], Dialect::Standard), Ok(None));
+    assert_eq!(reader.take_whole(&mut &good[..], Dialect::Standard), Ok(None));
     let marked = Framing { crc: true, markers: true };
     let mut reader = FpduReader::new(marked);
-    assert_eq!(reader.whole(&mut &one_send(marked)[..], Dialect::Standard), Ok(None));
+    assert_eq!(reader.take_whole(&mut &one_send(marked)[..], Dialect::Standard), Ok(None));
 }
 
 #[test]
@@ -432,17 +432,20 @@ fn misuse_is_rejected() {
     assert_eq!(writer.close(&mut [0; MAX_TAIL]), Ok(5));
 
     let writer = FpduWriter::new(Framing { crc: true, markers: true });
-    assert_eq!(writer.whole(&write, b"", &mut [0; 100]), Err(Misuse::Markers));
+    assert_eq!(writer.write_whole(&write, b"", &mut [0; 100]), Err(Misuse::Markers));
     let writer = FpduWriter::new(Framing { crc: true, markers: false });
     let (have, need) = (MAX_HEADER - 1, MAX_HEADER);
     assert_eq!(
-        writer.whole(&write, b"", &mut [0; MAX_HEADER - 1]),
+        writer.write_whole(&write, b"", &mut [0; MAX_HEADER - 1]),
         Err(Misuse::BufferTooShort { have, need })
     );
     let (have, need) = (119, 120);
-    assert_eq!(writer.whole(&write, &[0; 98], &mut [0; 119]), Err(Misuse::BufferTooShort { have, need }));
-    assert_eq!(writer.whole(&write, &[0; 98], &mut [0; 120]), Ok(120));
-    assert_eq!(writer.whole(&read, b"x", &mut [0; 120]), Err(Misuse::PayloadNotAllowed(1)));
+    assert_eq!(
+        writer.write_whole(&write, &[0; 98], &mut [0; 119]),
+        Err(Misuse::BufferTooShort { have, need })
+    );
+    assert_eq!(writer.write_whole(&write, &[0; 98], &mut [0; 120]), Ok(120));
+    assert_eq!(writer.write_whole(&read, b"x", &mut [0; 120]), Err(Misuse::PayloadNotAllowed(1)));
 
     let data = [0; MAX_PRIVATE_DATA + 1];
     let mut out = [0; MAX_STARTUP];

@@ -110,9 +110,9 @@ impl Peer {
             }
             8 | 9 => self.answer(script, flags, len),
             SIGNAL => match flags & 3 {
-                0 => Signal::Capabilities(Capabilities::from_bits_truncate(script.byte().into())).header(),
-                1 => Signal::NotReady(script.byte().into()).header(),
-                _ => Signal::Acknowledged(script.byte().into()).header(),
+                0 => Signal::Capabilities(Capabilities::from_bits_truncate(script.byte().into())).to_header(),
+                1 => Signal::NotReady(script.byte().into()).to_header(),
+                _ => Signal::Acknowledged(script.byte().into()).to_header(),
             },
             _ => Header::Terminate(Terminate {
                 cause: Cause::from_wire(script.byte() & 3, script.byte() & 3, script.byte()),

@@ -106,10 +106,10 @@ fn an_acknowledgement_of_more_than_was_sent() {
     for _ in 0..2 {
         assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
     }
-    attacked.peer.send(&Signal::Acknowledged(1).header(), &[]);
+    attacked.peer.send(&Signal::Acknowledged(1).to_header(), &[]);
     let done = attacked.one();
     assert_eq!((done.wr_id, done.status), (1, Status::Success), "{done:?}");
-    let fpdu = attacked.peer.send(&Signal::Acknowledged(3).header(), &[]);
+    let fpdu = attacked.peer.send(&Signal::Acknowledged(3).to_header(), &[]);
     let failed = attacked.one();
     assert_eq!((failed.wr_id, failed.status), (2, Status::Flushed), "{failed:?}");
     let cause = Cause::Operation(Code::StreamCatastrophic);
@@ -131,7 +131,7 @@ fn an_acknowledgement_of_less() {
         assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
     }
     for count in [0, 2, 1, 0, 2] {
-        attacked.peer.send(&Signal::Acknowledged(count).header(), &[]);
+        attacked.peer.send(&Signal::Acknowledged(count).to_header(), &[]);
     }
     let done: Vec<_> = attacked.completions(2).iter().map(|done| (done.wr_id, done.status)).collect();
     assert_eq!(done, [(1, Status::Success), (2, Status::Success)]);
@@ -182,7 +182,7 @@ fn not_ready_a_million_times() {
     let mut attacked = impatient(&victim);
     attacked.post(1, SEND, victim.open.sge(0, 8));
     assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
-    let signal = attacked.peer.frame(&Signal::NotReady(0).header(), &[]);
+    let signal = attacked.peer.frame(&Signal::NotReady(0).to_header(), &[]);
     let many = signal.repeat(1000);
     let mut most = 0;
     for _ in 0..1000 {
@@ -206,8 +206,8 @@ fn not_ready_for_each_message() {
     for number in 0..500 {
         attacked.post(number, SEND, victim.open.sge(0, 8));
         assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
-        attacked.peer.send(&Signal::NotReady(number).header(), &[]);
-        attacked.peer.send(&Signal::Acknowledged(number + 1).header(), &[]);
+        attacked.peer.send(&Signal::NotReady(number).to_header(), &[]);
+        attacked.peer.send(&Signal::Acknowledged(number + 1).to_header(), &[]);
         assert_eq!(attacked.one().status, Status::Success);
     }
     let after = pending_timers(&victim);
@@ -225,9 +225,9 @@ fn not_ready_for_the_second_message() {
     for number in 0..2 {
         attacked.post(number, SEND, victim.open.sge(0, 8));
         assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
-        attacked.peer.send(&Signal::NotReady(number).header(), &[]);
+        attacked.peer.send(&Signal::NotReady(number).to_header(), &[]);
         if number == 0 {
-            attacked.peer.send(&Signal::Acknowledged(1).header(), &[]);
+            attacked.peer.send(&Signal::Acknowledged(1).to_header(), &[]);
             assert_eq!(attacked.one().status, Status::Success);
         }
     }

@@ -182,7 +182,7 @@ fn write_begins() -> Header {
 #[test]
 fn forged_acknowledgement() {
     let error = ends(
-        |_, attacked| attacked.peer.send(&Signal::Acknowledged(1).header(), &[]),
+        |_, attacked| attacked.peer.send(&Signal::Acknowledged(1).to_header(), &[]),
         Cause::Operation(Operation::StreamCatastrophic),
     );
     assert_eq!(error, QpError::Protocol(Protocol::Acknowledged { sent: 0, found: 1 }));

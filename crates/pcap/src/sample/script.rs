@@ -118,13 +118,13 @@ fn startup_kinds() -> Vec<Exchange> {
 }
 
 fn every_message() -> Vec<Turn> {
-    let capabilities = Signal::Capabilities(Capabilities::all()).header();
+    let capabilities = Signal::Capabilities(Capabilities::all()).to_header();
     let mut first = vec![(capabilities, Vec::new())];
     first.extend(writes());
     first.extend(sends());
     first.extend(immediates());
     let mut answers =
-        vec![(capabilities, Vec::new()), (Signal::Acknowledged(0x12_3456_789a).header(), Vec::new())];
+        vec![(capabilities, Vec::new()), (Signal::Acknowledged(0x12_3456_789a).to_header(), Vec::new())];
     answers.extend(responses());
     vec![
         from_initiator(first),

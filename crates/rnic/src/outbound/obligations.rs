@@ -68,7 +68,7 @@ impl Opening {
     /// Returns the header of the message, which has no payload.
     pub(crate) fn header(self) -> Header {
         match self {
-            Self::Signal(capabilities) => Signal::Capabilities(capabilities).header(),
+            Self::Signal(capabilities) => Signal::Capabilities(capabilities).to_header(),
             Self::EmptyWrite => EMPTY_WRITE,
         }
     }

@@ -6,7 +6,7 @@
 //! | | writer | reader |
 //! |---|---|---|
 //! | header | [`open`](FpduWriter::open) | [`Piece::Header`] |
-//! | how much payload may follow contiguously | [`run`](FpduWriter::run) | [`run`](FpduReader::run) |
+//! | how much payload may follow contiguously | [`run_len`](FpduWriter::run_len) | [`run_len`](FpduReader::run_len) |
 //! | account for payload | [`cover`](FpduWriter::cover) | [`cover`](FpduReader::cover), or [`Piece::Payload`] |
 //! | padding and CRC | [`close`](FpduWriter::close) | [`Piece::End`] |
 

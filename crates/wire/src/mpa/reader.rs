@@ -10,7 +10,7 @@ use crate::{Dialect, Fpdu, MAX_HEADER, Misuse, Parse, Violation};
 /// Decodes the FPDUs of one direction from input that is split anywhere.
 ///
 /// Pass input to [`next`](Self::next) until it returns `None`. Payload may instead be read directly to its destination:
-/// [`run`](Self::run) returns how many bytes, and [`cover`](Self::cover) accounts for them.
+/// [`run_len`](Self::run_len) returns how many bytes, and [`cover`](Self::cover) accounts for them.
 ///
 /// Payload is returned before its CRC has been checked. Only [`Piece::End`] confirms that the FPDU is intact: a message
 /// must not be delivered earlier.
@@ -92,12 +92,12 @@ impl FpduReader {
     /// together. Returns `None`, and consumes nothing, if the FPDU is incomplete or invalid or the direction uses markers;
     /// continue with [`next`](Self::next).
     #[inline]
-    pub fn whole<'a>(
+    pub fn take_whole<'a>(
         &mut self,
         input: &mut &'a [u8],
         dialect: Dialect,
     ) -> Result<Option<(Fpdu, &'a [u8])>, Violation> {
-        if self.progress.framing.markers || !self.at_boundary() {
+        if self.progress.framing.markers || !self.is_at_boundary() {
             return Ok(None);
         }
         let Ok(Parse::Done(fpdu)) = Fpdu::parse(input, dialect) else { return Ok(None) };
@@ -118,16 +118,16 @@ impl FpduReader {
 
     /// Returns how many bytes of payload follow contiguously, up to the next marker: they may be read directly to their
     /// destination. Zero means that the next bytes must be passed to [`next`](Self::next).
-    pub const fn run(&self) -> usize {
+    pub const fn run_len(&self) -> usize {
         match self.state {
             State::Payload { left, .. } => self.progress.markers.run(left as usize),
             _ => 0,
         }
     }
 
-    /// Accounts for payload that was read directly, at most [`run`](Self::run) bytes; excess is ignored.
+    /// Accounts for payload that was read directly, at most [`run_len`](Self::run_len) bytes; excess is ignored.
     pub fn cover(&mut self, payload: &[u8]) {
-        let payload = &payload[..payload.len().min(self.run())];
+        let payload = &payload[..payload.len().min(self.run_len())];
         let State::Payload { left, .. } = &mut self.state else { return };
         #[expect(clippy::cast_possible_truncation, reason = "at most `left`")]
         let passed = payload.len() as u16;
@@ -140,7 +140,7 @@ impl FpduReader {
         if self.progress.framing.crc {
             return Err(Misuse::PayloadSkipped);
         }
-        let n = n.min(self.run());
+        let n = n.min(self.run_len());
         let State::Payload { left, .. } = &mut self.state else { return Ok(()) };
         #[expect(clippy::cast_possible_truncation, reason = "at most `left`")]
         let passed = n as u16;
@@ -155,7 +155,7 @@ impl FpduReader {
     }
 
     /// Whether the reader is between two FPDUs, where a stream may be moved or closed without loss.
-    pub const fn at_boundary(&self) -> bool {
+    pub const fn is_at_boundary(&self) -> bool {
         matches!(self.state, State::Header) && self.held.len == 0 && self.marker.len == 0
     }
 
@@ -177,7 +177,7 @@ impl FpduReader {
                 }
                 State::Payload { left: 0, padding } => self.state = State::Padding { left: padding },
                 State::Payload { .. } => {
-                    let payload = split_off(input, self.run());
+                    let payload = split_off(input, self.run_len());
                     self.cover(payload);
                     return Ok((!payload.is_empty()).then_some(Piece::Payload(payload)));
                 }

@@ -15,8 +15,8 @@ pub const MAX_TAIL: usize = 3 + MARKER_LEN + CRC_FIELD;
 
 /// Encodes the FPDUs of one direction. The payload is not copied.
 ///
-/// For each FPDU, call [`open`](Self::open); then [`run`](Self::run) and [`cover`](Self::cover) until the payload is
-/// complete, with a [`marker`](Self::marker) wherever `run` returns zero; then [`close`](Self::close). Without markers the
+/// For each FPDU, call [`open`](Self::open); then [`run_len`](Self::run_len) and [`cover`](Self::cover) until the payload is
+/// complete, with a [`take_marker`](Self::take_marker) wherever `run_len` returns zero; then [`close`](Self::close). Without markers the
 /// payload is one run.
 ///
 /// ```
@@ -28,7 +28,7 @@ pub const MAX_TAIL: usize = 3 + MARKER_LEN + CRC_FIELD;
 /// let (mut head, mut tail) = ([0; MAX_HEAD], [0; MAX_TAIL]);
 ///
 /// let head_len = writer.open(&write, payload.len(), &mut head)?;
-/// assert_eq!(writer.run(), payload.len());
+/// assert_eq!(writer.run_len(), payload.len());
 /// writer.cover(payload);
 /// let tail_len = writer.close(&mut tail)?;
 ///
@@ -73,14 +73,14 @@ impl FpduWriter {
     }
 
     /// Returns how many bytes of payload may follow contiguously, up to the next marker. Zero with payload left means that a
-    /// [`marker`](Self::marker) is due.
-    pub const fn run(&self) -> usize {
+    /// [`take_marker`](Self::take_marker) is due.
+    pub const fn run_len(&self) -> usize {
         self.progress.markers.run(self.left)
     }
 
-    /// Accounts for the next bytes of payload, at most [`run`](Self::run); excess is ignored.
+    /// Accounts for the next bytes of payload, at most [`run_len`](Self::run_len); excess is ignored.
     pub fn cover(&mut self, payload: &[u8]) {
-        let payload = &payload[..payload.len().min(self.run())];
+        let payload = &payload[..payload.len().min(self.run_len())];
         self.left -= payload.len();
         self.progress.pass(payload);
     }
@@ -90,7 +90,7 @@ impl FpduWriter {
         if self.progress.framing.crc {
             return Err(Misuse::PayloadSkipped);
         }
-        let n = n.min(self.run());
+        let n = n.min(self.run_len());
         self.left -= n;
         self.progress.markers.advance(n);
         Ok(())
@@ -102,7 +102,7 @@ impl FpduWriter {
     }
 
     /// Returns the marker to send now, if one is due.
-    pub fn marker(&mut self) -> Option<[u8; MARKER_LEN]> {
+    pub fn take_marker(&mut self) -> Option<[u8; MARKER_LEN]> {
         if !self.progress.markers.due() {
             return None;
         }
@@ -138,10 +138,10 @@ impl FpduWriter {
         sink(&head[..n]);
         let mut left = payload;
         while !left.is_empty() {
-            if let Some(marker) = self.marker() {
+            if let Some(marker) = self.take_marker() {
                 sink(&marker);
             }
-            let (run, rest) = left.split_at(self.run());
+            let (run, rest) = left.split_at(self.run_len());
             self.cover(run);
             sink(run);
             left = rest;
@@ -156,7 +156,7 @@ impl FpduWriter {
     ///
     /// Fails if the direction uses markers.
     #[inline]
-    pub fn whole(&self, header: &Header, payload: &[u8], out: &mut [u8]) -> Result<usize, Misuse> {
+    pub fn write_whole(&self, header: &Header, payload: &[u8], out: &mut [u8]) -> Result<usize, Misuse> {
         let place = self.begin_whole(header, payload.len(), out)?;
         out[place.clone()].copy_from_slice(payload);
         Ok(self.end_whole(place, out))
@@ -199,7 +199,7 @@ impl FpduWriter {
     fn interleave(&mut self, mut bytes: &[u8], out: &mut [u8]) -> usize {
         let mut at = 0;
         loop {
-            if let Some(marker) = self.marker() {
+            if let Some(marker) = self.take_marker() {
                 out[at..at + MARKER_LEN].copy_from_slice(&marker);
                 at += MARKER_LEN;
             }

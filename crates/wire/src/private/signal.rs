@@ -132,7 +132,7 @@ impl Signal {
     }
 
     /// Returns the message to send, without payload.
-    pub const fn header(self) -> Header {
+    pub const fn to_header(self) -> Header {
         let offset = match self {
             Self::Capabilities(capabilities) => {
                 CAPABILITIES << KIND_SHIFT

@@ -90,8 +90,8 @@ pub(crate) fn read<'a>(
     let (mut segments, mut open): (Vec<Sent>, Option<Sent>) = (Vec::new(), None);
     for mut input in chunks {
         loop {
-            if direct && reader.run() > 0 && !input.is_empty() {
-                let (run, rest) = input.split_at(reader.run().min(input.len()));
+            if direct && reader.run_len() > 0 && !input.is_empty() {
+                let (run, rest) = input.split_at(reader.run_len().min(input.len()));
                 reader.cover(run);
                 open.as_mut().unwrap().payload.extend(run);
                 input = rest;

@@ -170,7 +170,7 @@ impl Peer {
 
     /// Sends the first message: the signal of another Ironwarp peer.
     pub(crate) fn open_as_ironwarp(&mut self, capabilities: Capabilities) {
-        self.send(&Signal::Capabilities(capabilities).header(), &[]);
+        self.send(&Signal::Capabilities(capabilities).to_header(), &[]);
         self.dialect = Dialect::Ironwarp;
     }
 
@@ -256,7 +256,7 @@ impl Peer {
     fn whole(&mut self) -> Option<Heard> {
         if !self.hears_markers {
             let mut input = &self.read[..];
-            let (fpdu, payload) = self.reader.whole(&mut input, self.dialect).unwrap()?;
+            let (fpdu, payload) = self.reader.take_whole(&mut input, self.dialect).unwrap()?;
             let (payload, used) = (payload.to_vec(), self.read.len() - input.len());
             return Some(Heard::Message(fpdu.header, payload, self.read.drain(..used).collect()));
         }

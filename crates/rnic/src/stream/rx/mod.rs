@@ -310,7 +310,7 @@ impl Rx {
         let expects_large = !self.staged_only && self.gap > 0;
         let min_direct = if expects_large { 1 } else { MIN_DIRECT };
         // The run is the number of payload bytes that come next. It is zero between segments.
-        if !self.staged_only && self.reader.run() >= min_direct && !self.discarding {
+        if !self.staged_only && self.reader.run_len() >= min_direct && !self.discarding {
             return self.receive_directly(qp, staging);
         }
         // Before a large segment, receive only up to its payload.
@@ -327,7 +327,7 @@ impl Rx {
     /// Receives payload of the segment in progress directly into its destination, under guards, and the bytes after it
     /// into the staging buffer.
     fn receive_directly(&mut self, qp: &QpContext, staging: &mut [u8]) -> Option<Received> {
-        let run = self.reader.run();
+        let run = self.reader.run_len();
         let segment = self.segment.take()?;
         let (mut spans, mut guards) = (Spans::new(), Guards::default());
         let resolved = self.resolve(qp, &segment, run, &mut spans, &mut guards);
@@ -397,7 +397,7 @@ impl Rx {
     fn close_if_done(&mut self, qp: &QpContext) {
         if self.ended && !self.closed && (self.park.is_empty() || qp.is_ended() || qp.is_closing()) {
             self.closed = true;
-            let at_message_boundary = self.reader.at_boundary()
+            let at_message_boundary = self.reader.is_at_boundary()
                 && matches!(self.message, Message::None)
                 && !self.response_in_progress;
             if !at_message_boundary {

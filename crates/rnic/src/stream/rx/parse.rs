@@ -33,7 +33,7 @@ impl Rx {
     ) -> Option<bool> {
         let dialect = self.dialect;
         let before = *bytes;
-        let piece = match self.reader.whole(bytes, dialect) {
+        let piece = match self.reader.take_whole(bytes, dialect) {
             Ok(Some((fpdu, payload))) => {
                 return self.process_whole(qp, &fpdu, payload, cached).then_some(true);
             }

@@ -147,7 +147,7 @@ impl Tx {
         let (known, delivered) = (self.cursor.acknowledged, lock(&qp.obligations).final_ack());
         if let Some(delivered) = delivered.filter(|delivered| *delivered > known) {
             self.cursor.acknowledged = delivered;
-            self.add_empty(batch, &Signal::Acknowledged(delivered).header(), FrameKind::Other);
+            self.add_empty(batch, &Signal::Acknowledged(delivered).to_header(), FrameKind::Other);
         }
         self.cursor.terminate = true;
         self.cursor.in_progress = InProgress::Nothing;
@@ -161,7 +161,7 @@ impl Tx {
         // The cursor stores the number plus one: zero means none.
         if self.cursor.not_ready != number + 1 && self.may_signal(qp, batch) {
             self.cursor.not_ready = number + 1;
-            self.add_empty(batch, &Signal::NotReady(number).header(), FrameKind::Other);
+            self.add_empty(batch, &Signal::NotReady(number).to_header(), FrameKind::Other);
         }
     }
 
@@ -186,7 +186,7 @@ impl Tx {
         obligations.acknowledged = obligations.acknowledged.max(delivered);
         drop(obligations);
         self.cursor.acknowledged = delivered;
-        self.add_empty(batch, &Signal::Acknowledged(delivered).header(), FrameKind::Other);
+        self.add_empty(batch, &Signal::Acknowledged(delivered).to_header(), FrameKind::Other);
     }
 
     /// Whether a signal may be sent: the stream is open in this direction, and no message is unfinished.
