@@ -348,7 +348,7 @@ impl Engine {
             private_data: options.private_data.as_slice().into(),
         };
         let dial = Dial::new(&self.cm, Arc::<QueuePair>::clone(pair), request)?;
-        Ok(self.cm.begin(dial)?)
+        Ok(self.cm.begin_handshake(dial)?)
     }
 
     /// Begins to connect a queue pair manually to the remote queue pair, whose program must do the same with this one.
@@ -391,7 +391,7 @@ impl Engine {
         sink: Arc<dyn EventSink<Incoming>>,
         backlog: usize,
     ) -> io::Result<Listening> {
-        Listening::bound(&self.cm, bound, sink, backlog)
+        Listening::at_bound(&self.cm, bound, sink, backlog)
     }
 }
 

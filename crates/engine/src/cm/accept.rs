@@ -1,8 +1,8 @@
-//! Accepting connections, and evicting handshakes when there are too many of them. `admission.rs` has the rules.
+//! Accepts connections on a lane, and evicts handshakes when there are too many. `admission.rs` has the rules.
 
 use super::admission::{Limits, Party};
-use super::answer::{Answer, Ends};
-use super::handshakes::{State, Timeout, survive_handshake};
+use super::answer::{Answer, Endpoints};
+use super::handshakes::{State, Timeout, catch_handshake_panic};
 use super::incoming::Decision;
 use super::listener::ListenerSocket;
 use crate::reactor::thread::catch_panic;
@@ -16,28 +16,30 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Maximum number of connections that a listener accepts in one round of its lane. Streams are served in between.
-const ACCEPTS: usize = 32;
-/// How long a listener waits that can neither accept connections nor reject them.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// Maximum number of connections that a listener accepts in one round of its lane, which serves streams between rounds.
+const MAX_ACCEPTS: usize = 32;
+/// Time until a listener that can neither accept nor reset connections tries again.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Minimum interval between log lines about evictions: a peer that causes them must not fill the log.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 impl State {
-    /// Peers have connected. If some are left after this, epoll reports the listener again.
+    /// Accepts connections that wait at a listener, and begins their handshakes. If some are left, epoll reports the
+    /// listener again.
     pub(super) fn accept(&mut self, token: u64, listener: &Arc<ListenerSocket>) {
         let limits = Limits::now();
         if self.spare.is_none() {
             self.spare = EventFd::counter().ok();
         }
         let mut may_evict = true;
-        for _ in 0..ACCEPTS {
+        for _ in 0..MAX_ACCEPTS {
             match listener.accept() {
                 Ok(Some(accepted)) => self.admit(token, listener, accepted, &limits),
                 Ok(None) => return,
-                // Usually there is no descriptor left. Whatever it is, one eviction must be enough.
+                // Usually no descriptor is left. Evicts once per call only: if that does not help, the cause is
+                // another.
                 Err(error) => {
-                    if std::mem::take(&mut may_evict) && self.evict_least_missed() {
+                    if std::mem::take(&mut may_evict) && self.evict_for_descriptor() {
                         continue;
                     }
                     match self.accept_with_spare(listener, &error) {
@@ -45,7 +47,7 @@ impl State {
                         Ok(None) => return,
                         Err(_) => {
                             let _ = self.lane.epoll().modify(&**listener, token, Interest::Disarmed);
-                            self.timers.add(Instant::now() + ACCEPT_AGAIN, Timeout::Listener(token));
+                            self.timers.add(Instant::now() + ACCEPT_RETRY, Timeout::Listener(token));
                             return;
                         }
                     }
@@ -54,21 +56,22 @@ impl State {
         }
     }
 
-    /// A connection was accepted: its handshake begins.
+    /// Begins the handshake of an accepted connection. `listening` is the token of the listener.
     fn admit(&mut self, listening: u64, listener: &Arc<ListenerSocket>, accepted: Accepted, limits: &Limits) {
         let Accepted { link, peer, same_host } = accepted;
-        if limits.is_reserved(link.as_fd().as_raw_fd()) && !self.evict_least_missed() {
+        if limits.is_reserved(link.as_fd().as_raw_fd()) && !self.evict_for_descriptor() {
             self.log_eviction("no descriptors left: rejecting connections; raise the limit (ulimit -n)");
             return link.abort();
         }
-        let Ok(local) = listener.address_of(&link) else { return };
-        let ends = Ends { peer, local, same_host };
-        // Most peers send their Request at once. Those that have need not wait for another round, nor evict others.
-        let answer = Box::new(Answer::new(link, listener, ends, &self.lane, Weak::clone(&self.this)));
-        let Some(Some(answer)) = survive_handshake(None, || answer.progress()) else { return };
+        let Ok(local) = listener.local_addr_of(&link) else { return };
+        let endpoints = Endpoints { peer, local, same_host };
+        // The Request of most peers is there already: then this call finishes the first stage, and no other handshake
+        // is evicted for it.
+        let answer = Box::new(Answer::new(link, listener, endpoints, &self.lane, Weak::clone(&self.this)));
+        let Some(Some(answer)) = catch_handshake_panic(None, || answer.progress()) else { return };
         let token = answer.token();
         if let Err(error) = self.lane.epoll().add(&**answer.link(), token, Interest::Edges) {
-            return answer.failed(error.into());
+            return answer.fail(error.into());
         }
         let party = Party::new(peer, local, same_host);
         self.admission.admit(token, listening, party, answer.stage(), answer.deadline());
@@ -76,11 +79,11 @@ impl State {
         self.make_room(token, limits);
     }
 
-    /// A handshake goes on.
+    /// Continues a handshake that a peer began.
     pub(super) fn progress_answer(&mut self, token: u64) {
         let Some(answer) = self.answers.remove(&token) else { return };
         let link = Arc::clone(answer.link());
-        if let Some(Some(answer)) = survive_handshake(answer.target(), || answer.progress()) {
+        if let Some(Some(answer)) = catch_handshake_panic(answer.target(), || answer.progress()) {
             let changed = self.admission.update(token, answer.stage(), answer.deadline());
             self.answers.insert(token, answer);
             if changed {
@@ -88,62 +91,64 @@ impl State {
             }
             return;
         }
-        self.admission.forget(token);
-        // A stream is in the poll set of its completion queue, and nowhere else.
+        self.admission.remove(token);
+        // The handshake has ended. If the link has a stream now, its socket is in a poll set of its completion queue.
         let _ = self.lane.epoll().delete(&*link);
     }
 
-    /// The program has decided on a handshake.
+    /// Applies a decision to a handshake, and continues it. Reports a failure to the target if the handshake has ended.
     pub(super) fn decide(&mut self, token: u64, decision: Decision) {
         match self.answers.get_mut(&token) {
             Some(answer) => {
-                answer.decide(decision);
+                answer.apply_decision(decision);
                 self.progress_answer(token);
             }
-            None => decision.failed(ConnectError::Closed),
+            None => decision.fail(ConnectError::Closed),
         }
     }
 
-    /// Evicts handshakes for which there is no room since this one came to its stage.
+    /// Evicts handshakes that exceed the limits of the stage that this handshake has reached.
     fn make_room(&mut self, token: u64, limits: &Limits) {
         let Some(answer) = self.answers.get(&token) else { return };
         let backlog = answer.backlog();
-        while let Some(victim) = self.admission.excess(token, limits, backlog) {
+        while let Some(victim) = self.admission.find_excess(token, limits, backlog) {
             self.log_eviction("too many handshakes: closing the oldest of the peer with the most");
             self.evict(victim);
         }
     }
 
-    /// Frees a descriptor. Returns false if there is no handshake to evict.
-    fn evict_least_missed(&mut self) -> bool {
-        let Some(victim) = self.admission.least_missed() else { return false };
+    /// Evicts one handshake, to free its descriptor. Returns false if there is none.
+    fn evict_for_descriptor(&mut self) -> bool {
+        let Some(victim) = self.admission.find_for_descriptor() else { return false };
         self.log_eviction("no descriptors left: closing handshakes; raise the limit (ulimit -n)");
         self.evict(victim);
         true
     }
 
-    /// Evicts handshakes that took too long.
+    /// Evicts handshakes whose deadline is over.
     pub(super) fn evict_overdue(&mut self, now: Instant) {
-        while let Some(token) = self.admission.overdue(now) {
+        while let Some(token) = self.admission.find_overdue(now) {
             self.evict(token);
         }
     }
 
+    /// Evicts a handshake.
     fn evict(&mut self, token: u64) {
-        self.admission.forget(token);
+        self.admission.remove(token);
         if let Some(answer) = self.answers.remove(&token) {
             catch_panic("evicting a handshake", || answer.evict());
         }
     }
 
-    /// Accepts connections with the spare descriptor, and resets them, so that their peers know. Returns a connection that can be served
-    /// once there is a descriptor again. The kernel reports that there is none before it checks whether a connection waits.
+    /// Accepts connections with the spare descriptor, and resets them, so that their peers do not wait. As soon as a
+    /// descriptor is free again, returns the connection without resetting it. Returns `None` if no connection waits:
+    /// `accept` reports missing descriptors even then.
     fn accept_with_spare(
         &mut self,
         listener: &ListenerSocket,
         error: &io::Error,
     ) -> io::Result<Option<Accepted>> {
-        for _ in 0..ACCEPTS {
+        for _ in 0..MAX_ACCEPTS {
             drop(self.spare.take());
             let accepted = listener.accept();
             self.spare = EventFd::counter().ok();
@@ -162,6 +167,7 @@ impl State {
         Ok(None)
     }
 
+    /// Counts an eviction, and logs the reason at most once per [`LOG_INTERVAL`].
     fn log_eviction(&mut self, why: &str) {
         let evicted = self.lane.counters().evicted.fetch_add(1, Ordering::Relaxed) + 1;
         let now = Instant::now();

@@ -1,9 +1,9 @@
-//! A handshake that a peer began: its Request, the program's decision, and the Reply.
+//! A handshake that a peer began: it receives the Request, waits for the program's decision, and sends the Reply.
 
 use super::admission::Stage;
 use super::exchange::{Exchange, REQUEST_ROOM, ROOM};
 use super::handshake::Target;
-use super::incoming::{AskedPort, Decide, Decision, Incoming, reply_data};
+use super::incoming::{Decide, Decision, Incoming, RequestedPort, reply_data};
 use super::listener::{Judgement, ListenerSocket};
 use crate::reactor::handle::LaneHandle;
 use crate::sys::socket::TcpLink;
@@ -16,81 +16,89 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// How many times longer than a peer a program may take. Drivers of hardware wait for 60 s, which this is with the default settings.
-const DECISION: u32 = 6;
+/// The time that a program may take to decide, as a multiple of the setting `startup`. With the default settings it is
+/// 60 s, the time that drivers of hardware wait.
+const DECISION_FACTOR: u32 = 6;
 
-/// Where a connection was accepted.
+/// The addresses of an accepted connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
+pub(super) struct Endpoints {
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
+    /// The peer is on this host.
     pub(super) same_host: bool,
 }
 
-/// A handshake that a peer began. It lives on a lane's thread.
+/// A handshake that a peer began. Only a lane's thread uses it.
 #[derive(Debug)]
 pub(super) struct Answer {
+    /// Identifies the socket in the lane's epoll.
     token: u64,
     link: Arc<TcpLink>,
-    ends: Ends,
+    endpoints: Endpoints,
     listener: Arc<ListenerSocket>,
     lane: Arc<LaneHandle>,
     handshakes: Weak<dyn Decide>,
+    /// When the handshake is evicted if the peer or the program has not continued it.
     deadline: Instant,
     exchange: Exchange,
     state: State,
-    /// What the Request says of the RDMA port, if anything.
-    asked: Option<AskedPort>,
+    /// The RDMA port that the Request names, if any.
+    requested_port: Option<RequestedPort>,
 }
 
+/// The state of a handshake.
 #[derive(Debug)]
 enum State {
-    /// The Request is due.
+    /// Waits for the Request.
     Request,
-    /// The program has it, and decides.
+    /// Waits for the program's decision on the Request.
     Deciding(Request),
-    /// The Reply is being sent.
+    /// Sends a Reply that accepts the connection.
     Accepting(Box<Decision>, Agreed),
+    /// Sends a Reply that rejects the connection.
     Rejecting,
 }
 
 impl Answer {
+    /// Begins the handshake of a connection that `listener` has accepted.
     pub(super) fn new(
         link: TcpLink,
         listener: &Arc<ListenerSocket>,
-        ends: Ends,
+        endpoints: Endpoints,
         lane: &Arc<LaneHandle>,
         handshakes: Weak<dyn Decide>,
     ) -> Self {
         Self {
             token: lane.new_token(),
             link: Arc::new(link),
-            ends,
+            endpoints,
             deadline: Instant::now() + listener.config.startup,
             listener: Arc::clone(listener),
             lane: Arc::clone(lane),
             handshakes,
             exchange: Exchange::default(),
             state: State::Request,
-            asked: None,
+            requested_port: None,
         }
     }
 
-    /// Its token in the lane's epoll.
+    /// Returns the token of the socket in the lane's epoll.
     pub(super) fn token(&self) -> u64 {
         self.token
     }
 
+    /// Returns the link.
     pub(super) fn link(&self) -> &Arc<TcpLink> {
         &self.link
     }
 
-    /// When whoever it waits for has taken too long.
+    /// Returns when the handshake is evicted if the peer or the program has not continued it.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// What it waits for.
+    /// Returns whether the handshake waits for the peer or for the program.
     pub(super) fn stage(&self) -> Stage {
         match self.state {
             State::Deciding(_) => Stage::Deciding,
@@ -98,12 +106,12 @@ impl Answer {
         }
     }
 
-    /// Maximum number of connections that wait for a decision at its listener.
+    /// Returns the maximum number of connections that may wait for a decision at the listener.
     pub(super) fn backlog(&self) -> usize {
         self.listener.config.backlog
     }
 
-    /// What the connection is for, once that is known.
+    /// Returns the target of the connection, once the program has accepted it.
     pub(super) fn target(&self) -> Option<Arc<dyn Target>> {
         match &self.state {
             State::Accepting(decision, _) => decision.target.as_ref().map(|taker| Arc::clone(&taker.target)),
@@ -111,25 +119,25 @@ impl Answer {
         }
     }
 
-    /// Closes it because there is no room for it any more, or it took too long. A peer that has sent a Request is rejected, so that it knows
-    /// it was understood and may try again. Any other is reset: nothing is left of it in the kernel.
+    /// Ends the handshake, because there are too many or it took too long. A peer whose Request waits for a decision
+    /// gets a rejection, and may try again. Any other connection is reset, so that the kernel keeps nothing of it.
     pub(super) fn evict(mut self) {
         match &self.state {
             State::Request => self.link.report_abort(),
             State::Deciding(request) => {
-                if let Ok(reply) = request.reject(&reply_data(self.asked, &[])) {
+                if let Ok(reply) = request.reject(&reply_data(self.requested_port, &[])) {
                     self.exchange = Exchange::to_send(&reply);
-                    let _ = self.exchange.send(&self.link); // or the peer gets no answer
+                    let _ = self.exchange.send(&self.link); // if this fails, the peer gets no Reply
                 }
                 self.link.finish();
             }
             State::Accepting(..) | State::Rejecting => self.link.abort(),
         }
-        self.failed(ConnectError::TimedOut);
+        self.fail(ConnectError::TimedOut);
     }
 
-    /// The program has decided.
-    pub(super) fn decide(&mut self, decision: Decision) {
+    /// Applies the program's decision: prepares the Reply. Does nothing unless the handshake waits for a decision.
+    pub(super) fn apply_decision(&mut self, decision: Decision) {
         let State::Deciding(request) = std::mem::replace(&mut self.state, State::Rejecting) else {
             return;
         };
@@ -147,30 +155,30 @@ impl Answer {
         }
     }
 
-    /// Goes on as far as possible. Returns itself if it has to wait.
+    /// Continues as far as possible without waiting. Returns the handshake if it is not done.
     pub(super) fn progress(mut self: Box<Self>) -> Option<Box<Self>> {
-        match self.step() {
+        match self.advance() {
             Ok(true) => None,
             Ok(false) => Some(self),
             Err(error) => {
-                self.failed(error);
+                self.fail(error);
                 None
             }
         }
     }
 
-    /// Returns whether it is done.
-    fn step(&mut self) -> Result<bool, ConnectError> {
+    /// Continues as far as possible without waiting. Returns whether the handshake is done.
+    fn advance(&mut self) -> Result<bool, ConnectError> {
         loop {
             match &self.state {
                 State::Request => {
                     if let Parse::Done(request) = Request::parse(&self.exchange.read)? {
-                        self.requested(request)?;
+                        self.handle_request(request)?;
                     } else if !self.exchange.receive(&self.link, REQUEST_ROOM)? {
                         return Ok(false);
                     }
                 }
-                // The peer waits for the Reply. If it gives up, that shows here.
+                // Reads only to notice that the peer has closed: it must send nothing before it has the Reply.
                 State::Deciding(_) => {
                     return match self.exchange.receive(&self.link, REQUEST_ROOM)? {
                         true => Err(ConnectError::Startup(StartupError::DataBeforeReply(1))),
@@ -181,24 +189,25 @@ impl Answer {
                     if !self.exchange.send(&self.link)? || !self.may_start()? {
                         return Ok(false);
                     }
-                    self.replied()?;
+                    self.finish()?;
                     return Ok(true);
                 }
             }
         }
     }
 
-    fn requested(&mut self, request: Request) -> Result<(), ConnectError> {
-        configure_accepted(&self.link, self.ends.same_host);
+    /// Passes the Request to the program, or prepares a rejection if it is not for this listener.
+    fn handle_request(&mut self, request: Request) -> Result<(), ConnectError> {
+        configure_accepted(&self.link, self.endpoints.same_host);
         let startup = self.listener.config.startup;
         match self.listener.judge(&request) {
-            Judgement::Program(asked) => {
-                self.asked = asked;
-                self.deadline = Instant::now() + startup * DECISION;
+            Judgement::AskProgram(requested_port) => {
+                self.requested_port = requested_port;
+                self.deadline = Instant::now() + startup * DECISION_FACTOR;
                 self.state = State::Deciding(request.clone());
                 self.listener.config.sink.send(self.incoming(request));
             }
-            Judgement::Rejected(header) => {
+            Judgement::Reject(header) => {
                 self.exchange = Exchange::to_send(&request.reject(&header.emit())?);
                 self.deadline = Instant::now() + startup;
                 self.state = State::Rejecting;
@@ -207,21 +216,23 @@ impl Answer {
         Ok(())
     }
 
+    /// Returns the connection for the program to decide on.
     fn incoming(&self, request: Request) -> Incoming {
         Incoming {
             lane: Arc::clone(&self.lane),
             handshakes: Weak::clone(&self.handshakes),
             token: self.token,
             request,
-            peer: self.ends.peer,
-            local: self.ends.local,
-            asked: self.asked,
+            peer: self.endpoints.peer,
+            local: self.endpoints.local,
+            requested_port: self.requested_port,
             decided: false,
         }
     }
 
-    /// Whether the stream may start. Nothing may be sent before the first FPDU of the end that dialled (RFC 5044 §7.1.2), so a manually connected
-    /// queue pair waits for it: if that end left before, the queue pair can still have another connection.
+    /// Returns whether the stream may start. Before the first FPDU of the dialling end, this end may send nothing (RFC
+    /// 5044 §7.1.2), so a manually connected queue pair starts only then: if the dialling end leaves before, the queue
+    /// pair can still get another connection.
     fn may_start(&mut self) -> Result<bool, ConnectError> {
         let waits = self.target().is_some_and(|target| target.awaits_first_fpdu());
         match waits && self.exchange.read.is_empty() {
@@ -230,7 +241,8 @@ impl Answer {
         }
     }
 
-    fn replied(&mut self) -> Result<(), ConnectError> {
+    /// Starts the stream of an accepted connection, or closes a rejected one. The Reply is sent.
+    fn finish(&mut self) -> Result<(), ConnectError> {
         match std::mem::replace(&mut self.state, State::Rejecting) {
             State::Accepting(mut decision, agreed) => {
                 let (Some(taker), true) =
@@ -243,7 +255,7 @@ impl Answer {
                 let target = Arc::clone(&taker.target);
                 let started = target.start(&self.link, taker.established.clone(), early);
                 if started.is_err() {
-                    self.state = State::Accepting(decision, agreed); // its target is told by `failed`
+                    self.state = State::Accepting(decision, agreed); // so that `fail` reports the error to the target
                 }
                 started
             }
@@ -254,10 +266,11 @@ impl Answer {
         }
     }
 
-    pub(super) fn failed(self, error: ConnectError) {
+    /// Ends the handshake: reports the error to the target, or withdraws the connection from the program.
+    pub(super) fn fail(self, error: ConnectError) {
         tracing::debug!(%error, "incoming connection failed");
         match self.state {
-            State::Accepting(decision, _) => decision.failed(error),
+            State::Accepting(decision, _) => decision.fail(error),
             State::Deciding(_) => {
                 let token = self.token;
                 self.listener.config.sink.revoke(&|incoming| incoming.token == token);
@@ -272,11 +285,12 @@ mod tests {
     use super::*;
     use ironwarp_wire::mpa::MAX_STARTUP;
 
-    /// SECURITY.md says how much memory one address can make an adapter use: 2 KiB for each connection that waits for its peer, 4 KiB for
-    /// each that waits for the program.
+    /// Checks the numbers in SECURITY.md: a handshake needs up to 2 KiB while it waits for its peer, and 4 KiB while it
+    /// waits for the program.
     #[test]
     fn connections_in_the_making_need_little_memory() {
-        // A byte at a time, memory is doubled; and `admission.rs` has a few words for each.
+        // `Exchange::read` may have grown to twice the bytes it holds. `admission.rs` needs up to 256 bytes for each
+        // handshake.
         let greeting = size_of::<Answer>() + size_of::<TcpLink>() + 2 * REQUEST_ROOM + 256;
         assert!(greeting <= 2 << 10, "{greeting} bytes");
         let deciding = greeting + 2 * (size_of::<Incoming>() + MAX_STARTUP);

@@ -1,4 +1,4 @@
-//! What connection management needs of the adapter.
+//! The state of an adapter's connection management: its settings, and the handshakes of all lanes.
 
 use super::handshake::Handshake;
 use super::handshakes::Handshakes;
@@ -17,25 +17,29 @@ use std::io;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// Number of keepalive probes, and the interval between them, before the kernel gives a peer up.
+/// Number of unanswered keepalive probes after which the kernel gives up a peer.
 const PROBES: u32 = 6;
+/// Time between two keepalive probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Connection management of an adapter. The adapter holds it, everything else refers to it weakly: no connection is made once the adapter
-/// is closed.
+/// The connection management of an adapter. Only the adapter holds it; all other references are weak, so that no
+/// connection is made after the adapter is closed.
 #[derive(Debug)]
 pub(crate) struct CmContext {
     config: Arc<Config>,
     steering: Arc<Steering>,
+    /// Records packets; `None` if packets are not captured.
     capture: Option<Arc<Capture>>,
-    /// What manually connected queue pairs must prove to know.
+    /// The key that both ends of a manual connection must know; `None` if none is set.
     cluster_key: Option<Key>,
-    /// By the number of the lane.
+    /// The handshakes of each lane, by the number of the lane.
     handshakes: Mutex<HashMap<usize, Arc<Handshakes>>>,
-    alive: Arc<()>,
+    /// Dropped when the adapter is closed. Listeners hold weak references, to learn whether it still exists.
+    open_marker: Arc<()>,
 }
 
 impl CmContext {
+    /// Creates the connection management of an adapter, without handshakes.
     pub(crate) fn new(
         config: &Arc<Config>,
         steering: &Arc<Steering>,
@@ -48,37 +52,41 @@ impl CmContext {
             capture,
             cluster_key,
             handshakes: Mutex::default(),
-            alive: Arc::default(),
+            open_marker: Arc::default(),
         })
     }
 
+    /// Returns the settings.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
+    /// Returns the steering of the adapter.
     pub(crate) fn steering(&self) -> &Arc<Steering> {
         &self.steering
     }
 
+    /// Returns the packet capture; `None` if packets are not captured.
     pub(crate) fn capture(&self) -> Option<&Arc<Capture>> {
         self.capture.as_ref()
     }
 
-    /// A tap for a connection that this end dials, if packets are captured.
+    /// Returns a tap for a connection that this end dials; `None` if packets are not captured.
     pub(super) fn dial_tap(&self) -> Option<Box<dyn Tap>> {
         self.capture.as_ref().map(Capture::client_tap)
     }
 
+    /// Returns the key that both ends of a manual connection must know, if one is set.
     pub(super) fn cluster_key(&self) -> Option<&Key> {
         self.cluster_key.as_ref()
     }
 
-    /// Upgradable as long as the adapter is open.
-    pub(super) fn alive(&self) -> Weak<()> {
-        Arc::downgrade(&self.alive)
+    /// Returns a reference that can be upgraded as long as the adapter is open.
+    pub(super) fn open_marker(&self) -> Weak<()> {
+        Arc::downgrade(&self.open_marker)
     }
 
-    /// What this adapter agrees to, with these depths or its own.
+    /// Returns the terms of a handshake, with these depths or, for `None`, those of the settings.
     pub(crate) fn terms(&self, ird: Option<u16>, ord: Option<u16>) -> Terms {
         let config = &self.config;
         let ird = ird.unwrap_or(config.ird);
@@ -86,6 +94,7 @@ impl CmContext {
         Terms { ird, max_ird: ird.max(config.ird), ord, crc: config.crc, markers: config.markers }
     }
 
+    /// Returns the TCP keepalive and user timeout settings of connections.
     pub(crate) fn keepalive(&self) -> Keepalive {
         let idle = self.config.keepalive;
         Keepalive {
@@ -96,8 +105,8 @@ impl CmContext {
         }
     }
 
-    /// Begins a handshake, on the lane that its addresses lead to.
-    pub(crate) fn begin(&self, handshake: Box<dyn Handshake>) -> io::Result<()> {
+    /// Begins a handshake on the lane that its addresses select, or on the default lane if they are unknown.
+    pub(crate) fn begin_handshake(&self, handshake: Box<dyn Handshake>) -> io::Result<()> {
         let lane = match handshake.addresses() {
             Some((peer, local)) => self.steering.lane_by_addresses(peer, local)?,
             None => self.steering.default_lane()?,
@@ -106,7 +115,7 @@ impl CmContext {
         Ok(())
     }
 
-    /// The handshakes of a lane.
+    /// Returns the handshakes of a lane. Creates the registry when it is first needed.
     pub(super) fn handshakes(&self, lane: &Lane) -> Arc<Handshakes> {
         let mut all = lock(&self.handshakes);
         let handshakes = all.entry(lane.handle().number()).or_insert_with(|| {
@@ -117,14 +126,15 @@ impl CmContext {
         Arc::clone(handshakes)
     }
 
-    /// Calls a function on the default lane at this time, for what has no caller to report an error to.
-    pub(super) fn remind(&self, at: Instant, call: impl FnOnce() + Send + 'static) {
+    /// Calls a function on the default lane at this time. Logs an error if the lanes fail to start; for callers that
+    /// cannot report it.
+    pub(super) fn call_at_or_log(&self, at: Instant, call: impl FnOnce() + Send + 'static) {
         if let Err(error) = self.call_at(at, call) {
             tracing::error!(%error, "failed to start the lanes");
         }
     }
 
-    /// Calls a function on the default lane at this time, or soon after.
+    /// Calls a function on the default lane at this time, or soon after. Fails if the lanes fail to start.
     pub(crate) fn call_at(&self, at: Instant, call: impl FnOnce() + Send + 'static) -> io::Result<()> {
         self.steering.default_lane()?.handle().call_at(at, call);
         Ok(())

@@ -1,4 +1,4 @@
-//! A handshake that this end begins: connect, Request, Reply.
+//! A handshake that this end begins: it connects, sends the Request and receives the Reply.
 
 use super::context::CmContext;
 use super::exchange::{Exchange, ROOM};
@@ -20,7 +20,7 @@ use std::time::Instant;
 /// Options of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
-    /// The address to connect from.
+    /// The address to connect from. Defaults to the kernel's choice.
     pub from: Option<SocketAddr>,
     /// Private data for the remote program. siw and Chelsio's driver take up to 252 bytes, the RFC allows 508.
     pub private_data: Vec<u8>,
@@ -30,47 +30,53 @@ pub struct ConnectOptions {
     pub ord: Option<u16>,
     /// The MPA mode.
     pub mode: MpaMode,
-    /// The port belongs to the connection manager, in this space: its listener need not be at the TCP port of the same number.
+    /// The RDMA port space of the port. Its listener need not be at the TCP port of the same number. `None` dials the
+    /// TCP port itself.
     pub port_space: Option<PortSpace>,
 }
 
-/// Where to dial, and what to say.
+/// The address to dial, and the contents of the Request.
 #[derive(Clone, Debug)]
 pub(crate) struct DialRequest {
     pub(crate) to: SocketAddr,
+    /// The local address; `None` lets the kernel choose.
     pub(crate) from: Option<SocketAddr>,
     pub(crate) mode: MpaMode,
     pub(crate) terms: Terms,
     pub(crate) private_data: Box<[u8]>,
 }
 
-/// What a connection is dialled for. It can refuse the peer.
+/// A [`Target`] that this end dials for. It can refuse the peer.
 pub(crate) trait DialTarget: Target {
-    /// Whether the connection is still wanted.
+    /// Returns whether the target still needs this connection.
     fn is_wanted(&self) -> bool {
         true
     }
 
-    /// The peer has accepted the TCP connection: whether it may be sent the Request.
+    /// Checks the peer of the TCP connection before the Request is sent.
     fn check_peer(&self, _link: &TcpLink) -> Result<(), ConnectError> {
         Ok(())
     }
 
-    /// Checks the Reply to a Request with this private data, and returns what it means.
+    /// Checks the Reply to a Request with the private data `sent`. Returns the Reply, without what only this layer
+    /// needs.
     fn check_reply(&self, _link: &TcpLink, _sent: &[u8], reply: Reply) -> Result<Reply, ConnectError> {
         Ok(reply)
     }
 
-    /// The peer has accepted. Returns false if another connection was chosen meanwhile.
+    /// Chooses this connection, which the peer has accepted. Returns false if another one was chosen: then this one is
+    /// aborted.
     fn claim(&self) -> bool {
         true
     }
 
-    /// The peer closed instead of answering, as one does that knows only MPA revision 1. Returns whether it is dialled again.
-    fn falls_back(self: Arc<Self>) -> bool {
+    /// Reports that the peer closed instead of replying, as a peer that knows only MPA revision 1 does. Returns whether
+    /// to dial it again with revision 1.
+    fn on_no_reply(self: Arc<Self>) -> bool {
         true
     }
 
+    /// Converts the reference.
     fn as_target(self: Arc<Self>) -> Arc<dyn Target>;
 }
 
@@ -90,10 +96,12 @@ pub(crate) struct Dial {
     initiator: Initiator,
     deadline: Instant,
     exchange: Exchange,
+    /// The TCP connection is established, and the target has checked the peer.
     connected: bool,
 }
 
 impl Dial {
+    /// Begins to connect, without waiting.
     pub(crate) fn new(
         ctx: &Arc<CmContext>,
         target: Arc<dyn DialTarget>,
@@ -113,8 +121,8 @@ impl Dial {
         }))
     }
 
-    /// Returns whether it is done.
-    fn step(&mut self) -> Result<bool, ConnectError> {
+    /// Continues as far as possible without waiting. Returns whether the handshake is done.
+    fn advance(&mut self) -> Result<bool, ConnectError> {
         if !self.target.is_wanted() {
             return Err(ConnectError::GivenUp);
         }
@@ -124,7 +132,8 @@ impl Dial {
                 return Ok(false);
             }
             if self.link.local_addr()? == self.link.peer_addr()? {
-                // There is no listener, and the kernel chose the same port for this end, which then connected to itself.
+                // There is no listener, but the kernel gave this socket the port that it dials: the socket connected to
+                // itself.
                 self.link.abort();
                 return Err(io::Error::from(rustix::io::Errno::CONNREFUSED).into());
             }
@@ -135,7 +144,7 @@ impl Dial {
         }
         loop {
             match self.initiator.parse_reply(&self.exchange.read) {
-                Ok(Parse::Done(reply)) => return self.replied(reply).map(|()| true),
+                Ok(Parse::Done(reply)) => return self.handle_reply(reply).map(|()| true),
                 Ok(Parse::Need(_)) => {}
                 Err(error) => {
                     self.exchange.send_cause(&self.link, error.terminate());
@@ -148,7 +157,8 @@ impl Dial {
         }
     }
 
-    fn replied(&mut self, reply: Reply) -> Result<(), ConnectError> {
+    /// Starts the stream if the peer has accepted. A rejection is an error.
+    fn handle_reply(&mut self, reply: Reply) -> Result<(), ConnectError> {
         let reply = self.target.check_reply(&self.link, &self.request.private_data, reply)?;
         let (agreed, private_data, consumed) = match reply {
             Reply::Accepted { agreed, private_data, consumed } => (agreed, private_data, consumed),
@@ -169,7 +179,8 @@ impl Dial {
         Arc::clone(&self.target).start(&self.link, established, early)
     }
 
-    /// A peer that knows only revision 1 closes when it sees revision 2 (RFC 6581 §10): it is dialled again, with revision 1.
+    /// Dials again with MPA revision 1 if the peer may know no other: such a peer closes when it receives revision 2
+    /// (RFC 6581 §10). Otherwise reports the error to the target.
     fn retry_or_fail(self: Box<Self>, error: ConnectError) -> Step {
         let reset = match &error {
             ConnectError::Closed => true,
@@ -178,8 +189,8 @@ impl Dial {
         };
         let unanswered = self.connected && self.exchange.read.is_empty();
         let may_retry = reset && unanswered && self.request.mode != MpaMode::Unenhanced;
-        if !may_retry || !Arc::clone(&self.target).falls_back() {
-            self.failed(error);
+        if !may_retry || !Arc::clone(&self.target).on_no_reply() {
+            self.fail(error);
             return Step::Done;
         }
         let Some(ctx) = self.ctx.upgrade() else { return Step::Done };
@@ -193,7 +204,7 @@ impl Dial {
                 Step::Restart(dial)
             }
             Err(error) => {
-                target.failed(error);
+                target.on_failed(error);
                 Step::Done
             }
         }
@@ -206,7 +217,8 @@ impl Handshake for Dial {
     }
 
     fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
-        Some((self.request.to, self.link.local_addr().ok()?)) // whether it is connected yet or not
+        // Not the peer address of the link, which is unknown until it is connected.
+        Some((self.request.to, self.link.local_addr().ok()?))
     }
 
     fn deadline(&self) -> Instant {
@@ -218,14 +230,14 @@ impl Handshake for Dial {
     }
 
     fn progress(mut self: Box<Self>) -> Step {
-        match self.step() {
+        match self.advance() {
             Ok(true) => Step::Done,
             Ok(false) => Step::Wait(self),
             Err(error) => self.retry_or_fail(error),
         }
     }
 
-    fn failed(self: Box<Self>, error: ConnectError) {
-        self.target.failed(error);
+    fn fail(self: Box<Self>, error: ConnectError) {
+        self.target.on_failed(error);
     }
 }

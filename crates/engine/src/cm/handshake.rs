@@ -1,4 +1,5 @@
-//! What the registry of handshakes (`handshakes.rs`) knows of those that this end begins, and of what they are for.
+//! Traits of a handshake that this end begins, and of the queue pair that a handshake connects. `handshakes.rs` runs
+//! the handshakes.
 
 use crate::sys::socket::TcpLink;
 use crate::verbs::error::ConnectError;
@@ -9,39 +10,42 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A handshake that this end began. It lives on a lane's thread.
+/// A handshake that this end begins. All methods are called on a lane's thread.
 pub(crate) trait Handshake: Send + fmt::Debug {
+    /// Returns the link of the handshake.
     fn link(&self) -> &Arc<TcpLink>;
 
-    /// The remote address and the local one, as far as they are known.
+    /// Returns the remote and the local address, which select the lane; `None` if they are unknown.
     fn addresses(&self) -> Option<(SocketAddr, SocketAddr)>;
 
-    /// When the peer has taken too long.
+    /// Returns when the handshake fails if it is not done.
     fn deadline(&self) -> Instant;
 
-    /// What it is for. It is told if the handshake panics.
+    /// Returns the target, to report a panic to.
     fn target(&self) -> Arc<dyn Target>;
 
-    /// Goes on as far as possible.
+    /// Continues as far as possible without waiting.
     fn progress(self: Box<Self>) -> Step;
 
-    fn failed(self: Box<Self>, error: ConnectError);
+    /// Ends the handshake, and reports the error to the target.
+    fn fail(self: Box<Self>, error: ConnectError);
 }
 
-/// What becomes of a handshake.
+/// The result of [`Handshake::progress`].
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// It is over, and its target knows.
+    /// The handshake has ended, and its target knows.
     Done,
-    /// It waits for its socket.
+    /// The handshake waits for its socket.
     Wait(Box<dyn Handshake>),
-    /// It was begun again, on another socket.
+    /// The handshake has ended, and this one begins in its place, on another socket.
     Restart(Box<dyn Handshake>),
 }
 
-/// What a connection is made for: a queue pair, or an attempt to connect one.
+/// The receiver of a handshake's result: a queue pair, or an attempt to connect one.
 pub(crate) trait Target: Send + Sync + fmt::Debug {
-    /// The handshake is done: starts the stream. `early` is what came behind the handshake.
+    /// Starts the stream on a link whose handshake is done. `early` are the bytes that were received after the
+    /// handshake.
     fn start(
         self: Arc<Self>,
         link: &Arc<TcpLink>,
@@ -49,13 +53,14 @@ pub(crate) trait Target: Send + Sync + fmt::Debug {
         early: Vec<u8>,
     ) -> Result<(), ConnectError>;
 
-    /// The handshake failed.
-    fn failed(self: Arc<Self>, error: ConnectError);
+    /// Reports that the handshake failed. The target may begin another one.
+    fn on_failed(self: Arc<Self>, error: ConnectError);
 
-    /// The handshake panicked: there will be no connection, and no other handshake.
+    /// Reports that the handshake failed in a way that another one would, too, for example by a panic. The target must
+    /// not begin another one.
     fn abandon(self: Arc<Self>, error: ConnectError);
 
-    /// Whether the end that accepts waits for the first FPDU before it starts the stream.
+    /// Returns whether the accepting end waits for the first FPDU before it starts the stream.
     fn awaits_first_fpdu(&self) -> bool {
         false
     }
@@ -71,7 +76,7 @@ impl Target for QueuePair {
         self.start_stream(link, established, early)
     }
 
-    fn failed(self: Arc<Self>, error: ConnectError) {
+    fn on_failed(self: Arc<Self>, error: ConnectError) {
         self.connect_failed(error);
     }
 

@@ -1,4 +1,4 @@
-//! The handshakes and listeners of one lane. `accept.rs` has the part for connections that peers begin.
+//! The handshakes and listeners of one lane. `accept.rs` has the part for handshakes that peers begin.
 
 use super::admission::Admission;
 use super::answer::Answer;
@@ -19,40 +19,45 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// The handshakes of a lane. Only its thread looks inside.
+/// The handshakes and listeners of a lane. Only the lane's thread locks the state.
 #[derive(Debug)]
 pub(crate) struct Handshakes {
     lane: Arc<LaneHandle>,
     state: Mutex<State>,
 }
 
+/// The handshakes and listeners, by their tokens in the lane's epoll.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) lane: Arc<LaneHandle>,
+    /// The registry itself, for decisions of the program.
     pub(super) this: Weak<dyn Decide>,
     /// Handshakes that this end began, by token.
     dialled: HashMap<u64, Box<dyn Handshake>>,
     /// Handshakes that peers began, by token.
     pub(super) answers: HashMap<u64, Box<Answer>>,
+    /// Limits and deadlines of `answers`.
     pub(super) admission: Admission,
+    /// Listeners, by token.
     listeners: HashMap<u64, Arc<ListenerSocket>>,
     pub(super) timers: Timers<Timeout>,
-    /// A descriptor that is kept to reject a connection when there is no other.
+    /// A descriptor in reserve, to accept and reset a connection when the process has no other.
     pub(super) spare: Option<EventFd>,
-    /// When evictions were last logged.
+    /// When evictions were last logged; `None` if they never were.
     pub(super) last_log: Option<Instant>,
 }
 
-/// What is due.
+/// A timer of the registry.
 #[derive(Debug)]
 pub(super) enum Timeout {
-    /// The handshake with this token, which this end began.
+    /// The deadline of the handshake with this token, which this end began.
     Handshake(u64),
-    /// The listener with this token, which failed to accept, tries again.
+    /// The time at which the listener with this token, which failed to accept, tries again.
     Listener(u64),
 }
 
 impl Handshakes {
+    /// Creates the registry of a lane, without handshakes.
     pub(super) fn new(lane: &Arc<LaneHandle>) -> Arc<Self> {
         Arc::new_cyclic(|this: &Weak<Self>| {
             let state = State {
@@ -76,16 +81,16 @@ impl Handshakes {
         self.lane.call(move || lock(&this.state).begin(handshake));
     }
 
-    /// Waits for connections at a listener, on the lane's thread.
-    pub(super) fn listen(self: &Arc<Self>, listener: &Arc<ListenerSocket>) {
+    /// Adds a listener, at which the lane accepts connections from now on.
+    pub(super) fn add_listener(self: &Arc<Self>, listener: &Arc<ListenerSocket>) {
         let (this, listener) = (Arc::clone(self), Arc::clone(listener));
-        self.lane.call(move || lock(&this.state).listen(listener));
+        self.lane.call(move || lock(&this.state).add_listener(listener));
     }
 
-    /// Forgets a listener, on the lane's thread.
-    pub(super) fn unlisten(self: &Arc<Self>, listener: &Arc<ListenerSocket>) {
+    /// Removes a listener, on the lane's thread.
+    pub(super) fn remove_listener(self: &Arc<Self>, listener: &Arc<ListenerSocket>) {
         let (this, listener) = (Arc::clone(self), Arc::clone(listener));
-        self.lane.call(move || lock(&this.state).unlisten(&listener));
+        self.lane.call(move || lock(&this.state).remove_listener(&listener));
     }
 }
 
@@ -112,14 +117,17 @@ impl Service for Handshakes {
 
     fn time_to_deadline(&self, now: Instant) -> Option<Duration> {
         let state = lock(&self.state);
-        [state.timers.time_to_next(now), state.admission.next(now)].into_iter().flatten().min()
+        [state.timers.time_to_next(now), state.admission.time_to_next_deadline(now)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn expire(&self, now: Instant) {
         let mut state = lock(&self.state);
         state.evict_overdue(now);
         while let Some(timeout) = state.timers.pop_expired(now) {
-            state.timed_out(timeout, now);
+            state.on_timeout(timeout, now);
         }
         self.lane.counters().handshakes.store(state.admission.len(), Ordering::Relaxed);
     }
@@ -132,10 +140,10 @@ impl Service for Handshakes {
         let mut state = lock(&self.state);
         state.listeners.clear();
         for (_, handshake) in std::mem::take(&mut state.dialled) {
-            catch_panic("failing a handshake", || handshake.failed(stopped().into()));
+            catch_panic("failing a handshake", || handshake.fail(stopped_error().into()));
         }
         for (_, answer) in std::mem::take(&mut state.answers) {
-            catch_panic("failing a handshake", || answer.failed(stopped().into()));
+            catch_panic("failing a handshake", || answer.fail(stopped_error().into()));
         }
     }
 
@@ -144,47 +152,50 @@ impl Service for Handshakes {
         let listeners = std::mem::take(&mut state.listeners);
         let handshakes = (std::mem::take(&mut state.dialled), std::mem::take(&mut state.answers));
         drop(state);
-        drop((listeners, handshakes)); // which may call the program
+        drop((listeners, handshakes)); // without the lock, because their destructors may call the program
     }
 }
 
 impl State {
+    /// Adds a handshake that this end begins, and its deadline, and starts it.
     fn begin(&mut self, handshake: Box<dyn Handshake>) {
         if self.lane.is_failed() {
-            return handshake.failed(stopped().into());
+            return handshake.fail(stopped_error().into());
         }
         let token = self.lane.new_token();
         if let Err(error) = self.lane.epoll().add(&**handshake.link(), token, Interest::Edges) {
-            return handshake.failed(error.into());
+            return handshake.fail(error.into());
         }
         self.timers.add(handshake.deadline(), Timeout::Handshake(token));
         self.dialled.insert(token, handshake);
         self.progress(token);
     }
 
+    /// Continues a handshake that this end began.
     fn progress(&mut self, token: u64) {
         let Some(handshake) = self.dialled.remove(&token) else { return };
         let link = Arc::clone(handshake.link());
         let target = Some(handshake.target());
-        let step = survive_handshake(target, || handshake.progress()).unwrap_or(Step::Done);
+        let step = catch_handshake_panic(target, || handshake.progress()).unwrap_or(Step::Done);
         if let Step::Wait(handshake) = step {
             self.dialled.insert(token, handshake);
             return;
         }
-        // A stream is in the poll set of its completion queue, and nowhere else.
+        // The handshake has ended. If the link has a stream now, its socket is in a poll set of its completion queue.
         let _ = self.lane.epoll().delete(&*link);
         if let Step::Restart(handshake) = step {
             self.begin(handshake);
         }
     }
 
-    fn timed_out(&mut self, timeout: Timeout, now: Instant) {
+    /// Fails a handshake that took too long, or makes a listener accept again.
+    fn on_timeout(&mut self, timeout: Timeout, now: Instant) {
         match timeout {
             Timeout::Handshake(token) => {
                 if self.dialled.get(&token).is_some_and(|handshake| handshake.deadline() <= now)
                     && let Some(handshake) = self.dialled.remove(&token)
                 {
-                    handshake.failed(ConnectError::TimedOut);
+                    handshake.fail(ConnectError::TimedOut);
                 }
             }
             Timeout::Listener(token) => {
@@ -195,7 +206,8 @@ impl State {
         }
     }
 
-    fn listen(&mut self, listener: Arc<ListenerSocket>) {
+    /// Adds a listener to epoll.
+    fn add_listener(&mut self, listener: Arc<ListenerSocket>) {
         let token = self.lane.new_token();
         match self.lane.epoll().add(&*listener, token, Interest::Readable) {
             Ok(()) => {
@@ -205,19 +217,24 @@ impl State {
         }
     }
 
-    fn unlisten(&mut self, listener: &Arc<ListenerSocket>) {
+    /// Removes a listener from epoll.
+    fn remove_listener(&mut self, listener: &Arc<ListenerSocket>) {
         let _ = self.lane.epoll().delete(&**listener);
         self.listeners.retain(|_, known| !Arc::ptr_eq(known, listener));
     }
 }
 
-/// What handshakes on a failed lane are told.
-fn stopped() -> io::Error {
+/// Returns the error of handshakes on a lane that has failed.
+fn stopped_error() -> io::Error {
     io::Error::other("the adapter has stopped")
 }
 
-/// The next step of a handshake. After a panic there will be no connection, and its target is told so.
-pub(super) fn survive_handshake<T>(target: Option<Arc<dyn Target>>, step: impl FnOnce() -> T) -> Option<T> {
+/// Calls `step`, a step of a handshake, and returns its result. If it panics, reports that to the target and returns
+/// `None`.
+pub(super) fn catch_handshake_panic<T>(
+    target: Option<Arc<dyn Target>>,
+    step: impl FnOnce() -> T,
+) -> Option<T> {
     match bug::catch("setting up a connection", step) {
         Ok(next) => Some(next),
         Err(bug) => {

@@ -1,4 +1,4 @@
-//! A connection that a peer has begun, while the program decides on it.
+//! A connection that a peer has begun, and that the program accepts or rejects.
 
 use super::handshake::Target;
 use crate::reactor::handle::LaneHandle;
@@ -14,54 +14,61 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
-/// What a Request says of the RDMA port that it is for, which its Reply confirms.
+/// The RDMA port that a Request names in a header before the private data. The Reply confirms it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AskedPort {
+pub(super) struct RequestedPort {
     pub(super) port: RdmaPort,
-    /// Length of the header before the private data.
-    pub(super) header: usize,
+    /// Length of the header in bytes.
+    pub(super) header_len: usize,
 }
 
-/// What the program decided on a connection.
+/// The decision on a connection that a peer has begun.
 #[derive(Debug)]
 pub(super) struct Decision {
+    /// The private data of the Reply.
     pub(super) private_data: Box<[u8]>,
-    /// The queue pair that takes the connection; `None` if it is rejected.
+    /// The target of an accepted connection; `None` if the connection is rejected.
     pub(super) target: Option<AcceptTarget>,
 }
 
-/// What takes an accepted connection.
+/// The target of an accepted connection, and the terms on which it is accepted.
 #[derive(Debug)]
 pub(super) struct AcceptTarget {
     pub(super) target: Arc<dyn Target>,
     pub(super) terms: Terms,
+    /// Passed to the target once the Reply is sent.
     pub(super) established: Established,
 }
 
-/// The handshakes of a lane, as a decision reaches them.
+/// The handshakes of a lane, as the receiver of decisions.
 pub(super) trait Decide: Send + Sync + fmt::Debug {
     /// Applies the decision to the handshake with this token. Called on the lane's thread.
     fn decide(&self, token: u64, decision: Decision);
 }
 
-/// A peer that wants to connect, and waits for [`accept`](Self::accept) or [`reject`](Self::reject). Dropping it rejects it.
+/// A peer that wants to connect, and waits for [`accept`](Self::accept) or [`reject`](Self::reject). Dropping it
+/// rejects it.
 #[derive(Debug)]
 pub struct Incoming {
+    /// The lane of the handshake.
     pub(super) lane: Arc<LaneHandle>,
     pub(super) handshakes: Weak<dyn Decide>,
+    /// Identifies the handshake on its lane.
     pub(super) token: u64,
     pub(super) request: Request,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
-    pub(super) asked: Option<AskedPort>,
+    /// The RDMA port that the Request names, if any.
+    pub(super) requested_port: Option<RequestedPort>,
+    /// The connection was accepted or rejected. Otherwise dropping it rejects it.
     pub(super) decided: bool,
 }
 
 impl Decision {
-    /// The handshake is gone, or failed.
-    pub(super) fn failed(self, error: ConnectError) {
+    /// Reports the failure of the handshake to the target, if the connection was accepted.
+    pub(super) fn fail(self, error: ConnectError) {
         if let Some(AcceptTarget { target, .. }) = self.target {
-            target.failed(error);
+            target.on_failed(error);
         }
     }
 }
@@ -69,11 +76,12 @@ impl Decision {
 impl Incoming {
     /// Returns the private data of the remote program.
     pub fn private_data(&self) -> &[u8] {
-        let header = self.asked.map_or(0, |asked| asked.header);
+        let header = self.requested_port.map_or(0, |requested| requested.header_len);
         self.request.private_data().get(header..).unwrap_or_default()
     }
 
-    /// Returns the read depths of the peer: its IRD limits the ORD of this end, its ORD is what the IRD of this end should hold.
+    /// Returns the read depths of the peer. Its IRD limits the ORD of this end, and the IRD of this end should be at
+    /// least its ORD.
     pub fn depths(&self) -> Depths {
         self.request.peer()
     }
@@ -83,12 +91,15 @@ impl Incoming {
         self.peer
     }
 
-    /// Returns the address to which the peer connected. Its port is the one that the remote program asked for.
+    /// Returns the address to which the peer connected, with the RDMA port if the Request names one.
     pub fn local(&self) -> SocketAddr {
-        with_port(self.local, self.asked.map_or(self.local.port(), |asked| asked.port.number))
+        with_port(
+            self.local,
+            self.requested_port.map_or(self.local.port(), |requested| requested.port.number),
+        )
     }
 
-    /// Connects a queue pair to the peer. An event of the queue pair reports the result.
+    /// Accepts the connection for a queue pair. An event of the queue pair reports the result.
     pub fn accept(
         self,
         pair: &Arc<QueuePair>,
@@ -98,40 +109,40 @@ impl Incoming {
         self.accept_for(Arc::<QueuePair>::clone(pair), terms, private_data)
     }
 
-    /// Accepts the connection for a queue pair, or for an attempt to connect one manually.
+    /// Accepts the connection for a target: a queue pair, or an attempt to connect one manually.
     pub(super) fn accept_for(
         mut self,
         target: Arc<dyn Target>,
         terms: Terms,
         private_data: &[u8],
     ) -> Result<(), ConnectError> {
-        let reply = reply_data(self.asked, private_data);
+        let reply = reply_data(self.requested_port, private_data);
         let (_, agreed) = self.request.accept(terms, &reply)?;
         self.decided = true;
         let private_data = self.private_data().into();
         let established = Established { private_data, agreed, peer: self.peer, local: self.local };
         let target = Some(AcceptTarget { target, terms, established });
-        self.submit(Decision { private_data: reply.into(), target });
+        self.submit_decision(Decision { private_data: reply.into(), target });
         Ok(())
     }
 
     /// Rejects the connection.
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), ConnectError> {
-        let reply = reply_data(self.asked, private_data);
+        let reply = reply_data(self.requested_port, private_data);
         self.request.reject(&reply)?;
         self.decided = true;
-        self.submit(Decision { private_data: reply.into(), target: None });
+        self.submit_decision(Decision { private_data: reply.into(), target: None });
         Ok(())
     }
 
-    /// Refuses a manually connected peer, and tells it why.
+    /// Rejects a peer that connects manually, with a refusal that contains the reason.
     pub(super) fn refuse(self, reason: Reason) {
-        let asked = Hello::parse(self.private_data()).ok();
-        let (to, from) = asked.map_or((0, 0), |hello| (hello.source, hello.destination));
+        let hello = Hello::parse(self.private_data()).ok();
+        let (to, from) = hello.map_or((0, 0), |hello| (hello.source, hello.destination));
         self.reject_with(&Hello::new(HelloKind::Refusal(reason), to, from));
     }
 
-    /// Rejects a manually connected peer with a challenge or a refusal.
+    /// Rejects a peer that connects manually, with a challenge or a refusal.
     pub(super) fn reject_with(self, reply: &Hello) {
         let reply = reply.emit().expect("numbers of 24 bits, as parsed");
         if let Err(error) = self.reject(&reply) {
@@ -139,23 +150,24 @@ impl Incoming {
         }
     }
 
-    /// Rejects the connection, and waits until the peer's socket has the answer, but not longer than this: a process that ends
-    /// right after it would take the answer with it.
+    /// Rejects the connection, and waits until the lane has sent the Reply. A process that exits right after
+    /// [`reject`](Self::reject) may exit before that. Fails if the timeout expires first.
     pub fn reject_and_wait(self, private_data: &[u8], timeout: Duration) -> Result<(), ConnectError> {
         let lane = Arc::clone(&self.lane);
         self.reject(private_data)?;
         let (done, waiting) = mpsc::channel();
         lane.call(move || {
-            let _ = done.send(()); // or the caller waits no longer
+            let _ = done.send(()); // fails if the timeout has expired
         });
         waiting.recv_timeout(timeout).map_err(|_| ConnectError::TimedOut)
     }
 
-    fn submit(&self, decision: Decision) {
+    /// Passes a decision to the handshake, on its lane.
+    fn submit_decision(&self, decision: Decision) {
         let (handshakes, token) = (Weak::clone(&self.handshakes), self.token);
         self.lane.call(move || match handshakes.upgrade() {
             Some(handshakes) => handshakes.decide(token, decision),
-            None => decision.failed(ConnectError::Closed),
+            None => decision.fail(ConnectError::Closed),
         });
     }
 }
@@ -163,15 +175,19 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         if !self.decided {
-            self.submit(Decision { private_data: reply_data(self.asked, &[]).into(), target: None });
+            self.submit_decision(Decision {
+                private_data: reply_data(self.requested_port, &[]).into(),
+                target: None,
+            });
         }
     }
 }
 
-/// The private data of a Reply: the program's, behind the RDMA port if the Request names it.
-pub(super) fn reply_data(asked: Option<AskedPort>, private_data: &[u8]) -> Cow<'_, [u8]> {
-    match asked {
-        Some(AskedPort { port, .. }) => {
+/// Returns the private data of a Reply: that of the program, after a header with the RDMA port if the Request names
+/// one.
+pub(super) fn reply_data(requested_port: Option<RequestedPort>, private_data: &[u8]) -> Cow<'_, [u8]> {
+    match requested_port {
+        Some(RequestedPort { port, .. }) => {
             [&CmHeader::for_port(CmKind::Port, port).emit()[..], private_data].concat().into()
         }
         None => private_data.into(),

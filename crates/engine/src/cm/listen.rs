@@ -1,4 +1,4 @@
-//! Listening for connections.
+//! Listeners: sockets at which peers connect, on a lane.
 
 use super::context::CmContext;
 use super::handshakes::Handshakes;
@@ -13,19 +13,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Largest backlog of a listener, and the default: the same as of the kernel's connection manager (`net.rdma_ucm.max_backlog`).
+/// Maximum backlog of a listener, and its default: that of the kernel's connection manager
+/// (`net.rdma_ucm.max_backlog`).
 pub const MAX_BACKLOG: usize = 1024;
 
-/// A port at which peers connect.
+/// A listener with a channel of incoming connections.
 #[derive(Debug)]
 pub struct Listener {
     listening: Listening,
     channel: Arc<EventChannel<Incoming>>,
 }
 
-/// A listening socket. Dropping it stops listening.
+/// A listener that passes incoming connections to a sink. Dropping it stops listening.
 #[derive(Debug)]
 pub struct Listening {
+    /// The socket, which [`move_aside`](Self::move_aside) replaces.
     socket: Mutex<Arc<ListenerSocket>>,
     handshakes: Arc<Handshakes>,
     binding: Option<RdmaBinding>,
@@ -40,7 +42,7 @@ impl Listener {
         Ok(Self { listening: Listening::new(ctx, at, sink, MAX_BACKLOG)?, channel })
     }
 
-    /// Returns the address at which it listens.
+    /// Returns the address of the socket.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listening.local_addr()
     }
@@ -52,8 +54,9 @@ impl Listener {
 }
 
 impl Listening {
-    /// Listens at an address. Up to `backlog` connections wait in the sink for a decision, or fewer if the process may not have many
-    /// descriptors; beyond that, the oldest of the peer with the most is rejected for each new one.
+    /// Listens at an address. Up to `backlog` connections wait in the sink for a decision, or fewer if the process may
+    /// have few descriptors. For each further one, the oldest connection of the peer with the most connections is
+    /// rejected.
     pub(crate) fn new(
         ctx: &Arc<CmContext>,
         at: SocketAddr,
@@ -62,11 +65,11 @@ impl Listening {
     ) -> io::Result<Self> {
         let socket = Socket::new(at, &ctx.keepalive())?;
         let own = socket.local_addr().ok().map(|at| stream_port(at.port()));
-        Self::start(ctx, socket, None, config(ctx, sink, own, backlog))
+        Self::start(ctx, socket, None, listener_config(ctx, sink, own, backlog))
     }
 
     /// Listens at an address that was bound before.
-    pub(crate) fn bound(
+    pub(crate) fn at_bound(
         ctx: &Arc<CmContext>,
         bound: Bound,
         sink: Arc<dyn EventSink<Incoming>>,
@@ -75,21 +78,22 @@ impl Listening {
         let (socket, binding) = bound.listen_with_rdma_binding(&ctx.keepalive())?;
         let own = || socket.local_addr().ok().map(|at| stream_port(at.port()));
         let port = binding.as_ref().map(RdmaBinding::port).or_else(own);
-        let config = config(ctx, sink, port, backlog);
+        let config = listener_config(ctx, sink, port, backlog);
         Self::start(ctx, socket, binding, config)
     }
 
-    /// Listens for the manually connected queue pairs of a port.
-    pub(super) fn reserved(
+    /// Listens at a reserved port, for the manually connected queue pairs whose numbers contain it.
+    pub(super) fn at_reserved_port(
         ctx: &Arc<CmContext>,
         reservation: &Reservation,
         at: SocketAddr,
         sink: Arc<dyn EventSink<Incoming>>,
     ) -> io::Result<Self> {
         let socket = Socket::at_reserved_port(reservation, at, &ctx.keepalive())?;
-        Self::start(ctx, socket, None, config(ctx, sink, None, MAX_BACKLOG))
+        Self::start(ctx, socket, None, listener_config(ctx, sink, None, MAX_BACKLOG))
     }
 
+    /// Adds a socket that listens to the default lane.
     fn start(
         ctx: &Arc<CmContext>,
         socket: Socket,
@@ -98,20 +102,20 @@ impl Listening {
     ) -> io::Result<Self> {
         let socket = Arc::new(ListenerSocket::new(socket, config));
         let handshakes = ctx.handshakes(ctx.steering().default_lane()?);
-        handshakes.listen(&socket);
+        handshakes.add_listener(&socket);
         Ok(Self { socket: Mutex::new(socket), handshakes, binding, ctx: Arc::downgrade(ctx) })
     }
 
-    /// Returns the address of the socket. The port of an RDMA port may have another number.
+    /// Returns the address of the socket. Its TCP port may differ from the RDMA port.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         lock(&self.socket).local_addr()
     }
 
-    /// Leaves the TCP port of an RDMA port's own number to others, if it listens there: from then on it listens at a candidate. When this
-    /// returns, the address is free. Handshakes go on; connections that were not accepted yet are reset, and their peers search the
-    /// candidates.
+    /// Moves the listener of an RDMA port from the TCP port of the same number to a candidate, so that others can use
+    /// that TCP port as soon as this returns. Handshakes continue. Connections that were not accepted yet are reset,
+    /// and their peers search the candidates.
     ///
-    /// Returns whether it had the port.
+    /// Returns false if the listener was not at that TCP port.
     pub fn move_aside(&self) -> io::Result<bool> {
         let mut socket = lock(&self.socket);
         let local = socket.local_addr()?;
@@ -121,10 +125,10 @@ impl Listening {
         let Some(ctx) = self.ctx.upgrade() else { return Ok(false) };
         let aside = binding.listen_at_candidate(&ctx.keepalive())?;
         let moved = Arc::new(ListenerSocket::new(aside, socket.config.clone()));
-        self.handshakes.listen(&moved);
+        self.handshakes.add_listener(&moved);
         let before = std::mem::replace(&mut *socket, moved);
-        before.leave()?;
-        self.handshakes.unlisten(&before);
+        before.close_now()?;
+        self.handshakes.remove_listener(&before);
         Ok(true)
     }
 }
@@ -133,12 +137,12 @@ impl Drop for Listening {
     fn drop(&mut self) {
         let socket = self.socket.get_mut().unwrap_or_else(PoisonError::into_inner);
         socket.stop();
-        self.handshakes.unlisten(socket);
+        self.handshakes.remove_listener(socket);
     }
 }
 
-/// Without private extensions, a listener has no RDMA port.
-fn config(
+/// Returns the settings of a listener. Without the private extensions it has no RDMA port.
+fn listener_config(
     ctx: &CmContext,
     sink: Arc<dyn EventSink<Incoming>>,
     port: Option<RdmaPort>,
@@ -150,11 +154,11 @@ fn config(
         backlog: backlog.clamp(1, MAX_BACKLOG),
         startup: ctx.config().startup,
         capture: ctx.capture().cloned(),
-        adapter: ctx.alive(),
+        adapter: ctx.open_marker(),
     }
 }
 
-/// A listener that is not for an RDMA port is for that of its TCP port.
+/// Returns the RDMA port of a listener at a TCP port that the program named: the stream port of the same number.
 fn stream_port(number: u16) -> RdmaPort {
     RdmaPort { space: PortSpace::Stream, number }
 }

@@ -1,6 +1,6 @@
-//! A listening socket, and what receives the connections that peers begin there.
+//! A listening socket, and its decision which Requests the program gets to see.
 
-use super::incoming::{AskedPort, Incoming};
+use super::incoming::{Incoming, RequestedPort};
 use crate::capture::Capture;
 use crate::notify::channel::EventSink;
 use crate::sys::socket::TcpLink;
@@ -14,19 +14,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How a listener treats connections.
+/// The settings of a listener.
 #[derive(Clone, Debug)]
 pub(super) struct ListenerConfig {
-    /// Receives the connections.
+    /// Receives the connections that the program decides on.
     pub(super) sink: Arc<dyn EventSink<Incoming>>,
-    /// The RDMA port, if it is for one.
+    /// The RDMA port at which it listens; `None` if Requests are not checked for a port.
     pub(super) port: Option<RdmaPort>,
     /// Maximum number of connections that wait for a decision.
     pub(super) backlog: usize,
-    /// How long a peer may take.
+    /// How long a peer may take to send its Request, and to receive the Reply.
     pub(super) startup: Duration,
+    /// Records packets; `None` if packets are not captured.
     pub(super) capture: Option<Arc<Capture>>,
-    /// Gone once the adapter is closed.
+    /// Dangling once the adapter is closed.
     pub(super) adapter: Weak<()>,
 }
 
@@ -34,49 +35,54 @@ pub(super) struct ListenerConfig {
 #[derive(Debug)]
 pub(crate) struct ListenerSocket {
     socket: Socket,
-    /// Where it listens.
+    /// The address of the socket; `None` if the kernel did not tell it.
     at: Option<SocketAddr>,
     pub(super) config: ListenerConfig,
-    /// It does not listen any more.
+    /// The socket does not listen any more: errors of `accept` are expected.
     stopped: AtomicBool,
 }
 
-/// What becomes of a Request.
+/// What to do with a Request.
 pub(super) enum Judgement {
-    /// The program decides.
-    Program(Option<AskedPort>),
-    /// It is rejected with this, and the program does not learn of it.
-    Rejected(CmHeader),
+    /// Let the program decide. Contains the RDMA port that the Request names, if any.
+    AskProgram(Option<RequestedPort>),
+    /// Reject the Request with this header, without asking the program.
+    Reject(CmHeader),
 }
 
 impl ListenerSocket {
+    /// Creates a listener for a socket that listens already.
     pub(super) fn new(socket: Socket, config: ListenerConfig) -> Self {
         Self { at: socket.local_addr().ok(), socket, config, stopped: AtomicBool::new(false) }
     }
 
-    /// Decides on a Request. A plain one, from any iWARP peer, is for the TCP port that it came to.
+    /// Decides whether the program gets to see a Request. A Request without a header of the private protocol, which any
+    /// iWARP peer may send, is for the RDMA port with the number of the TCP port that it was sent to.
     pub(super) fn judge(&self, request: &Request) -> Judgement {
-        let Some(port) = self.config.port else { return Judgement::Program(None) };
+        let Some(port) = self.config.port else { return Judgement::AskProgram(None) };
         let data = request.private_data();
-        let elsewhere = Judgement::Rejected(CmHeader::for_port(CmKind::NotListening, port));
+        let elsewhere = Judgement::Reject(CmHeader::for_port(CmKind::NotListening, port));
         let kind = match CmHeader::parse(data) {
             Ok((header, rest)) => match header.kind {
                 CmKind::Probe | CmKind::Port if header.port != Some(port) => return elsewhere,
-                CmKind::Probe => return Judgement::Rejected(CmHeader::for_port(CmKind::Listening, port)),
+                CmKind::Probe => return Judgement::Reject(CmHeader::for_port(CmKind::Listening, port)),
                 CmKind::Port => {
-                    return Judgement::Program(Some(AskedPort { port, header: data.len() - rest.len() }));
+                    return Judgement::AskProgram(Some(RequestedPort {
+                        port,
+                        header_len: data.len() - rest.len(),
+                    }));
                 }
                 CmKind::Listening | CmKind::NotListening => return elsewhere,
                 kind => Some(kind),
             },
-            Err(_) => None, // the program's own data, or another release's: the program decides
+            Err(_) => None, // private data of the program, or a header of another release
         };
         let space = if kind == Some(CmKind::Lookup) { PortSpace::Datagram } else { PortSpace::Stream };
-        let asked = self.at.map(|at| RdmaPort { space, number: at.port() });
-        if asked == Some(port) { Judgement::Program(None) } else { elsewhere }
+        let implied = self.at.map(|at| RdmaPort { space, number: at.port() });
+        if implied == Some(port) { Judgement::AskProgram(None) } else { elsewhere }
     }
 
-    /// Takes the next connection, if one waits.
+    /// Accepts the next connection; `None` if none waits, or if the listener was stopped.
     pub(super) fn accept(&self) -> io::Result<Option<Accepted>> {
         let tap = || self.config.capture.as_ref().map(Capture::server_tap);
         match self.socket.accept() {
@@ -85,24 +91,27 @@ impl ListenerSocket {
         }
     }
 
-    /// Leaves the address to others at once. Peers that wait there are reset.
-    pub(super) fn leave(&self) -> io::Result<()> {
+    /// Closes the socket at once, so that others can use the address. Connections that were not accepted yet are reset.
+    pub(super) fn close_now(&self) -> io::Result<()> {
         self.stopped.store(true, Ordering::Release);
         self.socket.close_now()
     }
 
-    /// Stops at once: when this returns, another process may listen at the address. Handshakes hold this, and go on.
+    /// Stops listening at once: when this returns, another process may listen at the address. Handshakes in progress
+    /// continue.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.socket.stop();
     }
 
+    /// Returns the address of the socket.
     pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// The local address of a connection that was accepted here.
-    pub(super) fn address_of(&self, link: &TcpLink) -> io::Result<SocketAddr> {
+    /// Returns the local address of a connection that was accepted here. Asks the link only if the listener has a
+    /// wildcard address.
+    pub(super) fn local_addr_of(&self, link: &TcpLink) -> io::Result<SocketAddr> {
         match self.at {
             Some(at) if !at.ip().is_unspecified() => Ok(at),
             _ => link.local_addr(),

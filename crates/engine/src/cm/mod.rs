@@ -1,17 +1,17 @@
-//! Connection management: from an address, or a GID and a QPN, to a stream.
+//! Connection management: establishes connections by address, or by GID and QPN, as dialler and as listener.
 //!
 //! | file | for |
 //! |---|---|
 //! | `exchange` | the bytes of a handshake |
-//! | `handshake` | what the registry knows of a handshake, and of what it is for: traits |
+//! | `handshake` | traits of a handshake that this end begins, and of the queue pair that it connects |
 //! | `incoming`, `listener`, `answer` | a handshake that a peer begins |
 //! | `admission` | limits on handshakes that peers begin |
 //! | `handshakes`, `accept` | the handshakes and listeners of one lane |
-//! | `proof` | keys of manually connected queue pairs |
-//! | `context` | what connection management needs of the adapter |
+//! | `proof` | proofs that both ends of a manual connection know the same key |
+//! | `context` | the state of connection management: settings, and the handshakes of all lanes |
 //! | `listen` | listening sockets |
 //! | `dial` | a handshake that this end begins |
-//! | `probe`, `search` | the listener of an RDMA port, which need not be at the TCP port of that number |
+//! | `probe`, `search` | finding the listener of an RDMA port, which need not be at the TCP port of that number |
 //! | [`manual`] | connecting queue pairs by GID and QPN |
 
 mod accept;

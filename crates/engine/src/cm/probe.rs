@@ -1,4 +1,4 @@
-//! Asking a candidate port whether the listener of an RDMA port is there (`search.rs`).
+//! A probe: asks a candidate TCP port whether the listener of an RDMA port is there, for `search.rs`.
 
 use super::context::CmContext;
 use super::exchange::{Exchange, ROOM};
@@ -15,25 +15,30 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a candidate may take to answer. One SYN may be lost: it is sent again after a second.
-const PROBE_TIME: Duration = Duration::from_secs(2);
+/// How long a candidate may take to answer. Long enough for one lost SYN, which the kernel sends again after a second.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The search that a probe belongs to.
 pub(super) trait Searcher: Send + Sync + fmt::Debug {
-    /// Whether this end may talk to a candidate.
+    /// Returns whether this end may send a probe to a candidate, which must belong to a trusted user.
     fn trusts(&self, link: &TcpLink) -> bool;
 
-    /// A candidate has answered, or not in time. `here`: the listener is there.
-    fn probed(self: Arc<Self>, candidate: u16, here: bool);
+    /// Reports the result of a probe: whether the listener is at the candidate. A candidate that did not answer is not
+    /// the listener.
+    fn on_probed(self: Arc<Self>, candidate: u16, is_listener: bool);
 
+    /// Returns the target to report a panic to.
     fn as_target(self: Arc<Self>) -> Arc<dyn Target>;
 }
 
-/// What to ask, and where.
+/// A TCP port at which the listener of an RDMA port may be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
+    /// The RDMA port.
     pub(super) port: RdmaPort,
+    /// The address to probe.
     pub(super) at: SocketAddr,
+    /// The local address; `None` lets the kernel choose.
     pub(super) from: Option<SocketAddr>,
 }
 
@@ -46,10 +51,12 @@ pub(super) struct Probe {
     initiator: Initiator,
     deadline: Instant,
     exchange: Exchange,
+    /// The TCP connection is established, and the candidate is trusted.
     connected: bool,
 }
 
 impl Probe {
+    /// Begins to connect to a candidate, without waiting.
     pub(super) fn new(
         ctx: &CmContext,
         search: Arc<dyn Searcher>,
@@ -64,18 +71,20 @@ impl Probe {
             link: Arc::new(link),
             exchange: Exchange::to_send(initiator.request()),
             initiator,
-            deadline: Instant::now() + PROBE_TIME.min(ctx.config().startup),
+            deadline: Instant::now() + PROBE_TIMEOUT.min(ctx.config().startup),
             connected: false,
         }))
     }
 
-    fn ended(&self, here: bool) {
+    /// Closes the connection, and reports the result to the search.
+    fn finish(&self, is_listener: bool) {
         self.link.abort();
-        Arc::clone(&self.search).probed(self.candidate.at.port(), here);
+        Arc::clone(&self.search).on_probed(self.candidate.at.port(), is_listener);
     }
 
-    /// Whether the listener is there, once that is known.
-    fn step(&mut self) -> Result<Option<bool>, ConnectError> {
+    /// Continues as far as possible without waiting. Returns whether the listener is at the candidate, once that is
+    /// known.
+    fn advance(&mut self) -> Result<Option<bool>, ConnectError> {
         if !self.connected {
             self.connected = self.link.is_connected()?;
             if !self.connected {
@@ -91,10 +100,10 @@ impl Probe {
         loop {
             match self.initiator.parse_reply(&self.exchange.read) {
                 Ok(Parse::Done(Reply::Rejected { private_data, .. })) => {
-                    let here = CmHeader::for_port(CmKind::Listening, self.candidate.port);
-                    let said =
-                        CmHeader::parse(&private_data).ok().map(|(header, _)| (header.kind, header.port));
-                    return Ok(Some(said == Some((here.kind, here.port))));
+                    let expected = CmHeader::for_port(CmKind::Listening, self.candidate.port);
+                    let is_listener = CmHeader::parse(&private_data)
+                        .is_ok_and(|(found, _)| (found.kind, found.port) == (expected.kind, expected.port));
+                    return Ok(Some(is_listener));
                 }
                 Ok(Parse::Done(Reply::Accepted { .. })) | Err(_) => return Ok(Some(false)),
                 Ok(Parse::Need(_)) => {}
@@ -124,15 +133,15 @@ impl Handshake for Probe {
     }
 
     fn progress(mut self: Box<Self>) -> Step {
-        match self.step() {
+        match self.advance() {
             Ok(None) => return Step::Wait(self),
-            Ok(Some(here)) => self.ended(here),
-            Err(_) => self.ended(false),
+            Ok(Some(is_listener)) => self.finish(is_listener),
+            Err(_) => self.finish(false),
         }
         Step::Done
     }
 
-    fn failed(self: Box<Self>, _error: ConnectError) {
-        self.ended(false);
+    fn fail(self: Box<Self>, _error: ConnectError) {
+        self.finish(false);
     }
 }

@@ -1,5 +1,5 @@
-//! How two manually connected queue pairs prove to each other that they know the same key: HMAC-SHA256 over both nonces, GIDs and numbers,
-//! truncated to 128 bits. `docs/wire.md` describes the exchange.
+//! How two manually connected queue pairs prove to each other that they know the same key: HMAC-SHA256 over both
+//! nonces, GIDs and numbers, truncated to 128 bits. `docs/wire.md` describes the exchange.
 
 use crate::config::{ClusterKey, Config};
 use hmac::{Hmac, Mac};
@@ -14,7 +14,7 @@ use std::path::Path;
 /// Maximum length of a key file, which is one line.
 const MAX_KEY_FILE: u64 = 4096;
 
-/// A secret that two queue pairs share.
+/// A key that two manually connected queue pairs share.
 #[derive(Clone, Debug)]
 pub(crate) enum Key {
     /// The setting: all hosts of a cluster have it.
@@ -23,21 +23,37 @@ pub(crate) enum Key {
     Secret(Secret),
 }
 
-/// Both ends, as each was told of the other.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
-    pub(super) dialler: (Gid, u32),
-    pub(super) acceptor: (Gid, u32),
+/// A queue pair of a manual connection. The smaller one of two dials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct QpAddress {
+    pub(super) gid: Gid,
+    pub(super) qpn: u32,
 }
 
-/// Which end proves. The two proofs must differ, or one could be sent back as the other.
+/// Both ends of a manual connection, as the programs named them.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum By {
+pub(super) struct Ends {
+    pub(super) dialler: QpAddress,
+    pub(super) acceptor: QpAddress,
+}
+
+/// The random numbers that a proof is valid for, one of each end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nonces {
+    pub(super) dialler: Token,
+    pub(super) acceptor: Token,
+}
+
+/// The end that a proof comes from. The proofs of both ends must differ: otherwise an end could send the proof of the
+/// other back.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Prover {
     Dialler,
     Acceptor,
 }
 
 impl Key {
+    /// Returns the bytes of the key.
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Cluster(key) => key.bytes().unwrap_or_default(),
@@ -45,34 +61,36 @@ impl Key {
         }
     }
 
-    fn mac(&self, by: By, (dialler, acceptor): (&Token, &Token), ends: &Ends) -> Hmac<Sha256> {
+    /// Computes the MAC that a proof is the beginning of.
+    fn mac(&self, by: Prover, nonces: &Nonces, ends: &Ends) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(self.bytes()).expect("HMAC takes keys of any length");
         mac.update(match by {
-            By::Dialler => b"dial",
-            By::Acceptor => b"answer",
+            Prover::Dialler => b"dial",
+            Prover::Acceptor => b"answer",
         });
         mac.update(&[VERSION]);
-        mac.update(dialler);
-        mac.update(acceptor);
-        for (gid, qpn) in [ends.dialler, ends.acceptor] {
+        mac.update(&nonces.dialler);
+        mac.update(&nonces.acceptor);
+        for QpAddress { gid, qpn } in [ends.dialler, ends.acceptor] {
             mac.update(&gid.to_bytes());
             mac.update(&qpn.to_be_bytes());
         }
         mac
     }
 
-    pub(super) fn proof(&self, by: By, nonces: (&Token, &Token), ends: &Ends) -> Token {
+    /// Computes the proof of one end that it knows the key.
+    pub(super) fn proof(&self, by: Prover, nonces: &Nonces, ends: &Ends) -> Token {
         let whole = self.mac(by, nonces, ends).finalize().into_bytes();
         std::array::from_fn(|index| whole[index])
     }
 
-    /// Checks a proof, in a time that does not depend on where it is wrong.
-    pub(super) fn verify(&self, proof: &Token, by: By, nonces: (&Token, &Token), ends: &Ends) -> bool {
+    /// Returns whether a proof is valid. The time it takes does not depend on which bytes are wrong.
+    pub(super) fn verify(&self, proof: &Token, by: Prover, nonces: &Nonces, ends: &Ends) -> bool {
         self.mac(by, nonces, ends).verify_truncated_left(proof).is_ok()
     }
 }
 
-/// Returns the key of the settings, if there is one.
+/// Returns the cluster key of the settings, which may be in a file; `None` if none is set.
 pub(crate) fn cluster_key(config: &Config) -> io::Result<Option<Key>> {
     let from_file = !config.key_file.as_os_str().is_empty();
     let key = match (config.key.bytes(), from_file) {
@@ -93,8 +111,10 @@ pub(crate) fn cluster_key(config: &Config) -> io::Result<Option<Key>> {
     Ok(Some(Key::Cluster(key)))
 }
 
+/// Reads a key file, which must be a regular file that only its owner can access.
 fn read_key(path: &Path) -> io::Result<ClusterKey> {
-    // A FIFO would block, and a device could do anything: nothing is read before it is known to be a regular file.
+    // Opening a FIFO would block, and reading a device could have any effect: reads only after a check for a regular
+    // file.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     let about = file.metadata()?;
     let wrong = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -128,20 +148,21 @@ mod tests {
     #[test]
     fn proofs_are_what_the_document_says() {
         let ends = Ends {
-            dialler: ("192.0.2.1".parse().unwrap(), 0x0f_a001),
-            acceptor: ("192.0.2.2".parse().unwrap(), 0xff_fe07),
+            dialler: QpAddress { gid: "192.0.2.1".parse().unwrap(), qpn: 0x0f_a001 },
+            acceptor: QpAddress { gid: "192.0.2.2".parse().unwrap(), qpn: 0xff_fe07 },
         };
-        let nonces = (&[0x11; 16], &[0x22; 16]);
+        let nonces = &Nonces { dialler: [0x11; 16], acceptor: [0x22; 16] };
         let hex = |by| key(KEY).proof(by, nonces, &ends).map(|byte| format!("{byte:02x}")).concat();
-        assert_eq!(hex(By::Dialler), "11f3b6fc09912cc8c470360ca616fd69");
-        assert_eq!(hex(By::Acceptor), "c2c36b716aa3c33b7b07c142ab24df9e");
-        let proof = key(KEY).proof(By::Dialler, nonces, &ends);
-        assert!(key(KEY).verify(&proof, By::Dialler, nonces, &ends));
-        assert!(!key(KEY).verify(&proof, By::Acceptor, nonces, &ends), "sent back");
-        assert!(!key(&KEY[1..]).verify(&proof, By::Dialler, nonces, &ends), "another key");
-        assert!(!key(KEY).verify(&proof, By::Dialler, (nonces.0, nonces.0), &ends), "another nonce");
+        assert_eq!(hex(Prover::Dialler), "11f3b6fc09912cc8c470360ca616fd69");
+        assert_eq!(hex(Prover::Acceptor), "c2c36b716aa3c33b7b07c142ab24df9e");
+        let proof = key(KEY).proof(Prover::Dialler, nonces, &ends);
+        assert!(key(KEY).verify(&proof, Prover::Dialler, nonces, &ends));
+        assert!(!key(KEY).verify(&proof, Prover::Acceptor, nonces, &ends), "sent back");
+        assert!(!key(&KEY[1..]).verify(&proof, Prover::Dialler, nonces, &ends), "another key");
+        let other = Nonces { acceptor: nonces.dialler, ..*nonces };
+        assert!(!key(KEY).verify(&proof, Prover::Dialler, &other, &ends), "another nonce");
         let swapped = Ends { dialler: ends.acceptor, acceptor: ends.dialler };
-        assert!(!key(KEY).verify(&proof, By::Dialler, nonces, &swapped), "other ends");
+        assert!(!key(KEY).verify(&proof, Prover::Dialler, nonces, &swapped), "other ends");
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!   dial TCP port N ───────── valid MPA Reply ──────────────────────▶ done: any iWARP peer may be there
-//!        │ head start over, or any other answer
+//!        │ no Reply within the head start, or any other answer
 //!        ▼
-//!   probe all candidates ──── one says "here" ── dial it, and name the port ── confirmed ──▶ done
+//!   probe all candidates ──── one is the listener ── dial it, and name the port ── confirmed ──▶ done
 //! ```
 //!
-//! A probe has no effect at a listener, and contains none of the program's data. So it does no harm if TCP port N turns out to be the
-//! right one after all, because its program takes long to accept; and a stranger at a candidate learns only the number.
+//! A probe has no effect at a listener, and contains no data of the program. So probes are harmless if the listener is
+//! at TCP port N after all and its program is only slow to accept, and a stranger at a candidate learns only the number
+//! of the RDMA port.
 
 use super::context::CmContext;
 use super::dial::{ConnectOptions, Dial, DialRequest, DialTarget};
@@ -30,46 +31,67 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// How long TCP port N may take to answer before candidates are probed: longer than a listener takes, and not long for a program that
-/// finds a silent TCP server there.
+/// How long TCP port N may take to answer before candidates are probed. Listeners answer faster, and the delay is short
+/// enough for a program if another TCP server is at port N and does not answer.
 const HEAD_START: Duration = Duration::from_millis(50);
-/// The search for a listener.
+
+/// The search for the listener of an RDMA port, to which it connects a queue pair.
 #[derive(Debug)]
 pub(crate) struct Search {
     ctx: Weak<CmContext>,
     pair: Arc<QueuePair>,
+    /// The address of the peer, with TCP port N.
     to: SocketAddr,
     port: RdmaPort,
     options: ConnectOptions,
     state: Mutex<State>,
 }
 
+/// The state of a search.
 #[derive(Debug, Default)]
 struct State {
-    /// The connection to TCP port N.
-    first: Weak<TcpLink>,
-    /// Why it was not made; the result if no candidate is the listener.
+    /// The link of the dial of TCP port N.
+    first_link: Weak<TcpLink>,
+    /// The error of the last dial that failed, which is reported if no candidate is the listener.
     error: Option<ConnectError>,
-    /// Number of candidates that have not answered; `None` before they are probed.
-    probing: Option<usize>,
-    /// Candidates at which the listener is, as they say.
+    /// Number of candidates whose probes have not ended; `None` before candidates are probed.
+    pending_probes: Option<usize>,
+    /// Candidates that claim to be the listener, and were not dialled yet.
     found: Vec<u16>,
-    /// One of them is being dialled.
-    dialling: bool,
-    /// The queue pair is connected, or knows that it will not be.
+    /// A candidate is being dialled. The dial of TCP port N does not count any more.
+    dialling_candidate: bool,
+    /// A connection was chosen, or the failure was reported.
     over: bool,
 }
 
-/// The connection to TCP port N, as its handshake sees it.
+/// The target of the dial of TCP port N.
 #[derive(Debug)]
 struct FirstDial(Arc<Search>);
 
-/// The connection to a candidate, as its handshake sees it.
+/// The target of the dial of a candidate.
 #[derive(Debug)]
 struct CandidateDial(Arc<Search>);
 
+/// One of the two kinds of dials of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DialKind {
+    /// To TCP port N.
+    First,
+    Candidate,
+}
+
+/// The socket of the peer whose owner is checked.
+#[derive(Clone, Copy, Debug)]
+enum PeerSocket {
+    /// The listening socket, before the peer has accepted.
+    Listening,
+    /// The socket of the connection, after the peer has accepted.
+    Connected,
+}
+
 impl Search {
-    /// Begins to connect a queue pair to an RDMA port.
+    /// Begins to connect a queue pair to an RDMA port. Returns invalid arguments as errors; the queue pair reports the
+    /// result.
     pub(crate) fn begin(
         ctx: &Arc<CmContext>,
         pair: &Arc<QueuePair>,
@@ -87,34 +109,39 @@ impl Search {
         });
         if ctx.config().port_policy() == PortPolicy::Apart {
             // Invalid options are reported at once, as if TCP port N were dialled.
-            Initiator::new(options.mode, ctx.terms(options.ird, options.ord), &search.request())?;
-            search.first_failed(io::Error::from_raw_os_error(libc::ECONNREFUSED).into());
+            Initiator::new(
+                options.mode,
+                ctx.terms(options.ird, options.ord),
+                &search.candidate_private_data(),
+            )?;
+            search.on_first_failed(io::Error::from_raw_os_error(libc::ECONNREFUSED).into());
             return Ok(());
         }
         let target = Arc::new(FirstDial(Arc::clone(&search)));
         match Dial::new(ctx, target, search.dial_request(ctx, to, &options.private_data)) {
             Ok(dial) => {
-                lock(&search.state).first = Arc::downgrade(dial.link());
+                lock(&search.state).first_link = Arc::downgrade(dial.link());
                 let later = Arc::downgrade(&search);
-                ctx.begin(dial)?;
+                ctx.begin_handshake(dial)?;
                 ctx.call_at(Instant::now() + HEAD_START, move || {
-                    later.upgrade().iter().for_each(Self::probe);
+                    later.upgrade().iter().for_each(Self::probe_candidates);
                 })?;
                 Ok(())
             }
             Err(error) if is_no_reply(&error) => {
-                search.first_failed(error);
+                search.on_first_failed(error);
                 Ok(())
             }
             Err(error) => Err(error),
         }
     }
 
-    /// The private data for a candidate.
-    fn request(&self) -> Vec<u8> {
+    /// Returns the private data for a candidate: that of the program, after a header with the RDMA port.
+    fn candidate_private_data(&self) -> Vec<u8> {
         [&CmHeader::for_port(CmKind::Port, self.port).emit()[..], &self.options.private_data].concat()
     }
 
+    /// Returns the request to dial this address, with the options of the program.
     fn dial_request(&self, ctx: &CmContext, to: SocketAddr, private_data: &[u8]) -> DialRequest {
         let ConnectOptions { from, mode, ird, ord, .. } = self.options;
         DialRequest { to, from, mode, terms: ctx.terms(ird, ord), private_data: private_data.into() }
@@ -122,8 +149,9 @@ impl Search {
 
     // --- TCP port N ---
 
-    /// There was no valid Reply at TCP port N, or the Reply was a rejection.
-    fn first_failed(self: &Arc<Self>, error: ConnectError) {
+    /// Continues the search after the dial of TCP port N failed: probes the candidates, unless a peer has rejected the
+    /// connection.
+    fn on_first_failed(self: &Arc<Self>, error: ConnectError) {
         if !is_no_reply(&error) {
             return self.fail(error);
         }
@@ -132,68 +160,70 @@ impl Search {
             state.error = Some(error);
         }
         drop(state);
-        self.probe();
-        self.go_on();
+        self.probe_candidates();
+        self.dial_next_or_fail();
     }
 
     // --- Candidates ---
 
-    /// Probes all candidates, once.
-    fn probe(self: &Arc<Self>) {
+    /// Probes all candidates, unless that was done before.
+    fn probe_candidates(self: &Arc<Self>) {
         let candidates: Vec<_> = self.port.candidates().collect();
         {
             let mut state = lock(&self.state);
-            if state.over || state.probing.is_some() {
+            if state.over || state.pending_probes.is_some() {
                 return;
             }
-            state.probing = Some(candidates.len());
+            state.pending_probes = Some(candidates.len());
         }
         for number in candidates {
             let from = self.options.from.map(|from| with_port(from, 0));
             let candidate = Candidate { port: self.port, at: with_port(self.to, number), from };
             let begun = self.ctx.upgrade().is_some_and(|ctx| {
                 let probe = Probe::new(&ctx, Arc::<Self>::clone(self), candidate);
-                probe.is_ok_and(|probe| ctx.begin(probe).is_ok())
+                probe.is_ok_and(|probe| ctx.begin_handshake(probe).is_ok())
             });
             if !begun {
-                self.candidate_probed(number, false);
+                self.record_probe(number, false);
             }
         }
     }
 
-    /// A candidate has answered, or not in time.
-    fn candidate_probed(self: &Arc<Self>, candidate: u16, here: bool) {
+    /// Records the result of a probe, and continues the search.
+    fn record_probe(self: &Arc<Self>, candidate: u16, is_listener: bool) {
         {
             let mut state = lock(&self.state);
-            state.probing = state.probing.map(|left| left.saturating_sub(1));
-            if here {
+            state.pending_probes = state.pending_probes.map(|pending| pending.saturating_sub(1));
+            if is_listener {
                 state.found.push(candidate);
             }
         }
-        self.go_on();
+        self.dial_next_or_fail();
     }
 
-    /// A candidate that claimed to be the listener is not, or rejected the connection.
-    fn candidate_failed(self: &Arc<Self>, error: ConnectError) {
+    /// Continues the search after the dial of a candidate failed, unless the candidate has rejected the connection.
+    fn on_candidate_failed(self: &Arc<Self>, error: ConnectError) {
         if !is_no_reply(&error) {
             return self.fail(error);
         }
         let mut state = lock(&self.state);
-        state.dialling = false;
+        state.dialling_candidate = false;
         state.error = Some(error);
         drop(state);
-        self.go_on();
+        self.dial_next_or_fail();
     }
 
-    /// Dials the next candidate that was found, or gives up if nothing is left to wait for.
-    fn go_on(self: &Arc<Self>) {
+    /// Dials the next candidate that claims to be the listener. Without one, reports the failure once TCP port N and
+    /// all probes have failed.
+    fn dial_next_or_fail(self: &Arc<Self>) {
         let mut state = lock(&self.state);
-        if state.over || state.dialling {
+        if state.over || state.dialling_candidate {
             return;
         }
         if let Some(candidate) = state.found.pop() {
-            state.dialling = true;
-            let first = state.first.upgrade();
+            state.dialling_candidate = true;
+            let first = state.first_link.upgrade();
+            // The dial of TCP port N is aborted below: if the candidates fail, too, it counts as timed out.
             if state.error.is_none() {
                 state.error = Some(ConnectError::TimedOut);
             }
@@ -203,7 +233,7 @@ impl Search {
             }
             return self.dial_candidate(candidate);
         }
-        if state.probing == Some(0)
+        if state.pending_probes == Some(0)
             && let Some(error) = state.error.take()
         {
             state.over = true;
@@ -212,43 +242,43 @@ impl Search {
         }
     }
 
+    /// Dials a candidate, and names the RDMA port in the Request.
     fn dial_candidate(self: &Arc<Self>, candidate: u16) {
         let Some(ctx) = self.ctx.upgrade() else { return };
-        let request = self.dial_request(&ctx, with_port(self.to, candidate), &self.request());
+        let request = self.dial_request(&ctx, with_port(self.to, candidate), &self.candidate_private_data());
         let target = Arc::new(CandidateDial(Arc::clone(self)));
-        let dialled = Dial::new(&ctx, target, request).and_then(|dial| Ok(ctx.begin(dial)?));
+        let dialled = Dial::new(&ctx, target, request).and_then(|dial| Ok(ctx.begin_handshake(dial)?));
         if let Err(error) = dialled {
-            self.candidate_failed(error);
+            self.on_candidate_failed(error);
         }
     }
 
     // --- The end ---
 
-    /// Whether a connection is still wanted: that to TCP port N, or that to a candidate.
-    fn wants(&self, at_candidate: bool) -> bool {
-        let state = lock(&self.state);
-        !state.over && state.dialling == at_candidate
+    /// Returns whether the connection of this dial can still become the queue pair's.
+    fn is_wanted(&self, dial: DialKind) -> bool {
+        lock(&self.state).is_wanted(dial)
     }
 
-    /// A peer has accepted, at TCP port N or at a candidate. Returns false if another connection was chosen before.
-    fn settle(&self, at_candidate: bool) -> bool {
+    /// Chooses the connection of this dial, which the peer has accepted. Returns false if another one was chosen
+    /// before.
+    fn claim(&self, dial: DialKind) -> bool {
         let mut state = lock(&self.state);
-        if state.over || state.dialling != at_candidate {
-            return false;
-        }
-        state.over = true;
-        true
+        let claimed = state.is_wanted(dial);
+        state.over |= claimed;
+        claimed
     }
 
-    /// There will be no connection.
+    /// Ends the search without a connection, and reports the error unless the search was over.
     fn fail(&self, error: ConnectError) {
-        let told = std::mem::replace(&mut lock(&self.state).over, true);
-        if !told {
+        let was_over = std::mem::replace(&mut lock(&self.state).over, true);
+        if !was_over {
             self.pair.connect_failed(error);
         }
     }
 
-    /// The handshake is done: starts the stream. The search is over, so it cannot try another connection if that fails.
+    /// Starts the stream on a link whose handshake is done. Reports an error to the queue pair: the search is over, and
+    /// dials no other candidate.
     fn start(
         &self,
         link: &Arc<TcpLink>,
@@ -261,17 +291,20 @@ impl Search {
         Ok(())
     }
 
-    /// Whether this end may talk to a candidate. On one host a stranger can take a candidate before the listener does, so it must belong to
-    /// this user, to root, to a user of the setting `users`, or to the owner of the listener at TCP port N. `accepted`: the peer has
-    /// accepted, so its connected socket is checked and not the listening one.
-    fn is_trusted(&self, link: &TcpLink, accepted: bool) -> bool {
+    /// Returns whether this end may talk to a candidate. On the same host any user can listen at a candidate before the
+    /// real listener does. So the socket must belong to this user, to root, to a user of the setting `users`, or to the
+    /// owner of the listener at TCP port N.
+    fn is_trusted(&self, link: &TcpLink, socket: PeerSocket) -> bool {
         let Some(ctx) = self.ctx.upgrade() else { return false };
         let users = &ctx.config().users;
         let (Ok(peer), Ok(local)) = (link.peer_addr(), link.local_addr()) else { return false };
         if *users == Users::Any || !is_same_host(peer).unwrap_or(true) {
             return true;
         }
-        let owner = if accepted { socket_owner(peer, local) } else { listener_owner(peer) };
+        let owner = match socket {
+            PeerSocket::Listening => listener_owner(peer),
+            PeerSocket::Connected => socket_owner(peer, local),
+        };
         let own = rustix::process::geteuid().as_raw();
         match owner {
             Ok(Some(0)) => true,
@@ -285,7 +318,7 @@ impl Search {
                 );
                 false
             }
-            Ok(None) => false, // it has been closed
+            Ok(None) => false, // the socket has been closed
             Err(error) => {
                 tracing::warn!(%error, "failed to find the owner of TCP port {}: not trusted as {}; IRONWARP_USERS=any turns the check off", peer.port(), self.port);
                 false
@@ -294,13 +327,21 @@ impl Search {
     }
 }
 
+impl State {
+    /// Returns whether the connection of this dial can still become the queue pair's. Once a candidate is being
+    /// dialled, the dial of TCP port N cannot.
+    fn is_wanted(&self, dial: DialKind) -> bool {
+        !self.over && self.dialling_candidate == (dial == DialKind::Candidate)
+    }
+}
+
 impl Searcher for Search {
     fn trusts(&self, link: &TcpLink) -> bool {
-        self.is_trusted(link, false)
+        self.is_trusted(link, PeerSocket::Listening)
     }
 
-    fn probed(self: Arc<Self>, candidate: u16, here: bool) {
-        self.candidate_probed(candidate, here);
+    fn on_probed(self: Arc<Self>, candidate: u16, is_listener: bool) {
+        self.record_probe(candidate, is_listener);
     }
 
     fn as_target(self: Arc<Self>) -> Arc<dyn Target> {
@@ -318,9 +359,9 @@ impl Target for FirstDial {
         self.0.start(link, established, early)
     }
 
-    fn failed(self: Arc<Self>, error: ConnectError) {
+    fn on_failed(self: Arc<Self>, error: ConnectError) {
         if self.is_wanted() {
-            self.0.first_failed(error);
+            self.0.on_first_failed(error);
         }
     }
 
@@ -331,7 +372,7 @@ impl Target for FirstDial {
 
 impl DialTarget for FirstDial {
     fn is_wanted(&self) -> bool {
-        self.0.wants(false)
+        self.0.is_wanted(DialKind::First)
     }
 
     fn check_reply(&self, link: &TcpLink, _sent: &[u8], reply: Reply) -> Result<Reply, ConnectError> {
@@ -344,11 +385,13 @@ impl DialTarget for FirstDial {
     }
 
     fn claim(&self) -> bool {
-        self.0.settle(false)
+        self.0.claim(DialKind::First)
     }
 
-    fn falls_back(self: Arc<Self>) -> bool {
-        self.0.probe(); // at once: it may be a TCP server
+    /// Dials again, and probes the candidates at the same time: the peer may be another TCP server that does not know
+    /// MPA.
+    fn on_no_reply(self: Arc<Self>) -> bool {
+        self.0.probe_candidates();
         true
     }
 
@@ -367,9 +410,9 @@ impl Target for CandidateDial {
         self.0.start(link, established, early)
     }
 
-    fn failed(self: Arc<Self>, error: ConnectError) {
+    fn on_failed(self: Arc<Self>, error: ConnectError) {
         if self.is_wanted() {
-            self.0.candidate_failed(error);
+            self.0.on_candidate_failed(error);
         }
     }
 
@@ -379,9 +422,9 @@ impl Target for CandidateDial {
 }
 
 impl CandidateDial {
-    /// The program's data is for the listener alone.
-    fn check_trust(&self, link: &TcpLink, accepted: bool) -> Result<(), ConnectError> {
-        if self.0.is_trusted(link, accepted) {
+    /// Aborts the link and fails if the candidate is not trusted: the program's data is only for the listener.
+    fn check_trust(&self, link: &TcpLink, socket: PeerSocket) -> Result<(), ConnectError> {
+        if self.0.is_trusted(link, socket) {
             return Ok(());
         }
         link.abort();
@@ -391,17 +434,18 @@ impl CandidateDial {
 
 impl DialTarget for CandidateDial {
     fn is_wanted(&self) -> bool {
-        self.0.wants(true)
+        self.0.is_wanted(DialKind::Candidate)
     }
 
     fn check_peer(&self, link: &TcpLink) -> Result<(), ConnectError> {
-        self.check_trust(link, false)
+        self.check_trust(link, PeerSocket::Listening)
     }
 
-    /// The Reply has to confirm the RDMA port; what comes behind that is the program's.
+    /// Checks that the Reply confirms the RDMA port, and removes that header from the private data.
     fn check_reply(&self, link: &TcpLink, _sent: &[u8], reply: Reply) -> Result<Reply, ConnectError> {
         if matches!(reply, Reply::Accepted { .. }) {
-            self.check_trust(link, true)?; // a peer that rejects has closed its socket, which has no owner any more
+            // Not for a rejection: the peer has closed its socket, which has no owner any more.
+            self.check_trust(link, PeerSocket::Connected)?;
         }
         let confirmed = |header: &CmHeader| header.kind == CmKind::Port && header.port == Some(self.0.port);
         let rest: Box<[u8]> = match CmHeader::parse(private_data(&reply)) {
@@ -420,11 +464,11 @@ impl DialTarget for CandidateDial {
     }
 
     fn claim(&self) -> bool {
-        self.0.settle(true)
+        self.0.claim(DialKind::Candidate)
     }
 
-    /// Only Ironwarp listens at candidates.
-    fn falls_back(self: Arc<Self>) -> bool {
+    /// Returns false: only Ironwarp, which knows MPA revision 2, listens at candidates.
+    fn on_no_reply(self: Arc<Self>) -> bool {
         false
     }
 
@@ -433,12 +477,13 @@ impl DialTarget for CandidateDial {
     }
 }
 
+/// Returns the private data of a Reply.
 fn private_data(reply: &Reply) -> &[u8] {
     let (Reply::Accepted { private_data, .. } | Reply::Rejected { private_data, .. }) = reply;
     private_data
 }
 
-/// Whether an error means that no valid MPA Reply came: the listener may be elsewhere.
+/// Returns whether an error means that no valid MPA Reply was received: then the listener may be at a candidate.
 fn is_no_reply(error: &ConnectError) -> bool {
     match error {
         ConnectError::Closed

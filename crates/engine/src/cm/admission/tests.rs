@@ -8,22 +8,23 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(10)
 }
 
-/// Admits a connection, and removes those for which there is no room. Returns them.
+/// Admits a handshake of a party, and evicts those that exceed a limit. Returns the evicted ones.
 fn admit(admission: &mut Admission, token: u64, party: Party, limits: &Limits) -> Vec<u64> {
     admission.admit(token, 0, party, Stage::Greeting, soon());
-    settle(admission, token, limits, usize::MAX)
+    evict_excess(admission, token, limits, usize::MAX)
 }
 
-fn settle(admission: &mut Admission, token: u64, limits: &Limits, backlog: usize) -> Vec<u64> {
+/// Evicts handshakes that exceed a limit after `token` has reached its stage. Returns them.
+fn evict_excess(admission: &mut Admission, token: u64, limits: &Limits, backlog: usize) -> Vec<u64> {
     let mut evicted = Vec::new();
-    while let Some(victim) = admission.excess(token, limits, backlog) {
-        admission.forget(victim);
+    while let Some(victim) = admission.find_excess(token, limits, backlog) {
+        admission.remove(victim);
         evicted.push(victim);
     }
     evicted
 }
 
-const FEW: Limits = Limits { greeting: 4, each: 3, deciding: 4, reserved: 0 };
+const FEW: Limits = Limits { greeting: 4, per_party: 3, deciding: 4, first_reserved: 0 };
 
 #[test]
 fn a_party_evicts_its_own_oldest() {
@@ -55,22 +56,22 @@ fn who_waits_for_the_program_has_a_limit_of_its_own() {
     for token in 1..=6 {
         admit(&mut admission, token, host(1), &FEW);
         assert!(admission.update(token, Stage::Deciding, soon()));
-        let evicted = settle(&mut admission, token, &FEW, 3);
+        let evicted = evict_excess(&mut admission, token, &FEW, 3);
         assert_eq!(evicted, if token > 3 { vec![token - 3] } else { vec![] });
     }
     admit(&mut admission, 7, host(2), &FEW);
     assert!(admission.update(7, Stage::Deciding, soon()));
-    assert_eq!(settle(&mut admission, 7, &FEW, 3), [4], "the party with the most");
+    assert_eq!(evict_excess(&mut admission, 7, &FEW, 3), [4], "the party with the most");
     // Another listener has its own backlog.
     admission.admit(8, 1, host(1), Stage::Greeting, soon());
     assert!(admission.update(8, Stage::Deciding, soon()));
-    assert_eq!(settle(&mut admission, 8, &FEW, 1), []);
+    assert_eq!(evict_excess(&mut admission, 8, &FEW, 1), []);
 }
 
 #[test]
 fn a_descriptor_is_taken_from_those_who_said_least() {
     let mut admission = Admission::default();
-    assert_eq!(admission.least_missed(), None);
+    assert_eq!(admission.find_for_descriptor(), None);
     for (token, party) in [(1, host(1)), (2, host(2)), (3, host(2)), (4, host(3))] {
         admission.admit(token, token, party, Stage::Greeting, soon());
         if token <= 3 {
@@ -78,12 +79,12 @@ fn a_descriptor_is_taken_from_those_who_said_least() {
         }
     }
     let mut order = Vec::new();
-    while let Some(victim) = admission.least_missed() {
-        admission.forget(victim);
+    while let Some(victim) = admission.find_for_descriptor() {
+        admission.remove(victim);
         order.push(victim);
     }
     assert_eq!(order, [4, 1, 2, 3]);
-    assert_eq!(admission.next(Instant::now()), None, "nothing is left");
+    assert_eq!(admission.time_to_next_deadline(Instant::now()), None, "nothing is left");
     assert!(admission.deciding.is_empty() && admission.greeting.parties.is_empty());
 }
 
@@ -95,15 +96,15 @@ fn deadlines_in_order() {
     admission.admit(2, 0, host(1), Stage::Greeting, later(11));
     assert!(admission.update(1, Stage::Deciding, later(60)));
     assert!(!admission.update(1, Stage::Deciding, later(60)), "nothing new");
-    assert_eq!(admission.overdue(later(10)), None);
-    assert_eq!(admission.next(now), Some(Duration::from_secs(11)));
-    assert_eq!(admission.overdue(later(11)), Some(2));
-    admission.forget(2);
-    assert_eq!(admission.overdue(later(59)), None);
-    assert_eq!(admission.overdue(later(60)), Some(1));
+    assert_eq!(admission.find_overdue(later(10)), None);
+    assert_eq!(admission.time_to_next_deadline(now), Some(Duration::from_secs(11)));
+    assert_eq!(admission.find_overdue(later(11)), Some(2));
+    admission.remove(2);
+    assert_eq!(admission.find_overdue(later(59)), None);
+    assert_eq!(admission.find_overdue(later(60)), Some(1));
 }
 
-/// Whatever happens, the books agree with a plain list.
+/// Compares the bookkeeping with a plain list, after random operations.
 #[test]
 fn random_sequences_keep_the_books() {
     let mut admission = Admission::default();
@@ -126,7 +127,7 @@ fn random_sequences_keep_the_books() {
             }
             _ if !plain.is_empty() => {
                 let (token, ..) = plain.remove(dice / 4 % plain.len());
-                admission.forget(token);
+                admission.remove(token);
             }
             _ => {}
         }
@@ -135,7 +136,10 @@ fn random_sequences_keep_the_books() {
             let count = |party| of(stage).filter(|entry| entry.1 == party).count();
             of(stage).max_by_key(|entry| (count(entry.1), Reverse(entry.0))).map(|entry| entry.0)
         };
-        assert_eq!(admission.least_missed(), largest(Stage::Greeting).or_else(|| largest(Stage::Deciding)));
+        assert_eq!(
+            admission.find_for_descriptor(),
+            largest(Stage::Greeting).or_else(|| largest(Stage::Deciding))
+        );
         assert_eq!((admission.len(), admission.deadlines.len()), (plain.len(), plain.len()));
     }
 }
@@ -144,7 +148,7 @@ fn random_sequences_keep_the_books() {
 fn limits_follow_the_number_of_descriptors() {
     let of = |descriptors| {
         let limits = Limits::new(descriptors);
-        (limits.greeting, limits.each, limits.deciding, limits.reserved)
+        (limits.greeting, limits.per_party, limits.deciding, limits.first_reserved)
     };
     assert_eq!(of(0), (8, 8, 8, 0));
     assert_eq!(of(64), (16, 8, 32, 56));

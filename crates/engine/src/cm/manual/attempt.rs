@@ -1,4 +1,5 @@
-//! An attempt to connect one queue pair manually: dialling again and again, or waiting, until it has a connection or is given up.
+//! An attempt to connect one queue pair manually. Depending on which end dials, it dials the peer repeatedly, or waits
+//! for the peer's hello, until the queue pair is connected or the attempt is given up.
 
 use super::port::{Expecting, ManualPort};
 use crate::cm::context::CmContext;
@@ -22,84 +23,96 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-/// How long to wait before a peer is dialled again at first; then twice as long each time, up to the last.
+/// Time between the first failed dial and the next one. It doubles after each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LAST_PAUSE: Duration = Duration::from_millis(256);
+/// Upper bound on the time between two dials.
+const MAX_PAUSE: Duration = Duration::from_millis(256);
 
-/// How long after its peer has closed an end still knows what the peer would have answered to an empty Write. UCX uses empty Writes
-/// to check every few seconds whether a peer is there: it must not be answered for longer.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long after the peer has closed empty Writes still succeed (`Qp::forget_peer`). UCX also uses empty Writes to
+/// check every few seconds whether a peer exists, so they must fail soon after the peer has closed.
+const EMPTY_WRITE_GRACE: Duration = Duration::from_secs(1);
 
-/// An attempt to connect a queue pair manually. It is weak, because the queue pair holds it until it is told something else.
+/// An attempt to connect a queue pair manually. Its references are weak, because the queue pair holds the attempt until
+/// it is reset or disconnected.
 #[derive(Debug)]
 pub(super) struct ManualAttempt {
     pub(super) ctx: Weak<CmContext>,
     pub(super) pair: Weak<QueuePair>,
     pub(super) port: Weak<ManualPort>,
-    /// Where this end listens, or dials from.
+    /// The address at which this end listens, or from which it dials.
     pub(super) local: SocketAddr,
-    /// Where the peer listens.
+    /// The address at which the peer listens.
     pub(super) remote: SocketAddr,
-    /// What both ends prove to be.
+    /// The GIDs and numbers of both ends, which proofs cover.
     pub(super) ends: Ends,
-    /// What all hellos of this end begin with.
+    /// The part that is common to all hellos of this end.
     pub(super) hello: Hello,
     pub(super) terms: Terms,
     pub(super) options: BringUpOptions,
+    /// Whether this end dials. Otherwise the peer does.
     pub(super) dials: bool,
     pub(super) progress: Mutex<Progress>,
-    /// Held while a stream starts: it must not start for a queue pair that was reset meanwhile.
+    /// Held while a stream starts, and while the attempt ends: a stream must not start for a queue pair that was reset
+    /// meanwhile.
     pub(super) starting: Mutex<()>,
 }
 
+/// The part of an attempt that changes.
 #[derive(Debug)]
 pub(super) struct Progress {
     pub(super) phase: Phase,
-    /// The acceptor's nonce. A new one for each connection that is claimed, so that no proof is valid for two.
+    /// The nonce of this end as the acceptor. Replaced whenever a connection is claimed, so that no proof is valid for
+    /// two connections.
     pub(super) nonce: Token,
-    /// The nonce for which the peer wants a proof.
+    /// The acceptor's nonce, if the peer has answered the last dial with a challenge.
     pub(super) challenge: Option<Token>,
-    /// The peer is to be dialled again without a pause.
-    pub(super) at_once: bool,
-    /// The first packet sequence number of this end, once it is set (sq_psn).
+    /// Dial again without a pause, to answer a challenge.
+    pub(super) redial_at_once: bool,
+    /// The first packet sequence number that this end sends (sq_psn), once the program has set it.
     pub(super) send_psn: Option<u32>,
-    /// The refusal of a stranger that looks like the peer was logged.
+    /// The refusal of an end that looks like the peer was logged: further ones are not.
     pub(super) warned: bool,
+    /// Time until the next dial, if the current one fails.
     pause: Duration,
-    /// Since when a request has been waiting, as far as is known.
-    pub(super) waiting: Option<Instant>,
-    /// Why the peer refuses this queue pair, if dialling again is unlikely to help.
-    pub(super) refused: Option<ConnectError>,
-    /// Number of times that patience has changed: only the last counts.
-    pub(super) changes: u64,
-    /// The connection, also while it is dialled.
+    /// When a check first found a work request that waits for the peer; `None` if none waits.
+    pub(super) waiting_since: Option<Instant>,
+    /// The last error that dialling again is unlikely to cure. Reported if the attempt times out.
+    pub(super) lasting_error: Option<ConnectError>,
+    /// Number of restarts of the request timeout. A check that was scheduled before the last restart does nothing.
+    pub(super) restarts: u64,
+    /// The connection, or the one that is being dialled. Dangling if there is none.
     pub(super) link: Weak<TcpLink>,
 }
 
+/// The phase of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// There is no connection yet.
-    Wanted,
-    /// A connection is about to become the queue pair's.
-    Taken,
+    Connecting,
+    /// One handshake has been chosen, and is about to become the queue pair's connection. Others are refused.
+    Claimed,
+    /// The queue pair has its connection.
     Connected,
-    /// The peer closed. A program on RoCE is not told: its receives stay posted, and nothing answers what it sends from now on.
-    Gone,
-    /// It was given up, or the queue pair was told something else.
-    Over,
+    /// The peer has closed the connection. As with RoCE, the program is not told: its receives stay posted, and its
+    /// requests time out.
+    PeerClosed,
+    /// The attempt was given up, or the program has reset or disconnected the queue pair.
+    Ended,
 }
 
 impl ManualAttempt {
+    /// Returns the number of the queue pair that is being connected.
     pub(super) fn number(&self) -> u32 {
         self.hello.source
     }
 
+    /// Locks the changing part.
     pub(super) fn progress(&self) -> MutexGuard<'_, Progress> {
         lock(&self.progress)
     }
 
-    /// Whether the hello comes from the peer, at the addresses that both were told.
-    pub(super) fn expects(&self, hello: &Hello, incoming: &Incoming) -> bool {
+    /// Returns whether a hello comes from the queue pair and the addresses that the program named, if the peer dials.
+    pub(super) fn is_expected(&self, hello: &Hello, incoming: &Incoming) -> bool {
         let everywhere = self.ctx.upgrade().is_some_and(|ctx| ctx.config().listen_everywhere);
         !self.dials
             && hello.source == self.hello.destination
@@ -109,17 +122,19 @@ impl ManualAttempt {
 
     // --- Dialling ---
 
+    /// Dials the peer, if the queue pair still needs a connection.
     fn dial(self: &Arc<Self>) {
         let Some(ctx) = self.ctx.upgrade() else { return };
-        if self.pair.strong_count() == 0 || !self.is_connection_wanted() {
+        if self.pair.strong_count() == 0 || !self.is_connecting() {
             return;
         }
-        let dialled = self.new_dial(&ctx).and_then(|dial| Ok(ctx.begin(dial)?));
+        let dialled = self.new_dial(&ctx).and_then(|dial| Ok(ctx.begin_handshake(dial)?));
         if let Err(error) = dialled {
-            self.handshake_failed(error);
+            self.on_handshake_failed(error);
         }
     }
 
+    /// Creates a handshake that dials the peer with a hello.
     pub(super) fn new_dial(self: &Arc<Self>, ctx: &Arc<CmContext>) -> Result<Box<Dial>, ConnectError> {
         let mut from = self.local;
         from.set_port(0);
@@ -139,41 +154,33 @@ impl ManualAttempt {
 
     // --- The phases ---
 
-    pub(super) fn is_connection_wanted(&self) -> bool {
-        self.progress().phase == Phase::Wanted
+    /// Returns whether the queue pair has no connection yet, and none was claimed.
+    pub(super) fn is_connecting(&self) -> bool {
+        self.progress().phase == Phase::Connecting
     }
 
-    /// Whether a connection that is about to be made may become the queue pair's.
-    fn try_claim(&self) -> bool {
-        let next = random();
+    /// Makes the attempt continue after a failed handshake: schedules the next dial, or waits for the next hello. Gives
+    /// the attempt up if the error would repeat.
+    pub(super) fn on_handshake_failed(self: &Arc<Self>, error: ConnectError) {
         let mut progress = self.progress();
-        let (Phase::Wanted, Ok(next)) = (progress.phase, next) else { return false };
-        progress.phase = Phase::Taken;
-        progress.nonce = next;
-        true
-    }
-
-    /// A handshake failed. The next may succeed: the peer may be late, or busy.
-    pub(super) fn handshake_failed(self: &Arc<Self>, error: ConnectError) {
-        let mut progress = self.progress();
-        if progress.phase == Phase::Taken {
-            progress.phase = Phase::Wanted;
+        if progress.phase == Phase::Claimed {
+            progress.phase = Phase::Connecting;
         }
-        if progress.phase != Phase::Wanted {
+        if progress.phase != Phase::Connecting {
             return;
         }
         let mut at = Instant::now();
-        let challenged = std::mem::take(&mut progress.at_once);
+        let challenged = std::mem::take(&mut progress.redial_at_once);
         if !challenged {
             at += progress.pause;
-            progress.pause = (2 * progress.pause).min(LAST_PAUSE);
+            progress.pause = (2 * progress.pause).min(MAX_PAUSE);
         }
         drop(progress);
         if matches!(
             error,
             ConnectError::Startup(_) | ConnectError::InvalidArgument(_) | ConnectError::Connected(_)
         ) {
-            return self.give_up(error); // it would fail again
+            return self.give_up(error); // another handshake would fail in the same way
         }
         if !challenged {
             self.log_failure(error);
@@ -182,16 +189,17 @@ impl ManualAttempt {
             && let Some(ctx) = self.ctx.upgrade()
         {
             let this = Arc::downgrade(self);
-            ctx.remind(at, move || this.upgrade().iter().for_each(Self::dial));
+            ctx.call_at_or_log(at, move || this.upgrade().iter().for_each(Self::dial));
         }
     }
 
-    /// Logs why a handshake failed: as a warning, and once, if the user has to change something.
+    /// Logs why a handshake failed. If the user has to change something, logs a warning, once, and stores the error as
+    /// lasting.
     fn log_failure(&self, error: ConnectError) {
         let lasting = match &error {
             ConnectError::NoReason | ConnectError::Unproven | ConnectError::OtherRelease(_) => true,
             ConnectError::System(error) => error.kind() == io::ErrorKind::PermissionDenied,
-            // A secret may have come after the hello was sent.
+            // The program may have set the secret after the hello was sent: then the next hello succeeds.
             ConnectError::Refused(Reason::KeyNeeded) => !self.has_key(),
             ConnectError::Refused(reason) => {
                 !matches!(reason, Reason::NoQueuePair | Reason::NotExpected | Reason::Busy)
@@ -202,21 +210,22 @@ impl ManualAttempt {
         if !lasting {
             return tracing::debug!(%peer, %error, %hello, "queue pair not connected yet");
         }
-        if self.progress().refused.is_none() {
+        if self.progress().lasting_error.is_none() {
             let qp = format_args!("{:#08x}", hello.source);
             tracing::warn!(%qp, %peer, "queue pair not connected yet: {error}");
         }
-        self.progress().refused = Some(error);
+        self.progress().lasting_error = Some(error);
     }
 
-    /// There will be no connection: requests that wait fail, their retries exceeded.
+    /// Ends the attempt without a connection: pending work requests fail with exceeded retries, and the error is
+    /// reported. Does nothing if the queue pair is connected or the attempt has ended.
     pub(super) fn give_up(&self, error: ConnectError) {
-        let _alone = lock(&self.starting);
+        let _guard = lock(&self.starting);
         let mut progress = self.progress();
-        if !matches!(progress.phase, Phase::Wanted | Phase::Taken | Phase::Gone) {
+        if !matches!(progress.phase, Phase::Connecting | Phase::Claimed | Phase::PeerClosed) {
             return;
         }
-        progress.phase = Phase::Over;
+        progress.phase = Phase::Ended;
         drop(progress);
         if let Some(pair) = self.pair.upgrade() {
             pair.qp().abort(QpError::Unreachable);
@@ -227,56 +236,56 @@ impl ManualAttempt {
 
 impl Attempt for ManualAttempt {
     fn cancel(&self) -> bool {
-        let _alone = lock(&self.starting);
+        let _guard = lock(&self.starting);
         let mut progress = self.progress();
-        let before = std::mem::replace(&mut progress.phase, Phase::Over);
-        let pending = matches!(before, Phase::Wanted | Phase::Taken);
+        let phase_before = std::mem::replace(&mut progress.phase, Phase::Ended);
+        let pending = matches!(phase_before, Phase::Connecting | Phase::Claimed);
         if pending && let Some(link) = progress.link.upgrade() {
-            // Its hello may be parked at the peer, which must not take it for that of the next attempt.
+            // The peer may have parked the hello of this attempt, and must not mistake it for one of the next attempt.
             link.abort();
         }
         pending
     }
 
-    /// This end goes on without a peer: from now on requests wait in vain.
+    /// Restarts the request timeout, which then fails the work requests that wait for the peer.
     fn on_peer_closed(self: Arc<Self>) {
         {
             let mut progress = self.progress();
             if progress.phase != Phase::Connected {
                 return;
             }
-            progress.phase = Phase::Gone;
+            progress.phase = Phase::PeerClosed;
         }
         if let Some(ctx) = self.ctx.upgrade() {
             let this = Arc::downgrade(&self);
-            ctx.remind(Instant::now() + FAREWELL, move || {
+            ctx.call_at_or_log(Instant::now() + EMPTY_WRITE_GRACE, move || {
                 if let Some(pair) = this.upgrade().and_then(|attempt| attempt.pair.upgrade()) {
                     pair.qp().forget_peer();
                 }
             });
         }
-        self.change_patience();
+        self.restart_request_timeout();
     }
 
     fn on_retries_changed(self: Arc<Self>) {
-        self.change_patience();
+        self.restart_request_timeout();
     }
 
     fn set_send_psn(&self, psn: u32) {
-        self.progress().send_psn = Some(psn & 0xff_ffff);
+        self.progress().send_psn = Some(psn & 0xff_ffff); // PSNs are 24 bits wide
     }
 }
 
 impl Expecting for ManualAttempt {
-    fn offer(self: Arc<Self>, hello: &Hello, incoming: Incoming) {
-        let answer = match self.judge(hello, &incoming) {
+    fn accept_or_refuse(self: Arc<Self>, hello: &Hello, incoming: Incoming) {
+        let answer = match self.check_hello(hello, &incoming) {
             Ok(answer) => answer,
             Err(reply) => {
                 tracing::debug!(peer = %incoming.peer(), %hello, %reply, "rejected a peer");
                 return incoming.reject_with(&reply);
             }
         };
-        if !self.try_claim() {
+        if !self.claim() {
             return incoming.refuse(Reason::Busy);
         }
         if self.pair.strong_count() == 0 {
@@ -285,21 +294,21 @@ impl Expecting for ManualAttempt {
         let answer = answer.emit().expect("numbers of 24 bits");
         let target: Arc<dyn Target> = Arc::<Self>::clone(&self);
         if let Err(error) = incoming.accept_for(target, self.terms, &answer) {
-            self.handshake_failed(error);
+            self.on_handshake_failed(error);
         }
     }
 }
 
 impl Target for ManualAttempt {
-    /// Does nothing if the queue pair was told something else meanwhile.
+    /// Starts the stream, or aborts the link if the program has reset or disconnected the queue pair meanwhile.
     fn start(
         self: Arc<Self>,
         link: &Arc<TcpLink>,
         established: Established,
         early: Vec<u8>,
     ) -> Result<(), ConnectError> {
-        let _alone = lock(&self.starting);
-        let (Some(pair), Phase::Taken) = (self.pair.upgrade(), self.progress().phase) else {
+        let _guard = lock(&self.starting);
+        let (Some(pair), Phase::Claimed) = (self.pair.upgrade(), self.progress().phase) else {
             link.abort();
             return Ok(());
         };
@@ -311,8 +320,8 @@ impl Target for ManualAttempt {
         Ok(())
     }
 
-    fn failed(self: Arc<Self>, error: ConnectError) {
-        self.handshake_failed(error);
+    fn on_failed(self: Arc<Self>, error: ConnectError) {
+        self.on_handshake_failed(error);
     }
 
     fn abandon(self: Arc<Self>, error: ConnectError) {
@@ -326,27 +335,33 @@ impl Target for ManualAttempt {
 
 impl DialTarget for ManualAttempt {
     fn is_wanted(&self) -> bool {
-        self.progress().phase != Phase::Over
+        self.progress().phase != Phase::Ended
     }
 
     fn check_reply(&self, link: &TcpLink, sent: &[u8], reply: Reply) -> Result<Reply, ConnectError> {
         match &reply {
-            Reply::Rejected { private_data, .. } => Err(self.rejected(sent, private_data)),
+            Reply::Rejected { private_data, .. } => Err(self.interpret_rejection(sent, private_data)),
             Reply::Accepted { private_data, .. } => {
-                let ends = (link.peer_addr()?, link.local_addr()?);
-                self.check_answer(sent, private_data, ends).inspect_err(|_| link.abort())?;
+                let (peer, local) = (link.peer_addr()?, link.local_addr()?);
+                self.check_answer(sent, private_data, peer, local).inspect_err(|_| link.abort())?;
                 Ok(reply)
             }
         }
     }
 
+    /// Chooses the calling handshake, dialled or accepted, to become the queue pair's connection. Returns false if
+    /// another one was chosen, the attempt has ended, or no new nonce can be generated.
     fn claim(&self) -> bool {
-        self.try_claim();
-        true // if not, the connection is closed when it would start
+        let new_nonce = random();
+        let mut progress = self.progress();
+        let (Phase::Connecting, Ok(nonce)) = (progress.phase, new_nonce) else { return false };
+        progress.phase = Phase::Claimed;
+        progress.nonce = nonce;
+        true
     }
 
-    /// Only Ironwarp is connected manually.
-    fn falls_back(self: Arc<Self>) -> bool {
+    /// Returns false: only Ironwarp, which knows MPA revision 2, connects manually.
+    fn on_no_reply(self: Arc<Self>) -> bool {
         false
     }
 
@@ -356,28 +371,29 @@ impl DialTarget for ManualAttempt {
 }
 
 impl Progress {
+    /// Returns the state of an attempt that begins.
     pub(super) fn new(nonce: Token) -> Self {
         Self {
-            phase: Phase::Wanted,
+            phase: Phase::Connecting,
             nonce,
             challenge: None,
-            at_once: false,
+            redial_at_once: false,
             send_psn: None,
             warned: false,
             pause: FIRST_PAUSE,
-            waiting: None,
-            refused: None,
-            changes: 0,
+            waiting_since: None,
+            lasting_error: None,
+            restarts: 0,
             link: Weak::new(),
         }
     }
 
-    /// Sets how long sent data may stay unacknowledged (TCP_USER_TIMEOUT). Never less than what the adapter allows all of its
-    /// connections: the kernel counts the time in which the remote window is closed, too, and a peer whose receives are not posted is
-    /// slow, not gone.
+    /// Sets how long sent data may stay unacknowledged (TCP_USER_TIMEOUT) to the response timeout of the queue pair,
+    /// but never to less than the adapter allows all of its connections: the kernel also counts the time in which the
+    /// remote window is closed, because the remote program has posted no receives.
     pub(super) fn set_user_timeout(&self, pair: &QueuePair) {
-        if let (Some(patience), Some(link)) = (pair.qp().retries().response_timeout(), self.link.upgrade()) {
-            link.raise_user_timeout(patience);
+        if let (Some(timeout), Some(link)) = (pair.qp().retries().response_timeout(), self.link.upgrade()) {
+            link.raise_user_timeout(timeout);
         }
     }
 }

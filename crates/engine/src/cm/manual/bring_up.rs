@@ -1,4 +1,4 @@
-//! How an attempt to connect a queue pair manually begins.
+//! Begins the manual connection of a queue pair: checks the arguments, then dials or listens (`attempt.rs` continues).
 
 use super::attempt::{ManualAttempt, Progress};
 use super::error::BringUpError;
@@ -7,7 +7,7 @@ use super::port::{Expecting, ManualPort};
 use crate::cm::context::CmContext;
 use crate::cm::dial::DialTarget;
 use crate::cm::handshake::Handshake;
-use crate::cm::proof::Ends;
+use crate::cm::proof::{Ends, QpAddress};
 use crate::gid::{GidTable, socket_addr};
 use crate::sys::random::random;
 use crate::verbs::error::ConnectError;
@@ -19,15 +19,18 @@ use ironwarp_wire::private::{Hello, HelloKind, Reason};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// How an attempt begins.
-enum First {
-    Wait,
+/// The first step of an attempt.
+enum FirstStep {
+    /// Waits for the peer, which dials.
+    Listen,
+    /// Begins this handshake.
     Dial(Box<dyn Handshake>),
-    /// It did not work the first time.
-    DialAgain(ConnectError),
+    /// Dials again later: the first dial failed with this error, for a reason that may pass.
+    Redial(ConnectError),
 }
 
-/// Moves an initialised queue pair to [`State::ReadyToReceive`], and begins to connect it to one that is told the same about this one.
+/// Moves an initialised queue pair to [`State::ReadyToReceive`], and begins to connect it to `remote`. The remote
+/// program has to name this queue pair likewise. Returns once the attempt has begun.
 pub(crate) fn bring_up(
     ctx: &Arc<CmContext>,
     pair: &Arc<QueuePair>,
@@ -41,18 +44,19 @@ pub(crate) fn bring_up(
     }
     let attempt = Arc::new(ManualAttempt::new(ctx, pair, port, remote, options)?);
     let first = attempt.prepare(ctx, port)?;
-    // Everything that can be wrong has been found. What comes from the peer finds the queue pair ready.
+    // All arguments are checked. The state changes before the peer can connect: the queue pair has to be ready then.
     pair.qp().modify(to)?;
     let remote = Remote { gid: attempt.remote.ip().into(), qpn: attempt.hello.destination };
-    let known: Arc<dyn Attempt> = Arc::<ManualAttempt>::clone(&attempt);
-    pair.set_manual(ManualConnect { remote, options: *options, attempt: known });
+    let for_pair: Arc<dyn Attempt> = Arc::<ManualAttempt>::clone(&attempt);
+    pair.set_manual(ManualConnect { remote, options: *options, attempt: for_pair });
     let expecting: Arc<dyn Expecting> = Arc::<ManualAttempt>::clone(&attempt);
-    port.expect(attempt.number(), &expecting);
+    port.start_expecting(attempt.number(), &expecting);
     attempt.begin(ctx, first);
     Ok(())
 }
 
 impl ManualAttempt {
+    /// Checks the arguments, and decides which end dials. Opens no socket.
     fn new(
         ctx: &Arc<CmContext>,
         pair: &Arc<QueuePair>,
@@ -79,27 +83,30 @@ impl ManualAttempt {
         if remote.qpn > MAX_QPN {
             return Err(BringUpError::InvalidQpn(remote.qpn));
         }
-        // A number without a port is not that of a queue pair. As with hardware, that shows when something is sent.
+        // No queue pair can be dialled at a number without a port. As with hardware, the program learns that when it
+        // sends something.
         let remote_port = port_of(remote.qpn);
         let mut progress = Progress::new(random()?);
         if remote_port.is_none() {
-            progress.refused = Some(ConnectError::Refused(Reason::NoQueuePair));
+            progress.lasting_error = Some(ConnectError::Refused(Reason::NoQueuePair));
         }
         let terms = ctx.terms(options.ird, options.ord);
         terms.check()?;
-        let dials = remote_port.is_some() && (gid, number) < (remote.gid, remote.qpn);
+        let own_end = QpAddress { gid, qpn: number };
+        let remote_end = QpAddress { gid: remote.gid, qpn: remote.qpn };
+        let dials = remote_port.is_some() && own_end < remote_end;
         Ok(Self {
             ctx: Arc::downgrade(ctx),
             pair: Arc::downgrade(pair),
             port: Arc::downgrade(manual_port),
             local: socket_addr(own, port, interface),
-            // A link-local address is on the same link.
+            // If the remote address is link-local, it is on the link of the local interface.
             remote: socket_addr(other, remote_port.unwrap_or(0), interface),
             hello: Hello::new(HelloKind::Dial, remote.qpn, number),
             ends: if dials {
-                Ends { dialler: (gid, number), acceptor: (remote.gid, remote.qpn) }
+                Ends { dialler: own_end, acceptor: remote_end }
             } else {
-                Ends { dialler: (remote.gid, remote.qpn), acceptor: (gid, number) }
+                Ends { dialler: remote_end, acceptor: own_end }
             },
             terms,
             options: *options,
@@ -109,40 +116,41 @@ impl ManualAttempt {
         })
     }
 
-    /// Finds everything that can be wrong with the local address, so that it is reported at once.
+    /// Opens the first socket, so that an invalid local address is reported at once. Returns how the attempt begins.
     fn prepare(
         self: &Arc<Self>,
         ctx: &Arc<CmContext>,
         port: &Arc<ManualPort>,
-    ) -> Result<First, BringUpError> {
+    ) -> Result<FirstStep, BringUpError> {
         let to_itself = self.hello.source == self.hello.destination && self.local == self.remote;
         if to_itself {
             let target: Arc<dyn DialTarget> = Arc::<Self>::clone(self);
-            return Ok(First::Dial(SelfConnect::new(ctx, target, self.terms, self.local)?));
+            return Ok(FirstStep::Dial(SelfConnect::new(ctx, target, self.terms, self.local)?));
         }
         if !self.dials {
             port.listen(self.local)?;
-            return Ok(First::Wait);
+            return Ok(FirstStep::Listen);
         }
         match self.new_dial(ctx) {
-            Ok(dial) => Ok(First::Dial(dial)),
+            Ok(dial) => Ok(FirstStep::Dial(dial)),
             Err(ConnectError::InvalidArgument(error)) => Err(error.into()),
             Err(ConnectError::System(error)) if error.kind() == io::ErrorKind::AddrNotAvailable => {
                 Err(error.into())
             }
-            Err(error) => Ok(First::DialAgain(error)),
+            Err(error) => Ok(FirstStep::Redial(error)),
         }
     }
 
-    fn begin(self: &Arc<Self>, ctx: &CmContext, first: First) {
+    /// Takes the first step, and starts the timeout for work requests.
+    fn begin(self: &Arc<Self>, ctx: &CmContext, first: FirstStep) {
         let begun = match first {
-            First::Wait => Ok(()),
-            First::Dial(handshake) => ctx.begin(handshake).map_err(Into::into),
-            First::DialAgain(error) => Err(error),
+            FirstStep::Listen => Ok(()),
+            FirstStep::Dial(handshake) => ctx.begin_handshake(handshake).map_err(Into::into),
+            FirstStep::Redial(error) => Err(error),
         };
         if let Err(error) = begun {
-            self.handshake_failed(error);
+            self.on_handshake_failed(error);
         }
-        self.change_patience();
+        self.restart_request_timeout();
     }
 }

@@ -1,4 +1,4 @@
-//! Why a queue pair cannot be connected manually.
+//! The error of a manual connection that cannot begin.
 
 use ironwarp_rnic::connect::InvalidArgument;
 use ironwarp_rnic::gid::Gid;
@@ -23,7 +23,8 @@ pub enum BringUpError {
         /// The remote GID.
         remote: Gid,
     },
-    /// The remote queue pair number is wider than 24 bits. A number that is not in use is noticed only when something is sent.
+    /// The remote queue pair number is wider than 24 bits. A number that is not in use is noticed only when something
+    /// is sent.
     #[error("invalid queue pair number {0:#x}: QPNs are 24 bits wide")]
     InvalidQpn(u32),
     /// The queue pair must be initialised, and not have been connected since.

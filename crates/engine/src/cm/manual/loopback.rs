@@ -1,5 +1,5 @@
-//! A queue pair that is connected to itself, by one socket that is connected to itself: what it sends, it receives. Both ends are the same, so
-//! nothing is exchanged before the stream starts.
+//! Connects a queue pair to itself, by one socket that is connected to itself and receives what it sends. The stream
+//! starts without a handshake: there is no other end to agree with.
 
 use crate::cm::context::CmContext;
 use crate::cm::dial::DialTarget;
@@ -9,6 +9,7 @@ use crate::sys::tcp::connect_to_itself;
 use crate::verbs::error::ConnectError;
 use crate::verbs::event::Established;
 use ironwarp_rnic::connect::{Agreed, Depths, MpaMode, Role, Rtr, Terms};
+use ironwarp_rnic::link::Link;
 use ironwarp_wire::mpa::Framing;
 use std::io;
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ pub(super) struct SelfConnect {
 }
 
 impl SelfConnect {
+    /// Begins to connect a socket at this address to itself.
     pub(super) fn new(
         ctx: &Arc<CmContext>,
         target: Arc<dyn DialTarget>,
@@ -37,6 +39,7 @@ impl SelfConnect {
         Ok(Box::new(Self { ctx: Arc::downgrade(ctx), target, terms, link, deadline }))
     }
 
+    /// Starts the stream, with the parameters that two ends with the same terms would agree on.
     fn start(&self) -> Result<(), ConnectError> {
         if self.ctx.strong_count() == 0 {
             return Ok(()); // the adapter is closed
@@ -45,7 +48,7 @@ impl SelfConnect {
         let framing = Framing { crc, markers: false };
         let ord = ord.min(ird);
         let agreed = Agreed {
-            // It sends first, and receives that.
+            // The only end is the initiator: it sends the first message, and receives it.
             role: Role::Initiator { rtr: Some(Rtr::Write) },
             mode: MpaMode::PeerToPeer,
             send: framing,
@@ -56,7 +59,10 @@ impl SelfConnect {
         };
         let (peer, local) = (self.link.peer_addr()?, self.link.local_addr()?);
         let established = Established { private_data: Box::default(), agreed, peer, local };
-        self.target.claim();
+        if !self.target.claim() {
+            self.link.abort();
+            return Ok(());
+        }
         Arc::clone(&self.target).start(&self.link, established, Vec::new())
     }
 }
@@ -83,16 +89,16 @@ impl Handshake for SelfConnect {
             Ok(false) => return Step::Wait(self),
             Ok(true) => {
                 if let Err(error) = self.start() {
-                    self.failed(error);
+                    self.fail(error);
                 }
             }
-            Err(error) => self.failed(error.into()),
+            Err(error) => self.fail(error.into()),
         }
         Step::Done
     }
 
-    /// There is no other end that may be ready later.
-    fn failed(self: Box<Self>, error: ConnectError) {
+    /// Abandons the attempt: another try would fail, too, because there is no other end that may be ready later.
+    fn fail(self: Box<Self>, error: ConnectError) {
         self.target.abandon(error);
     }
 }
