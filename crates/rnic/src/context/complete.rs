@@ -35,7 +35,7 @@ impl QpContext {
     pub(crate) fn retire_from(&self, sq: &mut SendQueue) {
         let mut batch = self.attributes.send_cq.push_batch();
         sq.retire(self.id(), |completion| {
-            self.push_or_record_overrun(completion, |completion| batch.push(completion))
+            self.push_or_record_overrun(completion, |completion| batch.push(completion));
         });
     }
 
