@@ -168,8 +168,8 @@ impl Steering {
 
     // --- Moving connections ---
 
-    /// Returns whether the lanes were told to stop. If not, a connection that is in a poll set by now will be
-    /// disconnected when they are.
+    /// Returns whether the lanes were told to stop. If not, a connection that was added to a poll set before this call
+    /// will be disconnected when they are told to.
     pub(crate) fn is_stopped(&self) -> bool {
         *lock(&self.stopped)
     }
@@ -181,16 +181,16 @@ impl Steering {
         let lane = self.lane_for(connection.placement(), peer, local)?;
         match self.move_connection(connection, lane.handle().number()) {
             Err(MoveError::System(error)) => Err(error),
-            _ => Ok(()),
+            _ => Ok(()), // moved, or closed by now
         }
     }
 
     /// Moves a new connection to or from the low-latency lane, if the class of its completion queue has changed since
     /// its lane was chosen.
     pub(crate) fn steer_new(self: &Arc<Self>, connection: &Arc<dyn Movable>) -> io::Result<()> {
-        let should_be = connection.placement().class == Class::LowLatency;
-        let is = connection.lane() == self.count; // the number of the low-latency lane
-        if should_be == is { Ok(()) } else { self.steer(connection) }
+        let is_low_latency = connection.placement().class == Class::LowLatency;
+        let on_low_latency_lane = connection.lane() == self.count;
+        if is_low_latency == on_low_latency_lane { Ok(()) } else { self.steer(connection) }
     }
 
     /// Moves a connection to the lane with this number.
@@ -213,13 +213,13 @@ impl Steering {
         let moved = Arc::clone(connection).move_to(to)?;
         drop(stopped);
         if self.device.events().is_stopped() {
-            connection.abort(QpError::Stopped); // its new lane may have aborted all its connections before this one came
+            connection.abort(QpError::Stopped); // its new lane may have aborted its connections before this one came
         }
         if moved { Ok(()) } else { Err(MoveError::NotConnected) }
     }
 
-    /// Compares the loads of the lanes, and moves one connection from the busiest to the idlest if that helps both.
-    /// Called by busy lanes.
+    /// Compares the loads of the lanes, and moves one connection from the busiest to the least busy one if that reduces
+    /// the imbalance. Called by busy lanes.
     fn rebalance(&self) {
         let movable = |lane: usize| self.movable(lane);
         let chosen = self.rebalancer.as_ref().and_then(|it| it.choose(self.running_lanes(), movable));
