@@ -20,11 +20,12 @@ The exit code is 1 if programs would not find a working device.";
 #[command(after_help = MORE)]
 pub(crate) struct Arguments {}
 
-/// The adapter as programs would find it.
+/// The device that programs would find.
 #[derive(Debug)]
-struct Found {
+struct Device {
     name: DeviceName,
     persona: Persona,
+    /// Whether the port is active.
     active: bool,
     gids: Vec<GidEntry>,
 }
@@ -33,75 +34,79 @@ struct Found {
 pub(crate) fn run(_: &Arguments) -> Result<bool, Failure> {
     let (config, mistakes) = Config::from_env_leniently();
     let (name, persona) = (config.name.clone(), config.persona);
-    let mut troubles = Vec::new();
+    let mut problems = Vec::new();
     for mistake in mistakes {
         match mistake {
             ConfigError::Unknown { .. } => say::notice(format_args!("{mistake}; ignored")),
-            wrong => troubles.push(wrong.to_string()),
+            wrong => problems.push(wrong.to_string()),
         }
     }
-    troubles.extend(run::library_is_missing());
+    problems.extend(run::find_library_error());
     // This command must not create a capture file.
     let config = Config { pcap: PathBuf::new(), ..config };
-    troubles.extend(Engine::new(config).err().map(|error| cannot_start(&error)));
-    match look(name, persona) {
+    problems.extend(Engine::new(config).err().map(|error| describe_start_error(&error)));
+    match find_adapter(name, persona) {
         Ok(found) => {
-            say::line(found.shown())?;
-            troubles.extend(found.trouble());
-            if let Some(limit) = found.limit() {
+            say::line(found.description())?;
+            problems.extend(found.problem());
+            if let Some(limit) = found.limitation() {
                 say::notice(limit);
             }
         }
-        Err(error) => troubles.push(no_netlink(&error)),
+        Err(error) => problems.push(describe_netlink_error(&error)),
     }
-    troubles.iter().for_each(|trouble| say::error(&*Failure::from(trouble.as_str())));
-    Ok(troubles.is_empty())
+    problems.iter().for_each(|problem| say::error(&*Failure::from(problem.as_str())));
+    Ok(problems.is_empty())
 }
 
-fn look(name: DeviceName, persona: Persona) -> io::Result<Found> {
+/// Reads the addresses and the port state of this machine, as programs would see them.
+fn find_adapter(name: DeviceName, persona: Persona) -> io::Result<Device> {
     let table = GidTable::of_process();
-    Ok(Found { name, persona, gids: table.entries()?, active: table.port_is_active()? })
+    Ok(Device { name, persona, gids: table.entries()?, active: table.port_is_active()? })
 }
 
-fn no_netlink(error: &io::Error) -> String {
+/// Returns a message for a failure to read the addresses.
+fn describe_netlink_error(error: &io::Error) -> String {
     format!(
         "failed to read the addresses of this machine over netlink: {error} (systemd: \
          RestrictAddressFamilies=AF_INET AF_INET6 AF_NETLINK; seccomp: socket(AF_NETLINK))"
     )
 }
 
-fn cannot_start(error: &io::Error) -> String {
+/// Returns a message for a failure to create an adapter.
+fn describe_start_error(error: &io::Error) -> String {
     format!(
         "failed to start the adapter: {error}; check whether a sandbox denies memfd_create, and the limits (`ulimit -a`)"
     )
 }
 
-impl Found {
-    fn shown(&self) -> String {
+impl Device {
+    /// Returns the output of the command: a line about the device, and a table of its GIDs.
+    fn description(&self) -> String {
         let Self { name, persona, active, gids } = self;
         let kind = match persona {
             Persona::Roce => "a RoCE adapter",
             Persona::Iwarp => "an iWARP adapter",
         };
         let state = if *active { "active" } else { "down" };
-        let mut shown = format!(
+        let mut text = format!(
             "{}: {kind} (persona {persona}), 1 port, {state}, {} GIDs",
             say::bold(name.as_str()),
             gids.len()
         );
         if !gids.is_empty() {
-            shown += "\n\n  index  interface         MTU  GID";
+            text += "\n\n  index  interface         MTU  GID";
         }
         for GidEntry { index, gid, interface, mtu, .. } in gids {
             let address = gid.ip().map(|ip| ip.to_string()).filter(|ip| *ip != gid.to_string());
             let address = address.map_or_else(String::new, |ip| format!(" ({ip})"));
-            shown += &format!("\n  {index:>5}  {interface:<15} {mtu:>5}  {gid}{address}");
+            text += &format!("\n  {index:>5}  {interface:<15} {mtu:>5}  {gid}{address}");
         }
-        shown
+        text
     }
 
-    /// Returns why programs cannot use it.
-    fn trouble(&self) -> Option<String> {
+    /// Returns why programs cannot use the device; `None` if they can.
+    fn problem(&self) -> Option<String> {
         if self.gids.is_empty() {
             return Some(
                 "no interface is up and has an address: for connections within this machine, run `ip link \
@@ -116,8 +121,8 @@ impl Found {
         ))
     }
 
-    /// Returns a limitation that does not prevent programs from working.
-    fn limit(&self) -> Option<&'static str> {
+    /// Returns a limitation of the device that does not prevent programs from using it.
+    fn limitation(&self) -> Option<&'static str> {
         let loopback = |entry: &GidEntry| entry.gid.ip().is_some_and(|ip| ip.is_loopback());
         let only = !self.gids.is_empty() && self.gids.iter().all(loopback);
         only.then_some(
@@ -136,8 +141,8 @@ mod tests {
         GidEntry { index, gid, interface: interface.to_owned(), interface_index: 1, mtu }
     }
 
-    fn found(active: bool, gids: Vec<GidEntry>) -> Found {
-        Found { name: DeviceName::default(), persona: Persona::Roce, active, gids }
+    fn found(active: bool, gids: Vec<GidEntry>) -> Device {
+        Device { name: DeviceName::default(), persona: Persona::Roce, active, gids }
     }
 
     #[test]
@@ -155,23 +160,23 @@ ironwarp0: a RoCE adapter (persona roce), 1 port, active, 3 GIDs
       0  eth0             1500  ::ffff:10.1.2.3 (10.1.2.3)
       1  eth0             1500  fe80::1
       3  lo              65536  ::ffff:127.0.0.1 (127.0.0.1)";
-        assert_eq!(found.shown(), expected);
-        assert_eq!((found.trouble(), found.limit()), (None, None));
+        assert_eq!(found.description(), expected);
+        assert_eq!((found.problem(), found.limitation()), (None, None));
     }
 
     #[test]
     fn problems_are_reported() {
         let none = found(false, Vec::new());
-        assert_eq!(none.shown(), "ironwarp0: a RoCE adapter (persona roce), 1 port, down, 0 GIDs");
-        assert!(none.trouble().expect("no address").contains("`ip link set lo up`"));
+        assert_eq!(none.description(), "ironwarp0: a RoCE adapter (persona roce), 1 port, down, 0 GIDs");
+        assert!(none.problem().expect("no address").contains("`ip link set lo up`"));
         let down = found(false, vec![entry(0, "10.1.2.3", "eth0", 1500)]);
-        assert!(down.trouble().expect("port down").contains("because eth0 is down"));
+        assert!(down.problem().expect("port down").contains("because eth0 is down"));
     }
 
     #[test]
     fn loopback_alone_is_a_limit() {
         let lo = found(true, vec![entry(0, "127.0.0.1", "lo", 65536), entry(1, "::1", "lo", 65536)]);
-        assert_eq!(lo.trouble(), None);
-        assert!(lo.limit().expect("a limit").starts_with("only loopback has an address"));
+        assert_eq!(lo.problem(), None);
+        assert!(lo.limitation().expect("a limit").starts_with("only loopback has an address"));
     }
 }

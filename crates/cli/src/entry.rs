@@ -1,13 +1,14 @@
-//! The function that the C library calls first.
+//! The entry point: a C `main`, instead of Rust's.
 //!
-//! The standard library would ignore SIGPIPE before its own `main`, but `ironwarp run` must pass signals on to the program as they
-//! were. This also skips what the standard library does for threads and deep stacks: it reads `/proc/self/maps`, which takes a
-//! tenth of the time of a start.
+//! Rust's runtime would ignore SIGPIPE before it calls `main`, but `ironwarp run` must pass signals on to the program
+//! as they were. Rust's runtime would also read `/proc/self/maps` to detect stack overflows, which takes a tenth of the
+//! time of a start.
 #![expect(unsafe_code, reason = "the function that the C library calls first")]
 
 use std::ffi::{c_char, c_int};
 
-/// The entry point. The standard library has the arguments nevertheless, because glibc passes them to it earlier.
+/// Runs the command and exits. `std::env::args` works without Rust's runtime, because glibc passes the arguments to the
+/// standard library before it calls `main`.
 #[unsafe(no_mangle)]
 extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
     const PANICKED: i32 = 101;

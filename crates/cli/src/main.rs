@@ -30,19 +30,20 @@ enum Command {
     Show(show::Arguments),
 }
 
-/// Recognises `ironwarp run -- PROGRAM`, the most common form, without the argument parser, which takes as long as everything
-/// else that `run` does.
-fn plain_run() -> Option<Command> {
-    let mut words = std::env::args_os().skip(1);
-    let plain = words.next()? == "run" && words.next()? == "--";
-    let program: Vec<_> = words.collect();
+/// Parses `ironwarp run -- PROGRAM …`, the most common form, without clap, which takes as long as everything else that
+/// `run` does. Returns `None` for any other command line.
+fn parse_plain_run() -> Option<Command> {
+    let mut arguments = std::env::args_os().skip(1);
+    let plain = arguments.next()? == "run" && arguments.next()? == "--";
+    let program: Vec<_> = arguments.collect();
     (plain && !program.is_empty()).then(|| Command::Run(run::Arguments::plain(program)))
 }
 
 /// Runs the command and returns the exit code.
 #[cfg_attr(test, expect(dead_code, reason = "the test harness has its own entry point"))]
 fn start() -> i32 {
-    let command = plain_run().unwrap_or_else(|| Arguments::parse().command);
+    let command = parse_plain_run().unwrap_or_else(|| Arguments::parse().command);
+    // `run` must pass signals on to the program as they were.
     if !matches!(command, Command::Run(_)) {
         run::ignore_sigpipe();
     }
@@ -55,7 +56,7 @@ fn start() -> i32 {
     }
 }
 
-/// Converts the result of a command: `Ok(false)` means that it has reported failures.
+/// Returns the exit code for the result of a command. `Ok(false)` means that the command has reported failures itself.
 fn exit_code(outcome: Result<bool, Failure>) -> i32 {
     match outcome {
         Ok(true) => 0,

@@ -38,33 +38,34 @@ pub(crate) struct Arguments {
 const INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum number of rows per table, unless all are shown.
 const MAX_ROWS: usize = 16;
-/// Number of adapters to query at once. Each may take four seconds to answer, or never answer.
-const AT_ONCE: usize = 64;
-/// Limits on the time of all queries and on the bytes of all answers. Only sockets of other users, which root queries as
-/// well, come close to them.
+/// Maximum number of adapters to query at once. Each may take four seconds to answer, or never answer.
+const MAX_CONCURRENT_QUERIES: usize = 64;
+/// Maximum time of all queries. Only sockets of malicious users, which root queries as well, come close to it.
 const MAX_TIME: Duration = Duration::from_secs(10);
+/// Maximum number of bytes of all answers.
 const MAX_BYTES: usize = 64 << 20;
 
-/// The state of all adapters at one time, by name.
-struct Look {
+/// The state of all adapters at one time.
+struct Snapshot {
     at: Instant,
+    /// Each adapter with the name of its socket.
     adapters: Vec<(String, Adapter)>,
 }
 
 /// Runs the command. Returns false if there is nothing to show.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let interval = arguments.watch.map_or(INTERVAL, |seconds| Duration::from_secs(seconds.get().into()));
-    let mut before = Look::new(arguments.process)?;
+    let mut before = Snapshot::new(arguments.process)?;
     let mut shown = false;
     while !before.adapters.is_empty() {
         thread::sleep(interval);
-        let now = Look::new(arguments.process)?;
+        let now = Snapshot::new(arguments.process)?;
         if arguments.watch.is_some() && io::stdout().is_terminal() {
             say::line("\x1b[H\x1b[2J")?;
         }
         for (name, adapter) in &now.adapters {
             let earlier = before.adapters.iter().find(|(known, _)| known == name);
-            let earlier = earlier.map_or_else(HashMap::new, |(_, adapter)| by_identity(adapter));
+            let earlier = earlier.map_or_else(HashMap::new, |(_, adapter)| rows_by_identity(adapter));
             let page = Page { now: adapter, earlier, time: now.at - before.at, all: arguments.all };
             say::line(page.text())?;
             shown = true;
@@ -75,12 +76,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         before = now;
     }
     if !shown {
-        say::error(&*Failure::from(nothing(arguments.process)));
+        say::error(&*Failure::from(nothing_to_show(arguments.process)));
     }
     Ok(shown)
 }
 
-fn nothing(process: Option<i32>) -> String {
+/// Returns the message if there is nothing to show.
+fn nothing_to_show(process: Option<i32>) -> String {
     match process {
         Some(process) => format!(
             "process {process} shows no adapter: it does not exist, belongs to another user, or has not connected yet; `ironwarp \
@@ -90,17 +92,19 @@ fn nothing(process: Option<i32>) -> String {
     }
 }
 
-impl Look {
+impl Snapshot {
+    /// Queries all adapters, or only those of one process.
     fn new(process: Option<i32>) -> Result<Self, Failure> {
         let names = status::adapters().map_err(|error| format!("failed to read /proc/net/unix: {error}"))?;
         let (began, mut bytes, mut silent, mut left) = (Instant::now(), 0, 0, names.len());
         let mut adapters = Vec::new();
-        // Queries the process itself first, then the others, because its PID differs in another PID namespace.
-        let claim = process.map(|process| format!("ironwarp/{process}/"));
-        let claims = |name: &String| claim.as_ref().is_some_and(|claim| name.starts_with(claim));
-        let (claiming, others): (Vec<_>, Vec<_>) = names.into_iter().partition(claims);
-        for names in claiming.chunks(AT_ONCE).chain(others.chunks(AT_ONCE)) {
-            if process.is_some() && !adapters.is_empty() && !claims(&names[0]) {
+        // Query the sockets that are named after the process first, and the others only if those are not its own: in
+        // another PID namespace the process has another PID.
+        let prefix = process.map(|process| format!("ironwarp/{process}/"));
+        let is_of_process = |name: &String| prefix.as_ref().is_some_and(|prefix| name.starts_with(prefix));
+        let (of_process, others): (Vec<_>, Vec<_>) = names.into_iter().partition(is_of_process);
+        for names in of_process.chunks(MAX_CONCURRENT_QUERIES).chain(others.chunks(MAX_CONCURRENT_QUERIES)) {
+            if process.is_some() && !adapters.is_empty() && !is_of_process(&names[0]) {
                 break;
             }
             if began.elapsed() > MAX_TIME || bytes > MAX_BYTES {
@@ -110,7 +114,7 @@ impl Look {
                 break;
             }
             left -= names.len();
-            for (name, answer) in ask(names, process) {
+            for (name, answer) in query(names, process) {
                 let read = answer.and_then(|answer| {
                     bytes += answer.size();
                     if bytes > MAX_BYTES { Err(io::ErrorKind::FileTooLarge.into()) } else { answer.read() }
@@ -118,10 +122,10 @@ impl Look {
                 match read {
                     Ok(adapter) => adapters.push((name, adapter)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        // The owner of a socket that did not even accept is unknown, but its name claims a process.
-                        silent += usize::from(process.is_none() || claims(&name));
+                        // The process of a socket that did not answer is known only by the name of the socket.
+                        silent += usize::from(process.is_none() || is_of_process(&name));
                     }
-                    // A socket of something else, or closed in the meantime.
+                    // The socket belongs to another program, or was closed in the meantime.
                     Err(_) => {}
                 }
             }
@@ -133,37 +137,44 @@ impl Look {
     }
 }
 
-/// Queries adapters concurrently, so that one that does not answer does not delay the others.
-fn ask(names: &[String], process: Option<i32>) -> Vec<(String, io::Result<Answer>)> {
+/// Queries adapters concurrently, so that an adapter that does not answer does not delay the others. Returns their
+/// answers.
+fn query(names: &[String], process: Option<i32>) -> Vec<(String, io::Result<Answer>)> {
     thread::scope(|scope| {
-        let asking = names.iter().map(|name| (name, scope.spawn(move || status::request(name, process))));
-        let asking: Vec<_> = asking.collect();
-        let answered = asking.into_iter().map(|(name, thread)| {
+        let queries = names.iter().map(|name| (name, scope.spawn(move || status::request(name, process))));
+        let queries: Vec<_> = queries.collect();
+        let answers = queries.into_iter().map(|(name, thread)| {
             (name.clone(), thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
         });
-        answered.collect()
+        answers.collect()
     })
 }
 
 /// The output for one adapter.
 struct Page<'p> {
     now: &'p Adapter,
+    /// The rows of the previous snapshot, by identity.
     earlier: HashMap<(&'p str, &'p str), &'p Row>,
+    /// Time between the two snapshots.
     time: Duration,
+    /// Whether to show all rows.
     all: bool,
 }
 
 impl Page<'_> {
+    /// Returns the heading and all tables.
     fn text(&self) -> String {
         let queues = [self.event_queues(), self.completion_queues(), self.queue_pairs()];
         let tables = [self.lanes(), self.routes()].into_iter().chain(queues);
         [vec![self.heading()], tables.flatten().collect()].concat().join("\n\n") + "\n"
     }
 
+    /// Returns the rows of one kind.
     fn rows(&self, kind: &str) -> impl Iterator<Item = &Row> {
         self.now.rows.iter().filter(move |row| row.kind() == kind)
     }
 
+    /// Returns a line about the process and its adapter.
     fn heading(&self) -> String {
         let process = self.now.process;
         let program = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
@@ -181,15 +192,16 @@ impl Page<'_> {
     /// Returns the rate of a field per second, or `None` for a row that is new.
     fn rate(&self, row: &Row, field: &str) -> Option<f64> {
         let same = self.earlier.get(&identity(row))?;
-        let grown = row.number(field).checked_sub(same.number(field))?;
-        Some(grown as f64 / self.time.as_secs_f64())
+        let increase = row.number(field).checked_sub(same.number(field))?;
+        Some(increase as f64 / self.time.as_secs_f64())
     }
 
+    /// Returns the table of lanes.
     fn lanes(&self) -> Option<String> {
-        let (lanes, more) = self.first(self.rows("lane").collect());
+        let (lanes, more) = self.take_first(self.rows("lane").collect());
         let rows = lanes.into_iter().map(|row| {
-            let share = |field| percent(self.rate(row, field));
-            let wakes = count(self.rate(row, "wakes"));
+            let share = |field| format_percent(self.rate(row, field));
+            let wakes = format_count(self.rate(row, "wakes"));
             let (busy, waits) = (share("ran_ns"), share("waited_ns"));
             let text = |field| row.text(field).to_owned();
             let steered = match row.number("steered") {
@@ -199,33 +211,40 @@ impl Page<'_> {
             [text("name"), busy, waits, wakes, text("connections"), steered, text("processors")]
         });
         let heads = ["lane", "busy", "waits", "wakes/s", "connections", "steered here", "processors"];
-        table(heads, rows.collect(), more)
+        format_table(heads, rows.collect(), more)
     }
 
+    /// Returns the table of the event map.
     fn routes(&self) -> Option<String> {
-        let (routes, more) = self.first(self.rows("route").collect());
+        let (routes, more) = self.take_first(self.rows("route").collect());
         let by = format!("events by {}", routes.first()?.text("shape"));
         let rows = routes
             .into_iter()
             .map(|row| ["events", "lanes", "queue", "vector"].map(|field| row.text(field).to_owned()));
-        table([&by, "of lanes", "go to event queue", "and wake vector"], rows.collect(), more)
+        format_table([&by, "of lanes", "go to event queue", "and wake vector"], rows.collect(), more)
     }
 
+    /// Returns the table of event queues.
     fn event_queues(&self) -> Option<String> {
-        let (queues, more) = self.first(self.rows("event queue").collect());
+        let (queues, more) = self.take_first(self.rows("event queue").collect());
         let rows = queues.into_iter().map(|row| {
-            let rate = |field| count(self.rate(row, field));
+            let rate = |field| format_count(self.rate(row, field));
             let text = |field| row.text(field).to_owned();
             let (events, wakes) = (rate("written"), rate("wakes"));
             [text("number"), text("of"), text("state"), text("unread"), events, wakes, text("size")]
         });
-        table(["event queue", "of", "state", "unread", "events/s", "wakes/s", "ring"], rows.collect(), more)
+        format_table(
+            ["event queue", "of", "state", "unread", "events/s", "wakes/s", "ring"],
+            rows.collect(),
+            more,
+        )
     }
 
+    /// Returns the table of completion queues, the fullest first.
     fn completion_queues(&self) -> Option<String> {
         let mut queues: Vec<_> = self.rows("cq").collect();
         queues.sort_by_key(|row| std::cmp::Reverse(row.number("completions")));
-        let (queues, more) = self.first(queues);
+        let (queues, more) = self.take_first(queues);
         let rows = queues.into_iter().map(|row| {
             let waiting = format!("{} of {}", row.text("completions"), row.text("capacity"));
             let overrun = if row.text("overrun") == "true" { "OVERRUN" } else { "" };
@@ -233,9 +252,10 @@ impl Page<'_> {
             let text = |field| row.text(field).to_owned();
             [text("number"), waiting, armed.to_owned(), text("handler"), overrun.to_owned()]
         });
-        table(["CQ", "completions", "armed", "handler", ""], rows.collect(), more)
+        format_table(["CQ", "completions", "armed", "handler", ""], rows.collect(), more)
     }
 
+    /// Returns the table of queue pairs, those with the most traffic first.
     fn queue_pairs(&self) -> Option<String> {
         let rate = |row: &Row, field| self.rate(row, field);
         let traffic = |row: &Row| {
@@ -243,15 +263,16 @@ impl Page<'_> {
         };
         let mut pairs: Vec<_> = self.rows("qp").map(|row| (traffic(row), row)).collect();
         pairs.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-        let (pairs, more) = self.first(pairs.into_iter().map(|(_, row)| row).collect());
+        let (pairs, more) = self.take_first(pairs.into_iter().map(|(_, row)| row).collect());
         let rows = pairs.into_iter().map(|row| {
             let text = |field| row.text(field).to_owned();
             let cqs = format!("{}/{}", row.text("send_cq"), row.text("receive_cq"));
             let posted = format!("{}/{}", row.text("sends"), row.text("receives"));
             let round_trip = format!("{} µs", row.text("round_trip_us"));
-            let (coming, going) = (bytes(rate(row, "received")), bytes(rate(row, "acknowledged")));
+            let (coming, going) =
+                (format_bytes(rate(row, "received")), format_bytes(rate(row, "acknowledged")));
             let line = [text("number"), text("state"), text("lane"), text("served"), text("peer")];
-            let rest = [cqs, posted, coming, going, round_trip, remark(row)];
+            let rest = [cqs, posted, coming, going, round_trip, remarks(row)];
             let mut cells = line.into_iter().chain(rest);
             std::array::from_fn(|_| cells.next().unwrap_or_default())
         });
@@ -268,11 +289,11 @@ impl Page<'_> {
             "round trip",
             "",
         ];
-        table(heads, rows.collect(), more)
+        format_table(heads, rows.collect(), more)
     }
 
-    /// Returns the first rows, and the number of the remaining ones.
-    fn first<'r>(&self, mut rows: Vec<&'r Row>) -> (Vec<&'r Row>, usize) {
+    /// Returns the rows to show, and the number of the remaining ones.
+    fn take_first<'r>(&self, mut rows: Vec<&'r Row>) -> (Vec<&'r Row>, usize) {
         let shown = if self.all { rows.len() } else { rows.len().min(MAX_ROWS) };
         let more = rows.len() - shown;
         rows.truncate(shown);
@@ -280,18 +301,20 @@ impl Page<'_> {
     }
 }
 
-/// Identifies a row within its adapter: a lane by its thread, all others by number.
+/// Returns what identifies a row within its adapter: its kind, and the thread of a lane or the number of any other
+/// object.
 fn identity(row: &Row) -> (&str, &str) {
     let kind = row.kind();
     (kind, row.text(if kind == "lane" { "thread" } else { "number" }))
 }
 
-fn by_identity(adapter: &Adapter) -> HashMap<(&str, &str), &Row> {
+/// Returns all rows of an adapter, by identity.
+fn rows_by_identity(adapter: &Adapter) -> HashMap<(&str, &str), &Row> {
     adapter.rows.iter().map(|row| (identity(row), row)).collect()
 }
 
 /// Returns remarks about a queue pair that deserve attention.
-fn remark(row: &Row) -> String {
+fn remarks(row: &Row) -> String {
     let mut remarks = Vec::new();
     if row.text("message_awaiting_receive") == "true" {
         remarks.push("waiting for a receive".to_owned());
@@ -309,8 +332,9 @@ fn remark(row: &Row) -> String {
     remarks.join("; ")
 }
 
-/// Formats a table with words aligned left and numbers aligned right.
-fn table<const N: usize>(heads: [&str; N], rows: Vec<[String; N]>, more: usize) -> Option<String> {
+/// Formats a table with words aligned left and numbers aligned right, and a last line if `more` rows are not shown.
+/// Returns `None` without rows.
+fn format_table<const N: usize>(heads: [&str; N], rows: Vec<[String; N]>, more: usize) -> Option<String> {
     let width = |at: usize| {
         let cells = rows.iter().map(|row| row[at].chars().count());
         cells.chain([heads[at].chars().count()]).max().unwrap_or_default()
@@ -332,15 +356,18 @@ fn table<const N: usize>(heads: [&str; N], rows: Vec<[String; N]>, more: usize) 
     (!rows.is_empty()).then(|| lines.join("\n"))
 }
 
-fn percent(nanoseconds_in_a_second: Option<f64>) -> String {
+/// Formats a share of time, given in nanoseconds per second.
+fn format_percent(nanoseconds_in_a_second: Option<f64>) -> String {
     nanoseconds_in_a_second.map_or_else(|| "-".to_owned(), |time| format!("{:.0} %", time / 1e7))
 }
 
-fn count(rate: Option<f64>) -> String {
+/// Formats a rate as a number per second.
+fn format_count(rate: Option<f64>) -> String {
     rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"))
 }
 
-fn bytes(rate: Option<f64>) -> String {
+/// Formats a rate in bytes per second, with a unit.
+fn format_bytes(rate: Option<f64>) -> String {
     let Some(rate) = rate else { return "-".to_owned() };
     let units = [(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")];
     let unit = units.into_iter().find(|(size, _)| rate >= *size);
@@ -356,16 +383,16 @@ mod tests {
         let row = |cells: [&str; 3]| cells.map(str::to_owned);
         let rows = vec![row(["7", "RTS", "12 kB/s"]), row(["1024", "Error", "-"])];
         let expected = "    QP  state       in\n     7  RTS    12 kB/s\n  1024  Error        -\n  3 more, shown with --all";
-        assert_eq!(table(["QP", "state", "in"], rows, 3).expect("rows"), expected);
-        assert_eq!(table(["QP"], Vec::new(), 0), None);
+        assert_eq!(format_table(["QP", "state", "in"], rows, 3).expect("rows"), expected);
+        assert_eq!(format_table(["QP"], Vec::new(), 0), None);
     }
 
     #[test]
     fn rates_have_units() {
-        assert_eq!(bytes(Some(999.0)), "999 B/s");
-        assert_eq!(bytes(Some(1.25e9)), "1.2 GB/s");
+        assert_eq!(format_bytes(Some(999.0)), "999 B/s");
+        assert_eq!(format_bytes(Some(1.25e9)), "1.2 GB/s");
         assert_eq!(
-            (bytes(None), percent(Some(5e8)), count(Some(3.4))),
+            (format_bytes(None), format_percent(Some(5e8)), format_count(Some(3.4))),
             ("-".into(), "50 %".into(), "3".into())
         );
     }

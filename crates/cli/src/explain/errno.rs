@@ -1,32 +1,42 @@
-//! Errors of verbs and connection manager calls (`errno`).
+//! Explains errors of verbs and connection manager calls (`errno`).
 
-use super::explanation::{Explanation, at_fault, words};
+use super::explanation::{Explanation, at_fault, normalise};
 use ironwarp::ErrorOrigin;
 use std::io;
 
+/// An errno.
 struct Row {
     number: i32,
     name: &'static str,
+    /// What happened.
     what: &'static str,
+    /// Who caused it.
     origin: ErrorOrigin,
+    /// Typical causes.
     causes: &'static [&'static str],
+    /// Where to look next.
     look: &'static [&'static str],
 }
 
+/// Returns the explanation of the errno with this number.
 pub(super) fn by_number(number: i32) -> Option<Explanation> {
-    ROWS.iter().find(|row| row.number == number).map(explanation)
+    ROWS.iter().find(|row| row.number == number).map(explain_row)
 }
 
+/// Returns the explanation of the errno with this name, or with this text of the system.
 pub(super) fn by_name(name: &str) -> Option<Explanation> {
-    let wanted = words(name);
-    let row = ROWS.iter().find(|row| words(row.name) == wanted || words(&system_words(row.number)) == wanted);
-    row.map(explanation)
+    let normalised = normalise(name);
+    let row = ROWS
+        .iter()
+        .find(|row| normalise(row.name) == normalised || normalise(&system_text(row.number)) == normalised);
+    row.map(explain_row)
 }
 
-fn explanation(row: &Row) -> Explanation {
+/// Returns the explanation of a row of the table.
+fn explain_row(row: &Row) -> Explanation {
     let Row { number, name, what, origin, causes, look } = row;
     Explanation {
-        title: format!("{name} ({number}), error of a call: {}", system_words(*number)),
+        title: format!("{name} ({number}), error of a call: {}", system_text(*number)),
         what: (*what).to_owned(),
         at_fault: at_fault(*origin),
         causes,
@@ -34,13 +44,13 @@ fn explanation(row: &Row) -> Explanation {
     }
 }
 
-/// Returns the text of the system.
-fn system_words(number: i32) -> String {
+/// Returns the system's text for an errno, as `strerror` does.
+fn system_text(number: i32) -> String {
     let text = io::Error::from_raw_os_error(number).to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// Builds the table from names of errnos, which are also the names of their numbers.
+/// Builds the table. The name of each errno is also the name of its constant in `libc`.
 macro_rules! rows {
     ($($name:ident $origin:ident: $what:literal, [$($cause:literal),* $(,)?], [$($look:literal),* $(,)?];)*) => {
         &[$(Row {
@@ -197,7 +207,7 @@ mod tests {
     #[test]
     fn every_errno_is_found_by_its_name_and_the_systems_words() {
         for row in ROWS {
-            for name in [row.name.to_owned(), row.name.to_lowercase(), system_words(row.number)] {
+            for name in [row.name.to_owned(), row.name.to_lowercase(), system_text(row.number)] {
                 let title = by_name(&name).expect("known code").title;
                 assert!(title.starts_with(&format!("{} ({}), ", row.name, row.number)), "{name}: {title}");
             }

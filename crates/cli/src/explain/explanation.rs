@@ -9,6 +9,7 @@ pub(super) struct Explanation {
     pub(super) title: String,
     /// What happened.
     pub(super) what: String,
+    /// Who caused it.
     pub(super) at_fault: &'static str,
     /// Typical causes.
     pub(super) causes: &'static [&'static str],
@@ -17,6 +18,7 @@ pub(super) struct Explanation {
 }
 
 impl Explanation {
+    /// Returns the text below the title.
     pub(super) fn body(&self) -> String {
         let mut body = format!("  what happened   {}\n  at fault        {}\n", self.what, self.at_fault);
         for (label, lines) in [("typical causes", self.causes), ("look at", self.look)] {
@@ -29,6 +31,7 @@ impl Explanation {
     }
 }
 
+/// Returns a description of who caused an error.
 pub(super) const fn at_fault(origin: ErrorOrigin) -> &'static str {
     match origin {
         ErrorOrigin::Program => "this program",
@@ -39,8 +42,8 @@ pub(super) const fn at_fault(origin: ErrorOrigin) -> &'static str {
     }
 }
 
-/// Returns the words of a text in lower case, separated by single spaces.
-pub(super) fn words(text: &str) -> String {
+/// Returns the words of a text in lower case, separated by single spaces, so that different spellings compare equal.
+pub(super) fn normalise(text: &str) -> String {
     let letters = text.chars().map(|c| if c.is_alphanumeric() { c.to_ascii_lowercase() } else { ' ' });
     letters.collect::<String>().split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,5 +1,5 @@
-//! `ironwarp explain`: explains a code that a program printed. `status.rs` has the completion statuses, `errno.rs` the errors of
-//! calls, and `vendor.rs` the values of `vendor_err`.
+//! `ironwarp explain`: explains a code that a program printed. `status.rs` has the completion statuses, `errno.rs` the
+//! errors of calls, and `vendor.rs` the values of `vendor_err`.
 
 mod errno;
 mod explanation;
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     code: Vec<String>,
 }
 
-/// Runs the command.
+/// Runs the command. Fails if the code is unknown.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let code = arguments.code.join(" ");
     let found = explain(code.trim());
@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
         let gap = if at == 0 { "" } else { "\n" };
         say::line(format_args!("{gap}{}\n{}", say::bold(&explanation.title), explanation.body()))?;
     }
-    match (found.is_empty(), number(code.trim())) {
+    match (found.is_empty(), parse_number(code.trim())) {
         (false, _) => Ok(true),
         (true, Some(_)) => {
             Err(format!("`{code}` is not a completion status, a known errno or a vendor_err of Ironwarp")
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
 
 /// Returns everything that a code may mean.
 fn explain(code: &str) -> Vec<Explanation> {
-    match number(code) {
+    match parse_number(code) {
         Some(number) => {
             let status = u32::try_from(number).ok().and_then(status::by_number);
             let errno = i32::try_from(number.unsigned_abs()).ok().and_then(errno::by_number);
@@ -60,8 +60,8 @@ fn explain(code: &str) -> Vec<Explanation> {
     }
 }
 
-/// Parses a number with an optional sign, or in hexadecimal.
-fn number(code: &str) -> Option<i64> {
+/// Parses a decimal number with an optional sign, or a hexadecimal number with `0x`.
+fn parse_number(code: &str) -> Option<i64> {
     let hexadecimal = code.strip_prefix("0x").or_else(|| code.strip_prefix("0X"));
     match hexadecimal {
         Some(digits) => u32::from_str_radix(digits, 16).ok().map(i64::from),

@@ -1,38 +1,46 @@
-//! Completion statuses (`ibv_wc_status`), and what causes each of them.
+//! Explains completion statuses (`ibv_wc_status`).
 
-use super::explanation::{Explanation, at_fault, words};
+use super::explanation::{Explanation, at_fault, normalise};
 use ironwarp::ErrorOrigin;
 
+/// A completion status. Its index in the table is its number.
 struct Row {
-    /// Without `IBV_WC_`. Its index in the table is its number.
+    /// The name without `IBV_WC_`.
     name: &'static str,
     /// The text of `ibv_wc_status_str`.
-    words: &'static str,
+    text: &'static str,
+    /// What happened.
     what: &'static str,
+    /// Who caused it.
     origin: ErrorOrigin,
+    /// Typical causes.
     causes: &'static [&'static str],
+    /// Where to look next.
     look: &'static [&'static str],
 }
 
+/// Returns the explanation of the status with this number.
 pub(super) fn by_number(number: u32) -> Option<Explanation> {
     let index = usize::try_from(number).ok()?;
-    ROWS.get(index).map(|row| explanation(index, row))
+    ROWS.get(index).map(|row| explain_row(index, row))
 }
 
+/// Returns the explanation of the status with this name, with or without `IBV_WC_`, or with this text.
 pub(super) fn by_name(name: &str) -> Option<Explanation> {
-    let wanted = words(name);
-    let names = |row: &Row| {
-        let full = words(&format!("IBV_WC_{}", row.name));
-        ["", "ibv ", "ibv wc "].iter().any(|prefix| full.strip_prefix(prefix) == Some(&wanted))
-            || words(row.words) == wanted
+    let normalised = normalise(name);
+    let matches = |row: &Row| {
+        let full = normalise(&format!("IBV_WC_{}", row.name));
+        ["", "ibv ", "ibv wc "].iter().any(|prefix| full.strip_prefix(prefix) == Some(&normalised))
+            || normalise(row.text) == normalised
     };
-    let index = ROWS.iter().position(names)?;
-    Some(explanation(index, &ROWS[index]))
+    let index = ROWS.iter().position(matches)?;
+    Some(explain_row(index, &ROWS[index]))
 }
 
-fn explanation(number: usize, row: &Row) -> Explanation {
+/// Returns the explanation of a row of the table.
+fn explain_row(number: usize, row: &Row) -> Explanation {
     Explanation {
-        title: format!("IBV_WC_{} ({number}), completion status: {}", row.name, row.words),
+        title: format!("IBV_WC_{} ({number}), completion status: {}", row.name, row.text),
         what: row.what.to_owned(),
         at_fault: if row.causes.is_empty() && row.look.is_empty() { NOBODY } else { at_fault(row.origin) },
         causes: row.causes,
@@ -45,20 +53,20 @@ const LOG: &str = "the line that Ironwarp wrote to standard error (IRONWARP_LOG=
 const VENDOR: &str = "`ironwarp explain` with the vendor_err of the completion: it names the exact check, or the peer's Terminate";
 const FIRST: &str = "the first completion with another status: it has the cause, flushed ones only follow";
 
-/// A status that only other kinds of adapters report.
-const fn never(name: &'static str, words: &'static str, what: &'static str) -> Row {
-    Row { name, words, what, origin: ErrorOrigin::Nobody, causes: &[], look: &[] }
+/// Returns the row of a status without causes: success, or a status that only other kinds of adapters report.
+const fn unreported(name: &'static str, text: &'static str, what: &'static str) -> Row {
+    Row { name, text, what, origin: ErrorOrigin::Nobody, causes: &[], look: &[] }
 }
 
 const OF_RD: &str = "reliable datagrams, which no adapter supports: never reported by Ironwarp";
 const OF_TAGS: &str = "tag matching, which some InfiniBand adapters support: never reported by Ironwarp";
 
-/// In numerical order.
+/// All statuses, in numerical order.
 const ROWS: &[Row] = &[
-    never("SUCCESS", "success", "the request completed successfully"),
+    unreported("SUCCESS", "success", "the request completed successfully"),
     Row {
         name: "LOC_LEN_ERR",
-        words: "local length error",
+        text: "local length error",
         what: "a message did not fit its receive, or a request was too long",
         origin: ErrorOrigin::Program,
         causes: &[
@@ -70,7 +78,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "LOC_QP_OP_ERR",
-        words: "local QP operation error",
+        text: "local QP operation error",
         what: "the queue pair could not perform the request",
         origin: ErrorOrigin::Program,
         causes: &[
@@ -79,10 +87,10 @@ const ROWS: &[Row] = &[
         ],
         look: &[VENDOR, LOG],
     },
-    never("LOC_EEC_OP_ERR", "local EE context operation error", OF_RD),
+    unreported("LOC_EEC_OP_ERR", "local EE context operation error", OF_RD),
     Row {
         name: "LOC_PROT_ERR",
-        words: "local protection error",
+        text: "local protection error",
         what: "a buffer of the request is not registered, or not for this access",
         origin: ErrorOrigin::Program,
         causes: &[
@@ -96,7 +104,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "WR_FLUSH_ERR",
-        words: "Work Request Flushed Error",
+        text: "Work Request Flushed Error",
         what: "the queue pair entered the error state before the request completed",
         origin: ErrorOrigin::Nobody,
         causes: &[
@@ -108,7 +116,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "MW_BIND_ERR",
-        words: "memory management operation error",
+        text: "memory management operation error",
         what: "a work request failed to bind a window, or to register or invalidate memory",
         origin: ErrorOrigin::Program,
         causes: &[
@@ -120,7 +128,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "BAD_RESP_ERR",
-        words: "bad response error",
+        text: "bad response error",
         what: "the peer answered a Read or an atomic operation incorrectly",
         origin: ErrorOrigin::Peer,
         causes: &[
@@ -131,7 +139,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "LOC_ACCESS_ERR",
-        words: "local access error",
+        text: "local access error",
         what: "a message of the peer could not be placed in the memory of this program",
         origin: ErrorOrigin::Peer,
         causes: &[
@@ -142,7 +150,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "REM_INV_REQ_ERR",
-        words: "remote invalid request error",
+        text: "remote invalid request error",
         what: "the peer does not accept such a message",
         origin: ErrorOrigin::Program,
         causes: &[
@@ -154,7 +162,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "REM_ACCESS_ERR",
-        words: "remote access error",
+        text: "remote access error",
         what: "the peer denied access to its memory, and ended the connection",
         origin: ErrorOrigin::Program,
         causes: &[
@@ -168,7 +176,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "REM_OP_ERR",
-        words: "remote operation error",
+        text: "remote operation error",
         what: "the peer could not perform the request",
         origin: ErrorOrigin::Peer,
         causes: &[
@@ -179,7 +187,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "RETRY_EXC_ERR",
-        words: "transport retry counter exceeded",
+        text: "transport retry counter exceeded",
         what: "the peer did not answer, or the connection was lost before",
         origin: ErrorOrigin::Network,
         causes: &[
@@ -195,7 +203,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "RNR_RETRY_EXC_ERR",
-        words: "RNR retry counter exceeded",
+        text: "RNR retry counter exceeded",
         what: "the peer did not post a receive in time",
         origin: ErrorOrigin::Peer,
         causes: &[
@@ -206,14 +214,14 @@ const ROWS: &[Row] = &[
             "the number of receives posted there before the connection is established and after each completion",
         ],
     },
-    never("LOC_RDD_VIOL_ERR", "local RDD violation error", OF_RD),
-    never("REM_INV_RD_REQ_ERR", "remote invalid RD request", OF_RD),
-    never("REM_ABORT_ERR", "aborted error", OF_RD),
-    never("INV_EECN_ERR", "invalid EE context number", OF_RD),
-    never("INV_EEC_STATE_ERR", "invalid EE context state", OF_RD),
+    unreported("LOC_RDD_VIOL_ERR", "local RDD violation error", OF_RD),
+    unreported("REM_INV_RD_REQ_ERR", "remote invalid RD request", OF_RD),
+    unreported("REM_ABORT_ERR", "aborted error", OF_RD),
+    unreported("INV_EECN_ERR", "invalid EE context number", OF_RD),
+    unreported("INV_EEC_STATE_ERR", "invalid EE context state", OF_RD),
     Row {
         name: "FATAL_ERR",
-        words: "fatal error",
+        text: "fatal error",
         what: "the adapter has stopped, and no further request completes",
         origin: ErrorOrigin::Program,
         causes: &["the program did not take asynchronous events until their queue overflowed"],
@@ -221,7 +229,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "RESP_TIMEOUT_ERR",
-        words: "response timeout error",
+        text: "response timeout error",
         what: "the peer took too long to answer",
         origin: ErrorOrigin::Network,
         causes: &["the peer is stopped (debugger, SIGSTOP), or the network has failed"],
@@ -229,14 +237,14 @@ const ROWS: &[Row] = &[
     },
     Row {
         name: "GENERAL_ERR",
-        words: "general error",
+        text: "general error",
         what: "none of the other statuses fits",
         origin: ErrorOrigin::Program,
         causes: &["a system error, such as out of memory"],
         look: &[VENDOR, LOG],
     },
-    never("TM_ERR", "TM error", OF_TAGS),
-    never("TM_RNDV_INCOMPLETE", "TM software rendezvous", OF_TAGS),
+    unreported("TM_ERR", "TM error", OF_TAGS),
+    unreported("TM_RNDV_INCOMPLETE", "TM software rendezvous", OF_TAGS),
 ];
 
 #[cfg(test)]
@@ -264,7 +272,7 @@ mod tests {
     #[test]
     fn every_status_is_found_by_its_own_words() {
         for (number, row) in ROWS.iter().enumerate() {
-            for name in [row.name, row.words, &format!("IBV_WC_{}", row.name)] {
+            for name in [row.name, row.text, &format!("IBV_WC_{}", row.name)] {
                 let title = by_name(name).expect("known code").title;
                 assert!(title.starts_with(&format!("IBV_WC_{} ({number}), ", row.name)), "{name}: {title}");
             }

@@ -1,12 +1,14 @@
-//! The `vendor_err` of a completion, which encodes the cause (`ironwarp_rnic::error::VendorError`).
+//! Explains the `vendor_err` of a completion, which encodes the cause (`ironwarp_rnic::error::VendorError`).
 
 use super::explanation::{Explanation, at_fault};
 use ironwarp::{Cause, Check};
 use ironwarp_rnic::error::VendorError;
 use ironwarp_wire::{MpaFault, Protection, TaggedBuffer, UntaggedBuffer};
 
+/// Lines of an explanation.
 type Lines = &'static [&'static str];
 
+/// Returns the explanation of a `vendor_err`; `None` if the number is not one of Ironwarp's.
 pub(super) fn by_number(number: u32) -> Option<Explanation> {
     let error = VendorError::from_u32(number)?;
     let (causes, look) = hints(error);
@@ -19,6 +21,7 @@ pub(super) fn by_number(number: u32) -> Option<Explanation> {
     })
 }
 
+/// Returns the kind of an error, for the title.
 fn kind(error: VendorError) -> &'static str {
     match error {
         VendorError::Local(_) | VendorError::Unmapped { remote: false } => "memory of a request",
@@ -34,40 +37,41 @@ fn kind(error: VendorError) -> &'static str {
     }
 }
 
-const THERE: Lines = &[
+const PEER_LOG: Lines = &[
     "the line that Ironwarp wrote at the other end (IRONWARP_LOG=warn): it names tag, range and rights",
     "ibv_reg_mr there: address, length, access; and how rkey and address were exchanged",
 ];
-const HERE: Lines = &["the line that Ironwarp wrote to standard error: it names tag, range and rights"];
-const WIRE: Lines = &["the traffic: `ironwarp run --pcap FILE`, then `ironwarp-pcap show` or Wireshark"];
-const PEER: Lines = &["the output of the program at the other end, and whether it still runs"];
-const CREATED: Lines = &["the sizes of the queues at creation"];
+const LOG: Lines = &["the line that Ironwarp wrote to standard error: it names tag, range and rights"];
+const CAPTURE: Lines = &["the traffic: `ironwarp run --pcap FILE`, then `ironwarp-pcap show` or Wireshark"];
+const PEER_STATE: Lines = &["the output of the program at the other end, and whether it still runs"];
+const SIZES: Lines = &["the sizes of the queues at creation"];
 
+/// Returns typical causes of an error, and where to look next.
 fn hints(error: VendorError) -> (Lines, Lines) {
     match error {
-        VendorError::Local(check) => (of_check(check), HERE),
-        VendorError::Remote(check) => (of_check(check), THERE),
-        VendorError::Terminated(cause) => (of_cause(cause), THERE),
-        VendorError::Violation(cause) | VendorError::Protocol(cause) => (of_cause(cause), WIRE),
+        VendorError::Local(check) => (causes_of_check(check), LOG),
+        VendorError::Remote(check) => (causes_of_check(check), PEER_LOG),
+        VendorError::Terminated(cause) => (causes_of_terminate(cause), PEER_LOG),
+        VendorError::Violation(cause) | VendorError::Protocol(cause) => (causes_of_terminate(cause), CAPTURE),
         VendorError::Unmapped { .. } | VendorError::HalfSent => {
-            (&["munmap, or free of a large block, while the memory is registered and in use"], HERE)
+            (&["munmap, or free of a large block, while the memory is registered and in use"], LOG)
         }
         VendorError::Register => (
             &[
                 "a range, rights or domain that are invalid for the region",
                 "no free entry in the memory table",
             ],
-            HERE,
+            LOG,
         ),
         VendorError::Lost(_) | VendorError::CutShort => (
             &["the program at the other end crashed or was killed", "the injected fault `cut`", "a firewall"],
-            PEER,
+            PEER_STATE,
         ),
         VendorError::Unreachable => (
             &["wrong GID or queue pair number", "the other end never became ready, or exited", "a firewall"],
             &["`ironwarp devices` on both ends", "`timeout` and `retry_cnt` of ibv_modify_qp"],
         ),
-        VendorError::TimedOut => (&["the other end is stopped, or the network has failed"], PEER),
+        VendorError::TimedOut => (&["the other end is stopped, or the network has failed"], PEER_STATE),
         VendorError::NotReady => (
             &["the program at the other end posts receives too late, or too few of them"],
             &["`rnr_retry` and `min_rnr_timer` of ibv_modify_qp; 7 means forever"],
@@ -76,12 +80,12 @@ fn hints(error: VendorError) -> (Lines, Lines) {
             &["the peer is not Ironwarp, and iWARP has no such message"],
             &["IBV_WR_RDMA_WRITE_WITH_IMM, which every peer supports"],
         ),
-        VendorError::DatagramTooLong => (&["a UD message of more than 4096 bytes"], CREATED),
+        VendorError::DatagramTooLong => (&["a UD message of more than 4096 bytes"], SIZES),
         VendorError::Overrun => (
             &[
                 "the completion queue is smaller than the number of requests that can complete before it is polled",
             ],
-            CREATED,
+            SIZES,
         ),
         VendorError::Stopped => (
             &[
@@ -103,7 +107,8 @@ fn hints(error: VendorError) -> (Lines, Lines) {
     }
 }
 
-fn of_check(check: Check) -> Lines {
+/// Returns typical causes of a failed check of memory access.
+fn causes_of_check(check: Check) -> Lines {
     match check {
         Check::Valid | Check::Instance => {
             &["the key is wrong or outdated: the memory was deregistered, or registered again"]
@@ -124,18 +129,21 @@ fn of_check(check: Check) -> Lines {
     }
 }
 
-fn of_cause(cause: Cause) -> Lines {
+/// Returns typical causes of a protocol violation, by the cause that a Terminate carries.
+fn causes_of_terminate(cause: Cause) -> Lines {
     match cause {
-        Cause::Protection(Protection::Tag) | Cause::TaggedBuffer(TaggedBuffer::Tag) => of_check(Check::Valid),
+        Cause::Protection(Protection::Tag) | Cause::TaggedBuffer(TaggedBuffer::Tag) => {
+            causes_of_check(Check::Valid)
+        }
         Cause::Protection(Protection::Bounds | Protection::Wrap)
-        | Cause::TaggedBuffer(TaggedBuffer::Bounds | TaggedBuffer::Wrap) => of_check(Check::Range),
+        | Cause::TaggedBuffer(TaggedBuffer::Bounds | TaggedBuffer::Wrap) => causes_of_check(Check::Range),
         Cause::Protection(Protection::Access) => {
             &["the memory, or the queue pair there, lacks the right, such as IBV_ACCESS_REMOTE_WRITE"]
         }
         Cause::Protection(Protection::Stream) | Cause::TaggedBuffer(TaggedBuffer::Stream) => {
-            of_check(Check::Domain)
+            causes_of_check(Check::Domain)
         }
-        Cause::Protection(Protection::Invalidate) => of_check(Check::Invalidate),
+        Cause::Protection(Protection::Invalidate) => causes_of_check(Check::Invalidate),
         Cause::Protection(Protection::Unspecified) => {
             &["the program at the other end unmapped memory that is registered"]
         }

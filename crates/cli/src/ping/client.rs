@@ -1,7 +1,7 @@
-//! The client, which sends and measures.
+//! The client, which sends pings and measures their round trips.
 
 use super::hello::{Hello, Welcome};
-use super::message::{TIMEOUT, expected, message, succeeded};
+use super::message::{TIMEOUT, check_success, expected_byte, message_bytes};
 use super::options::{Arguments, Op};
 use super::report::{Report, micros};
 use crate::say::{self, Failure};
@@ -32,19 +32,21 @@ struct Client {
     size: usize,
     qp: QueuePair,
     cq: CompletionQueue,
-    /// The message to send.
-    out: MemoryRegion,
-    /// The buffer for the answer.
-    back: MemoryRegion,
-    /// The memory of the server.
-    there: Place,
+    /// The memory of the message to send.
+    source: MemoryRegion,
+    /// The memory for the answer.
+    sink: MemoryRegion,
+    /// The remote address of the server's memory.
+    remote: Place,
     established: Arc<Established>,
     /// Whether Sends and Writes complete only when acknowledged.
     acknowledged: bool,
-    introduced: bool,
+    /// Whether the parameters of the connection were printed.
+    parameters_printed: bool,
 }
 
 impl Client {
+    /// Connects to a server, and tells it operation and size.
     fn connect(adapter: &Adapter, to: SocketAddr, arguments: &Arguments) -> Result<Self, Failure> {
         let &Arguments { op, acknowledged, .. } = arguments;
         let size = arguments.size as usize;
@@ -52,23 +54,34 @@ impl Client {
         let domain = adapter.protection_domain();
         let completes = if acknowledged { Completes::WhenAcknowledged } else { Completes::WhenSent };
         let qp = domain.queue_pair(&cq).completes(completes).create()?;
-        let out = domain.register(Buffer::new(size.max(1))?, Access::LOCAL_READ)?;
-        let back = domain.register(Buffer::new(size.max(1))?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        post_receive(&qp, op, back.slice(0, size)?)?;
-        let hello = Hello { op, size: arguments.size, place: back.place(0)? };
+        let source = domain.register(Buffer::new(size.max(1))?, Access::LOCAL_READ)?;
+        let sink = domain.register(Buffer::new(size.max(1))?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        post_receive(&qp, op, sink.slice(0, size)?)?;
+        let hello = Hello { op, size: arguments.size, place: sink.place(0)? };
         let established = qp
             .connect(to, &ConnectOptions::new().private_data(&hello.to_bytes()))
             .map_err(|error| format!("failed to connect to {to}: {error}"))?;
         let welcome = Welcome::parse(&established.private_data).ok_or_else(|| {
             format!("{to} is an RDMA server, but not a compatible `ironwarp ping --listen`")
         })?;
-        let there = welcome.place;
-        Ok(Self { op, size, qp, cq, out, back, there, established, acknowledged, introduced: false })
+        let remote = welcome.place;
+        Ok(Self {
+            op,
+            size,
+            qp,
+            cq,
+            source,
+            sink,
+            remote,
+            established,
+            acknowledged,
+            parameters_printed: false,
+        })
     }
 
     /// Prints the parameters of the connection, once, after the first answer.
     fn print_parameters(&mut self) -> Result<(), Failure> {
-        if std::mem::replace(&mut self.introduced, true) {
+        if std::mem::replace(&mut self.parameters_printed, true) {
             return Ok(());
         }
         let Established { peer, local, agreed, .. } = &*self.established;
@@ -82,13 +95,14 @@ impl Client {
         ))
     }
 
+    /// Sends all pings at the requested interval, and adds their times to the report.
     fn ping_all(&mut self, arguments: &Arguments, report: &mut Report) -> Result<(), Failure> {
         let last = if arguments.count == 0 { u64::MAX } else { arguments.count };
         for seq in 1..=last {
             let began = Instant::now();
-            report.sent();
+            report.record_sent();
             let took = self.ping(seq).map_err(|error| format!("seq={seq}: {error}"))?;
-            report.received(took);
+            report.record_answer(took);
             self.print_parameters()?;
             if !arguments.quiet {
                 let Self { size, established, .. } = self;
@@ -103,37 +117,39 @@ impl Client {
         Ok(())
     }
 
-    /// Sends one ping. Returns its round-trip time, without preparing and verifying the message.
+    /// Sends one ping and verifies the answer. Returns the round-trip time, which excludes preparing and verifying the
+    /// message.
     fn ping(&self, seq: u64) -> Result<Duration, Failure> {
         let seed = if self.op == Op::Read { 0 } else { seq };
-        self.out.write(0, &message(seed, self.size))?;
-        self.back.fill(!expected(seed, 0))?;
-        let (mine, sink) = (self.out.slice(0, self.size)?, self.back.slice(0, self.size)?);
+        self.source.write(0, &message_bytes(seed, self.size))?;
+        self.sink.fill(!expected_byte(seed, 0))?;
+        let (ours, answer) = (self.source.slice(0, self.size)?, self.sink.slice(0, self.size)?);
         let requests = match self.op {
-            Op::Send => vec![WorkRequest::send(seq, &[mine]).into()],
+            Op::Send => vec![WorkRequest::send(seq, &[ours]).into()],
             Op::Write => vec![
-                WorkRequest::write(seq, &[mine], self.there).unsignaled(),
+                WorkRequest::write(seq, &[ours], self.remote).unsignaled(),
                 WorkRequest::send(seq, &[]).into(),
             ],
-            Op::Read => vec![WorkRequest::read(seq, &[sink], self.there)],
+            Op::Read => vec![WorkRequest::read(seq, &[answer], self.remote)],
         };
         let began = Instant::now();
         self.qp.post_send_all(requests)?;
         let took = self.wait(began)?;
         self.verify(seed)?;
         if self.op != Op::Read {
-            post_receive(&self.qp, self.op, sink)?;
+            post_receive(&self.qp, self.op, answer)?;
         }
         Ok(took)
     }
 
-    /// Waits for all completions of a ping. Returns when the answer arrived.
+    /// Waits for all completions of a ping. Returns the time from `began` to the answer, or to the acknowledgement if
+    /// that is requested.
     fn wait(&self, began: Instant) -> Result<Duration, Failure> {
         let (mut sent, mut answered) = (self.op == Op::Read, None);
         loop {
             let completion = self.cq.wait(TIMEOUT)?.ok_or_else(|| format!("no answer within {TIMEOUT:?}"))?;
             let now = began.elapsed();
-            match succeeded(completion)?.opcode {
+            match check_success(completion)?.opcode {
                 Opcode::Receive | Opcode::Read => answered = Some(now),
                 _ => sent = true,
             }
@@ -143,24 +159,26 @@ impl Client {
         }
     }
 
+    /// Checks every byte of the answer.
     fn verify(&self, seed: u64) -> Result<(), Failure> {
-        let bytes = self.back.to_vec()?;
-        let wrong = bytes[..self.size].iter().enumerate().find(|&(at, &byte)| byte != expected(seed, at));
+        let bytes = self.sink.to_vec()?;
+        let wrong =
+            bytes[..self.size].iter().enumerate().find(|&(at, &byte)| byte != expected_byte(seed, at));
         match wrong {
             None => Ok(()),
             Some((at, byte)) => {
-                let due = expected(seed, at);
-                Err(format!("byte {at} of {} is {byte:#04x}, expected {due:#04x}", self.size).into())
+                let expected = expected_byte(seed, at);
+                Err(format!("byte {at} of {} is {byte:#04x}, expected {expected:#04x}", self.size).into())
             }
         }
     }
 
-    /// Waits until the next ping. Reports immediately if the connection ends.
+    /// Waits until the next ping is due. Fails at once if the connection ends.
     fn pause(&self, pause: Duration) -> Result<(), Failure> {
         let until = Instant::now() + pause;
         while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             let Some(completion) = self.cq.wait(left)? else { break };
-            succeeded(completion)?;
+            check_success(completion)?;
         }
         match self.qp.error() {
             Some(fault) => Err(fault.to_string().into()),
@@ -169,7 +187,8 @@ impl Client {
     }
 }
 
-/// Posts a receive for the next answer. There is always one, so that the end of an idle connection is noticed.
+/// Posts a receive for the next answer. A receive is always posted, because its completion reports that an idle
+/// connection has ended.
 fn post_receive(qp: &QueuePair, op: Op, sink: Sge) -> Result<(), PostError> {
     match op {
         Op::Send => qp.post_receive(0, &[sink]),

@@ -1,4 +1,5 @@
-//! The private data that client and server exchange when they connect: the operation, the message size and memory addresses.
+//! The private data that client and server exchange when they connect: the operation, the message size and memory
+//! addresses.
 
 use super::options::Op;
 use ironwarp::{Place, Tag};
@@ -6,20 +7,20 @@ use ironwarp::{Place, Tag};
 /// Name and version of the protocol.
 const MAGIC: [u8; 8] = *b"iwping01";
 
-/// The request of a client.
+/// The private data of a client's connection request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) op: Op,
-    /// Size of each message.
+    /// Size of each message, in bytes.
     pub(super) size: u32,
-    /// Where the server writes.
+    /// Memory of the client, to which the server writes.
     pub(super) place: Place,
 }
 
-/// The answer of a server.
+/// The private data with which a server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Welcome {
-    /// Where the client writes or reads.
+    /// Memory of the server, which the client writes or reads.
     pub(super) place: Place,
 }
 
@@ -37,7 +38,7 @@ impl Hello {
         bytes
     }
 
-    /// Returns `None` if it comes from another program or version.
+    /// Parses private data. Returns `None` if it is from another program or version.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (&op, bytes) = bytes.strip_prefix(&MAGIC)?.split_first()?;
         let op = match op {
@@ -56,6 +57,7 @@ impl Welcome {
         [&MAGIC[..], &place_to_bytes(self.place)].concat()
     }
 
+    /// Parses private data. Returns `None` if it is from another program or version.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         Some(Self { place: parse_place(bytes.strip_prefix(&MAGIC)?)? })
     }
@@ -68,7 +70,7 @@ fn place_to_bytes(place: Place) -> [u8; 12] {
     bytes
 }
 
-/// Ignores trailing bytes, because a peer may pad private data with zeros.
+/// Parses a remote address. Ignores trailing bytes, because a peer may pad private data with zeros.
 fn parse_place(bytes: &[u8]) -> Option<Place> {
     let (tag, bytes) = bytes.split_first_chunk()?;
     let offset = bytes.first_chunk()?;

@@ -1,24 +1,27 @@
-//! Messages and completions, as client and server share them.
+//! The contents of messages, and checks of completions, which client and server share.
 
 use crate::say::Failure;
 use ironwarp::{Completion, RequestError};
 use std::time::Duration;
 
-/// How long to wait for anything before giving up.
+/// How long to wait for a message or a close of the peer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the byte at `index` of the message of ping `seq`. Adjacent bytes differ, and so do messages of consecutive pings.
-pub(super) fn expected(seq: u64, index: usize) -> u8 {
+/// Returns the byte at `index` of the message of ping `seq`. Adjacent bytes differ, and so do messages of consecutive
+/// pings.
+pub(super) fn expected_byte(seq: u64, index: usize) -> u8 {
     let mixed = (index as u64).wrapping_add(seq << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed.to_be_bytes()[0]
 }
 
-pub(super) fn message(seq: u64, len: usize) -> Vec<u8> {
-    (0..len).map(|index| expected(seq, index)).collect()
+/// Returns the message of ping `seq`.
+pub(super) fn message_bytes(seq: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|index| expected_byte(seq, index)).collect()
 }
 
-/// Returns the cause of a failed request as the error, without the details of the request.
-pub(super) fn succeeded(completion: Completion) -> Result<Completion, Failure> {
+/// Returns the completion if the request succeeded. The error is the cause of the failure, without the details of the
+/// request.
+pub(super) fn check_success(completion: Completion) -> Result<Completion, Failure> {
     completion.success().map_err(|RequestError(failed)| match &failed.cause {
         Some(cause) => cause.to_string().into(),
         None => failed.status.to_string().into(),
@@ -31,7 +34,7 @@ mod tests {
 
     #[test]
     fn messages_of_neighbouring_pings_differ_in_most_bytes() {
-        let differ = (0..1000).filter(|&index| expected(1, index) != expected(2, index)).count();
+        let differ = (0..1000).filter(|&index| expected_byte(1, index) != expected_byte(2, index)).count();
         assert!(differ > 900, "{differ} of 1000");
     }
 }

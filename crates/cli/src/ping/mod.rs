@@ -1,5 +1,5 @@
-//! `ironwarp ping`: ping-pong with every byte verified. `client.rs` sends, `server.rs` answers, and `hello.rs` has the private data
-//! that they exchange when they connect.
+//! `ironwarp ping`: ping-pong with every byte verified. `client.rs` sends, `server.rs` answers, and `hello.rs` has the
+//! private data that they exchange when they connect.
 
 mod client;
 mod hello;
@@ -15,7 +15,7 @@ use ironwarp::{Adapter, Config};
 use options::PORT;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// Runs the command. Returns false if it has reported failures.
+/// Runs the command, as server or as client. Returns false if it has reported failures.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let adapter = Adapter::open(Config::from_env()?)?;
     match (&arguments.listen, &arguments.peer) {
@@ -25,6 +25,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
 }
 
+/// Returns the address of a server, given as address or host name, with or without port.
 fn resolve(peer: &str) -> Result<SocketAddr, Failure> {
     let unbracketed = peer.trim_start_matches('[').trim_end_matches(']');
     let found = match unbracketed.parse() {

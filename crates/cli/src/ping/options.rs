@@ -5,9 +5,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// Default port of the server.
 pub(super) const PORT: u16 = 7471;
 
-/// Maximum length of a message, for which a server allocates memory.
+/// Maximum size of a message, in bytes. A server allocates memory for two messages of each client.
 pub(super) const MAX_SIZE: u32 = 64 << 20;
 
 const EXAMPLES: &str = "\
@@ -85,6 +86,7 @@ impl fmt::Display for Op {
     }
 }
 
+/// Parses a number of seconds.
 fn seconds(text: &str) -> Result<Duration, String> {
     let number: f64 = text.parse().map_err(|_| "expected a number of seconds, such as 0.2".to_owned())?;
     Duration::try_from_secs_f64(number).map_err(|error| error.to_string())

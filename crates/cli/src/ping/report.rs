@@ -4,31 +4,34 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-/// Number of recent round trips in the summary, which bounds the memory of a client that runs forever.
-const KEPT: usize = 1 << 20;
+/// Maximum number of round-trip times in the summary: the most recent. Bounds the memory of a client that runs forever.
+const MAX_TIMES: usize = 1 << 20;
 
 /// The results so far.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     sent: u64,
     received: u64,
+    /// Recent round-trip times, oldest first.
     times: VecDeque<Duration>,
 }
 
 impl Report {
-    pub(super) fn sent(&mut self) {
+    /// Counts a ping that was sent.
+    pub(super) fn record_sent(&mut self) {
         self.sent += 1;
     }
 
-    pub(super) fn received(&mut self, took: Duration) {
+    /// Counts an answer, with its round-trip time.
+    pub(super) fn record_answer(&mut self, took: Duration) {
         self.received += 1;
-        if self.times.len() == KEPT {
+        if self.times.len() == MAX_TIMES {
             self.times.pop_front();
         }
         self.times.push_back(took);
     }
 
-    /// Returns the 0th, 50th, 99th and 100th percentile.
+    /// Returns the 0th, 50th, 99th and 100th percentile of the times; `None` without answers.
     fn quantiles(&self) -> Option<[Duration; 4]> {
         let mut sorted: Vec<Duration> = self.times.iter().copied().collect();
         sorted.sort_unstable();
@@ -49,6 +52,7 @@ impl fmt::Display for Report {
     }
 }
 
+/// Returns a duration in microseconds.
 pub(super) fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
@@ -62,10 +66,10 @@ mod tests {
         let mut report = Report::default();
         assert_eq!(report.to_string(), "0 sent, 0 received");
         for n in (1..=101).rev() {
-            report.sent();
-            report.received(Duration::from_micros(n));
+            report.record_sent();
+            report.record_answer(Duration::from_micros(n));
         }
-        report.sent();
+        report.record_sent();
         assert_eq!(
             report.to_string(),
             "102 sent, 101 received, every byte verified\nround trip min/median/p99/max 1.0/51.0/100.0/101.0 µs"
@@ -75,7 +79,7 @@ mod tests {
     #[test]
     fn a_single_round_trip_is_all_of_them() {
         let mut report = Report::default();
-        report.received(Duration::from_nanos(1500));
+        report.record_answer(Duration::from_nanos(1500));
         assert_eq!(report.quantiles(), Some([Duration::from_nanos(1500); 4]));
     }
 }

@@ -1,7 +1,7 @@
-//! The server, which answers.
+//! The server, which answers pings.
 
 use super::hello::{Hello, Welcome};
-use super::message::{TIMEOUT, message, succeeded};
+use super::message::{TIMEOUT, check_success, message_bytes};
 use super::options::{MAX_SIZE, Op};
 use crate::say::{self, Failure};
 use ironwarp::{
@@ -11,27 +11,29 @@ use ironwarp::{
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Maximum number of concurrent clients; further ones are rejected.
+/// Maximum number of concurrent clients. Further clients are rejected.
 const MAX_CLIENTS: usize = 256;
 
-/// Answers clients, each in a thread of its own. With `once`, returns after one client, with false if it failed.
+/// Listens and answers clients, each in a thread of its own. With `once`, answers one client and returns whether that
+/// succeeded.
 pub(super) fn run(adapter: &Adapter, at: SocketAddr, once: bool) -> Result<bool, Failure> {
     let listener = adapter.listen(at).map_err(|error| format!("failed to listen on {at}: {error}"))?;
     let addr = listener.local_addr()?;
     say::line(format_args!("listening on {addr}; try: ironwarp ping {addr}"))?;
-    let busy = Arc::new(());
+    // Each client's thread holds a clone, so that the reference count is the number of clients.
+    let clients = Arc::new(());
     loop {
         let Some(incoming) = listener.accept(None) else { continue };
-        if Arc::strong_count(&busy) > MAX_CLIENTS {
+        if Arc::strong_count(&clients) > MAX_CLIENTS {
             incoming.reject(b"too many clients, try again later")?;
             continue;
         }
-        let (peer, adapter, one) = (incoming.peer_addr(), adapter.clone(), Arc::clone(&busy));
+        let (peer, adapter, client) = (incoming.peer_addr(), adapter.clone(), Arc::clone(&clients));
         let serve = move || {
-            let _one = one;
-            let told = serve(&adapter, incoming)
+            let _client = client;
+            let result = serve(&adapter, incoming)
                 .and_then(|pings| say::line(format_args!("{peer}: closed after {pings} messages")));
-            told.map_err(|error| say::error(&*Failure::from(format!("{peer}: {error}")))).is_ok()
+            result.map_err(|error| say::error(&*Failure::from(format!("{peer}: {error}")))).is_ok()
         };
         if once {
             return Ok(serve());
@@ -40,16 +42,16 @@ pub(super) fn run(adapter: &Adapter, at: SocketAddr, once: bool) -> Result<bool,
     }
 }
 
-/// A client and its resources.
-struct Served {
+/// A connected client, with the objects that serve it.
+struct Session {
     hello: Hello,
     qp: QueuePair,
     cq: CompletionQueue,
-    /// Room for two messages, so that the next one can arrive while one is echoed.
+    /// Two slots, each for one message, so that the next message can arrive while one is echoed.
     region: MemoryRegion,
 }
 
-/// Answers one client. Returns the number of pings.
+/// Accepts one client and answers it until it closes. Returns the number of pings.
 fn serve(adapter: &Adapter, incoming: Incoming) -> Result<u64, Failure> {
     let peer = incoming.peer_addr();
     let Some(hello) = Hello::parse(incoming.private_data()) else {
@@ -60,15 +62,16 @@ fn serve(adapter: &Adapter, incoming: Incoming) -> Result<u64, Failure> {
         incoming.reject(format!("message size exceeds the maximum of {MAX_SIZE} bytes").as_bytes())?;
         return Err(format!("rejected: message size of {} bytes", hello.size).into());
     }
-    let served = Served::new(adapter, hello)?;
-    let welcome = Welcome { place: served.region.place(0)? };
-    served.post_receive(0)?;
-    incoming.accept(&served.qp, &AcceptOptions::new().private_data(&welcome.to_bytes()))?;
+    let session = Session::new(adapter, hello)?;
+    let welcome = Welcome { place: session.region.place(0)? };
+    session.post_receive(0)?;
+    incoming.accept(&session.qp, &AcceptOptions::new().private_data(&welcome.to_bytes()))?;
     say::line(format_args!("{peer}: {} of {} bytes", hello.op, hello.size))?;
-    served.answer_all()
+    session.answer_all()
 }
 
-impl Served {
+impl Session {
+    /// Creates the objects for a client.
     fn new(adapter: &Adapter, hello: Hello) -> Result<Self, Failure> {
         let size = hello.size as usize;
         let cq = adapter.completion_queue(64)?;
@@ -80,50 +83,54 @@ impl Served {
         };
         let region = domain.register(Buffer::new((2 * size).max(1))?, access)?;
         if hello.op == Op::Read {
-            region.write(0, &message(0, size))?;
+            region.write(0, &message_bytes(0, size))?;
         }
         let qp = domain.queue_pair(&cq).create()?;
         Ok(Self { hello, qp, cq, region })
     }
 
-    /// Answers until the client closes.
+    /// Answers pings until the client closes. Returns their number.
     fn answer_all(&self) -> Result<u64, Failure> {
         for pings in 0.. {
-            let Some(received) = self.next()? else { return Ok(pings) };
+            let Some(received) = self.next_message()? else { return Ok(pings) };
             self.answer(pings, received)?;
         }
         Ok(u64::MAX)
     }
 
-    /// Returns the length of the next message, or `None` if the client has closed.
-    fn next(&self) -> Result<Option<u32>, Failure> {
+    /// Waits for the next message. Returns its length, or `None` if the client has closed.
+    fn next_message(&self) -> Result<Option<u32>, Failure> {
         loop {
             let Some(completion) = self.cq.wait(None)? else { continue };
             if let Some(QpError::Closed) = completion.cause.as_deref() {
                 let _ = self.qp.wait_closed(TIMEOUT);
                 return Ok(None);
             }
-            let completion = succeeded(completion)?;
+            let completion = check_success(completion)?;
             if completion.opcode == Opcode::Receive {
                 return Ok(Some(completion.byte_len));
             }
         }
     }
 
+    /// Posts a receive for a ping.
     fn post_receive(&self, ping: u64) -> Result<(), Failure> {
         let posted = match self.hello.op {
-            Op::Send => self.qp.post_receive(ping, &[self.region.slice(self.slot(ping), self.size())?]),
+            Op::Send => {
+                self.qp.post_receive(ping, &[self.region.slice(self.slot_offset(ping), self.size())?])
+            }
             Op::Write | Op::Read => self.qp.post_receive(ping, &[]),
         };
         Ok(posted?)
     }
 
-    /// A client has one ping outstanding, so the slot of the ping before the last is free: its echo was received.
+    /// Sends the answer to a ping, after posting a receive for the next. The next ping's slot is free: a client has
+    /// only one ping outstanding, so it has received the echo of the ping that used the slot before.
     fn answer(&self, ping: u64, received: u32) -> Result<(), Failure> {
         self.post_receive(ping + 1)?;
         let requests = match self.hello.op {
             Op::Send => {
-                let echo = self.region.slice(self.slot(ping), received as usize)?;
+                let echo = self.region.slice(self.slot_offset(ping), received as usize)?;
                 vec![WorkRequest::send(ping, &[echo]).unsignaled().into()]
             }
             Op::Write => vec![
@@ -136,11 +143,13 @@ impl Served {
         Ok(self.qp.post_send_all(requests)?)
     }
 
+    /// Returns the size of each message.
     fn size(&self) -> usize {
         self.hello.size as usize
     }
 
-    fn slot(&self, ping: u64) -> usize {
+    /// Returns the offset of the slot of a ping.
+    fn slot_offset(&self, ping: u64) -> usize {
         if ping.is_multiple_of(2) { 0 } else { self.size() }
     }
 }

@@ -1,5 +1,5 @@
-//! Reads the machine and the loader from the headers of an ELF file. Offsets come from the file and are untrusted, so all reads
-//! go through [`Source`], which checks bounds.
+//! Reads the machine and the loader from the headers of an ELF file. Offsets come from the file and are untrusted, so
+//! all reads go through [`Source`], which checks bounds.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,19 +10,20 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 
-/// A source of bytes.
+/// A file, or bytes in memory, from which headers are read.
 pub(super) trait Source {
-    /// Fills `into` from `offset`, or fails.
+    /// Reads the bytes at `offset` into `into`. Fails if there are fewer.
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 }
 
-/// An ELF file.
+/// The relevant fields of an ELF file's headers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Elf {
-    /// 64-bit and little-endian. The loader is read only from such files.
+    /// Whether the file is 64-bit and little-endian. The loader is read only from such files.
     pub(super) wide: bool,
+    /// The processor that the file is for.
     pub(super) machine: Machine,
-    /// The loader (PT_INTERP). A program without one is statically linked.
+    /// The path of the loader (PT_INTERP). `None` if the program is statically linked.
     pub(super) loader: Option<OsString>,
 }
 
@@ -35,18 +36,20 @@ const CLASS_64: u8 = 2;
 const LITTLE_ENDIAN: u8 = 1;
 const PT_INTERP: u32 = 3;
 
-/// Sizes of the file header and of a program header.
+/// Size of the file header, in bytes.
 pub(super) const HEADER: usize = 64;
+/// Size of a program header, in bytes.
 pub(super) const PROGRAM_HEADER: usize = 56;
-/// Limits of the kernel: PATH_MAX for the name of the loader, and 64 KiB for program headers.
+/// Maximum length of the loader's path, as in the kernel (PATH_MAX).
 const MAX_LOADER: u64 = 4096;
+/// Maximum number of program headers: the kernel reads 64 KiB.
 pub(super) const MAX_PROGRAM_HEADERS: u16 = 1170;
 
 impl Machine {
-    /// The machine that this program was built for.
+    /// The processor that this program was built for.
     pub(super) const OURS: Self = Self(if cfg!(target_arch = "aarch64") { 183 } else { 62 });
 
-    /// The common name.
+    /// Returns the common name.
     pub(super) fn name(self) -> String {
         let known = match self.0 {
             2 | 18 | 43 => "sparc",
@@ -75,6 +78,7 @@ impl Elf {
         }
     }
 
+    /// Parses a file like [`parse`](Self::parse), but fails with `UnexpectedEof` if the headers are truncated.
     fn parse_whole(source: &impl Source) -> io::Result<Option<Self>> {
         let mut ident = [0; 20];
         source.read(0, &mut ident)?;
@@ -99,7 +103,7 @@ impl Elf {
             let mut entry = [0; PROGRAM_HEADER];
             source.read(table.saturating_add(index * PROGRAM_HEADER as u64), &mut entry)?;
             if u32_at(&entry, 0) == PT_INTERP {
-                let loader = name(source, u64_at(&entry, 8), u64_at(&entry, 32))?;
+                let loader = read_name(source, u64_at(&entry, 8), u64_at(&entry, 32))?;
                 return Ok(loader.map(|loader| Self { wide, machine, loader: Some(loader) }));
             }
         }
@@ -107,8 +111,9 @@ impl Elf {
     }
 }
 
-/// Reads a name of `len` bytes, including its terminating NUL.
-fn name(source: &impl Source, offset: u64, len: u64) -> io::Result<Option<OsString>> {
+/// Reads a name of `len` bytes, including its terminating NUL. Returns `None` if the length is invalid or the NUL is
+/// missing.
+fn read_name(source: &impl Source, offset: u64, len: u64) -> io::Result<Option<OsString>> {
     if !(2..=MAX_LOADER).contains(&len) {
         return Ok(None);
     }
@@ -118,19 +123,22 @@ fn name(source: &impl Source, offset: u64, len: u64) -> io::Result<Option<OsStri
     Ok(end.map(|end| OsString::from_vec(bytes[..end].to_vec())))
 }
 
+/// Returns the 16-bit little-endian number at an offset inside `bytes`.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array(bytes, at))
 }
 
+/// Returns the 32-bit little-endian number at an offset inside `bytes`.
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(array(bytes, at))
 }
 
+/// Returns the 64-bit little-endian number at an offset inside `bytes`.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 
-/// `at` is a constant within a complete header.
+/// Returns the `N` bytes at offset `at`, which must be inside `bytes`: callers pass constants within a complete header.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);
@@ -146,14 +154,15 @@ impl Source for File {
     }
 }
 
-/// A file that is read in pages, because many small reads in a few pages would take a system call each.
+/// A file that is read in pages, which are kept: many small reads would otherwise take a system call each.
 #[derive(Debug)]
 pub(super) struct Pages {
     file: File,
+    /// Pages that were read, by number.
     read: RefCell<BTreeMap<u64, Vec<u8>>>,
 }
 
-/// Number of bytes to read at once.
+/// Size of a page, in bytes.
 const PAGE: usize = 8192;
 
 impl Pages {
@@ -161,8 +170,8 @@ impl Pages {
         Self { file, read: RefCell::default() }
     }
 
-    /// Returns a page, which is shorter at the end of the file.
-    fn page(&self, number: u64) -> io::Result<Vec<u8>> {
+    /// Reads a page from the file. The last page of the file may be shorter.
+    fn read_page(&self, number: u64) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; PAGE];
         let offset = number * PAGE as u64;
         let mut len = 0;
@@ -187,7 +196,7 @@ impl Source for Pages {
             let (number, inside) = (offset / PAGE as u64, usize::try_from(offset % PAGE as u64).unwrap_or(0));
             let page = match pages.entry(number) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(self.page(number)?),
+                Entry::Vacant(new) => new.insert(self.read_page(number)?),
             };
             let from = page.get(inside..).filter(|from| !from.is_empty()).ok_or(ErrorKind::UnexpectedEof)?;
             let len = from.len().min(into.len());

@@ -1,15 +1,16 @@
-//! Finds the drop-in library, and makes the loader use it before the system's.
+//! Finds the drop-in library, and the environment variables that make the loader use it instead of the system's
+//! libraries.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The library. Symbolic links with its other names are in the same directory.
+/// File name of the library. Symbolic links with its other names are in the same directory.
 pub(super) const FILE: &str = "libibverbs.so.1";
 
-/// Where to search, relative to the directory of this executable: as installed; in the same directory; as built by `cargo xtask
-/// dropin`, for an executable that cargo built.
-const PLACES: [&str; 3] = ["../lib/ironwarp", "", "../dropin/lib/ironwarp"];
+/// Where to search, relative to the directory of this executable: as installed; in the same directory; as built by
+/// `cargo xtask dropin`, for an executable that cargo built.
+const DIRECTORIES: [&str; 3] = ["../lib/ironwarp", "", "../dropin/lib/ironwarp"];
 
 /// A directory with the library.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,11 +22,11 @@ impl Library {
     /// Finds the library near an executable.
     pub(super) fn find(executable: &Path) -> Result<Self, String> {
         let home = executable.parent().unwrap_or(Path::new("/"));
-        let places = PLACES.map(|place| normal(&home.join(place)));
-        let Some(directory) = places.iter().find(|place| place.join(FILE).is_file()) else {
-            let looked = places.map(|place| place.display().to_string()).join(", ");
+        let directories = DIRECTORIES.map(|directory| normalise(&home.join(directory)));
+        let Some(directory) = directories.iter().find(|directory| directory.join(FILE).is_file()) else {
+            let searched = directories.map(|directory| directory.display().to_string()).join(", ");
             return Err(format!(
-                "{FILE} of Ironwarp not found in {looked}: unpack the complete release, or build it with `cargo xtask dropin`"
+                "{FILE} of Ironwarp not found in {searched}: unpack the complete release, or build it with `cargo xtask dropin`"
             ));
         };
         let found = Self { directory: directory.clone() };
@@ -39,26 +40,28 @@ impl Library {
         }
     }
 
+    /// Returns the path of the library.
     pub(super) fn file(&self) -> PathBuf {
         self.directory.join(FILE)
     }
 
     /// Returns the new value of LD_PRELOAD, with our library first.
-    pub(super) fn preload(&self, now: Option<&OsStr>) -> OsString {
+    pub(super) fn preload(&self, current: Option<&OsStr>) -> OsString {
         let path = self.file();
-        // Spaces separate paths here. The name alone is searched in LD_LIBRARY_PATH.
+        // LD_PRELOAD cannot contain a path with a space. The loader searches a name without a slash in LD_LIBRARY_PATH.
         let blank = path.as_os_str().as_bytes().contains(&b' ');
-        in_front(if blank { FILE.as_ref() } else { path.as_os_str() }, now, b": ")
+        prepend(if blank { FILE.as_ref() } else { path.as_os_str() }, current, b": ")
     }
 
     /// Returns the new value of LD_LIBRARY_PATH, with our directory first.
-    pub(super) fn search_path(&self, now: Option<&OsStr>) -> OsString {
-        in_front(self.directory.as_os_str(), now, b":;")
+    pub(super) fn search_path(&self, current: Option<&OsStr>) -> OsString {
+        prepend(self.directory.as_os_str(), current, b":;")
     }
 }
 
-/// Prepends an element to a list unless it is already there, because programs that we run may run this command.
-fn in_front(first: &OsStr, list: Option<&OsStr>, separators: &[u8]) -> OsString {
+/// Prepends an element to a list, unless it is already the first. It is if a program that `ironwarp run` executes calls
+/// `ironwarp run` itself.
+fn prepend(first: &OsStr, list: Option<&OsStr>, separators: &[u8]) -> OsString {
     let list = list.filter(|list| !list.is_empty());
     let Some(list) = list else { return first.to_owned() };
     if list.as_bytes().split(|byte| separators.contains(byte)).next() == Some(first.as_bytes()) {
@@ -70,8 +73,9 @@ fn in_front(first: &OsStr, list: Option<&OsStr>, separators: &[u8]) -> OsString 
     longer
 }
 
-/// Resolves `x/..`. Correct only for a path without symbolic links, such as that of an executable.
-fn normal(path: &Path) -> PathBuf {
+/// Returns the path with each `x/..` removed. This is correct only for a path without symbolic links, such as that of
+/// this executable.
+fn normalise(path: &Path) -> PathBuf {
     let mut short = PathBuf::new();
     for part in path.components() {
         match part {
@@ -94,12 +98,12 @@ mod tests {
     fn it_is_prepended_to_the_current_value() {
         let library = library("/opt/lib/ironwarp");
         let file = "/opt/lib/ironwarp/libibverbs.so.1";
-        for (now, preload) in [
+        for (current, preload) in [
             (None, file.to_owned()),
             (Some(""), file.to_owned()),
             (Some("a.so b.so"), format!("{file}:a.so b.so")),
         ] {
-            assert_eq!(library.preload(now.map(OsStr::new)), *preload);
+            assert_eq!(library.preload(current.map(OsStr::new)), *preload);
         }
         assert_eq!(library.search_path(None), "/opt/lib/ironwarp");
         assert_eq!(library.search_path(Some("/a:/b".as_ref())), "/opt/lib/ironwarp:/a:/b");
@@ -108,9 +112,9 @@ mod tests {
     #[test]
     fn it_is_not_duplicated() {
         let library = library("/opt/lib/ironwarp");
-        for now in [None, Some("a.so"), Some("/opt/lib/ironwarp")] {
-            let now = now.map(OsStr::new);
-            let (preload, search) = (library.preload(now), library.search_path(now));
+        for current in [None, Some("a.so"), Some("/opt/lib/ironwarp")] {
+            let current = current.map(OsStr::new);
+            let (preload, search) = (library.preload(current), library.search_path(current));
             assert_eq!(library.preload(Some(&preload)), preload);
             assert_eq!(library.search_path(Some(&search)), search);
         }
@@ -125,7 +129,7 @@ mod tests {
     #[test]
     fn paths_are_normalised() {
         for (long, short) in [("/opt/bin/../lib/ironwarp", "/opt/lib/ironwarp"), ("/bin/", "/bin")] {
-            assert_eq!(normal(Path::new(long)), Path::new(short));
+            assert_eq!(normalise(Path::new(long)), Path::new(short));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! `ironwarp run`: runs an unmodified program on the adapter. `program.rs` checks whether that is possible, `library.rs` finds
-//! the drop-in library, `versions.rs` checks that it has the versions that the program requires, `settings.rs` converts options to
-//! environment variables, and `exec.rs` executes the program.
+//! `ironwarp run`: runs an unmodified program on the adapter. `program.rs` checks whether that is possible,
+//! `library.rs` finds the drop-in library, `versions.rs` checks that it has the versions that the program requires,
+//! `settings.rs` converts options to environment variables, and `exec.rs` executes the program.
 
 mod elf;
 mod exec;
@@ -21,7 +21,7 @@ use program::{CANNOT_EXECUTE, Refusal};
 use settings::Settings;
 use std::ffi::{OsStr, OsString};
 
-/// Exit code if this command itself fails, like `env` and `timeout`.
+/// Exit code if this command itself fails, the same as that of `env` and `timeout`.
 const FAILED: u8 = 125;
 
 const PRELOAD: &str = "LD_PRELOAD";
@@ -62,31 +62,33 @@ impl Arguments {
     }
 }
 
-/// Returns why programs would not find the library.
-pub(crate) fn library_is_missing() -> Option<String> {
+/// Returns why the drop-in library cannot be used; `None` if it can.
+pub(crate) fn find_library_error() -> Option<String> {
     match std::env::current_exe() {
         Ok(executable) => Library::find(&executable).err(),
         Err(error) => Some(format!("failed to find the path of this executable: {error}")),
     }
 }
 
-/// Executes the program. Returns only on failure.
+/// Runs the command: this process becomes the program. Returns only on failure, with the exit code.
 pub(crate) fn run(arguments: &Arguments) -> i32 {
-    let Err(error) = start(arguments);
+    let Err(error) = execute(arguments);
     say::error(&*error);
     let code = error.downcast_ref::<Refusal>().map_or(FAILED, |refusal| refusal.code);
     code.into()
 }
 
-/// Has no value: on success, this process becomes the program.
+/// The result of a successful execution. It has no value, because this process has become the program.
 enum Never {}
 
-fn start(arguments: &Arguments) -> Result<Never, Failure> {
+/// Checks the program, sets the environment variables, and executes the program. Returns only on failure.
+fn execute(arguments: &Arguments) -> Result<Never, Failure> {
     let Arguments { options, program } = arguments;
     let found = program::find(&program[0], std::env::var_os("PATH").as_deref())?;
     let library = Library::find(&std::env::current_exe()?)?;
-    versions::check(&found.loaded, &library.file(), std::env::var_os(SEARCH_PATH).as_deref())
-        .map_err(|missing| Refusal { code: CANNOT_EXECUTE, text: missing.of(&program[0], &found.loaded) })?;
+    versions::check(&found.loaded, &library.file(), std::env::var_os(SEARCH_PATH).as_deref()).map_err(
+        |missing| Refusal { code: CANNOT_EXECUTE, text: missing.describe(&program[0], &found.loaded) },
+    )?;
     let settings = Settings::new(options, std::env::vars_os())?;
     settings.notices.iter().for_each(say::notice);
     let mut variables = Variables(std::env::vars_os().collect());
@@ -99,14 +101,16 @@ fn start(arguments: &Arguments) -> Result<Never, Failure> {
     Err(Refusal { code: CANNOT_EXECUTE, text }.into())
 }
 
-/// The environment, in order.
+/// Environment variables, in the order in which the program receives them.
 struct Variables(Vec<(OsString, OsString)>);
 
 impl Variables {
+    /// Returns the value of a variable.
     fn get(&self, name: &str) -> Option<&OsStr> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
+    /// Sets a variable, in its place or at the end.
     fn set(&mut self, name: &str, value: OsString) {
         match self.0.iter_mut().find(|(known, _)| known == name) {
             Some(known) => known.1 = value,

@@ -6,6 +6,7 @@ use ironwarp_engine::config::{DeviceName, LogLevel, Persona};
 use ironwarp_rnic::fault::FaultPlan;
 use std::path::PathBuf;
 
+// No doc comment, which clap would print in the help.
 #[derive(Debug, Default, Args)]
 pub(super) struct Options {
     /// Name of the device [default: ironwarp0]
@@ -13,7 +14,7 @@ pub(super) struct Options {
     pub(super) name: Option<DeviceName>,
 
     /// Kind of adapter that the program sees [default: roce]
-    #[arg(long, value_parser = words(Persona::ALL, Persona::as_str))]
+    #[arg(long, value_parser = named_values(Persona::ALL, Persona::as_str))]
     pub(super) persona: Option<Persona>,
 
     /// Faults to inject, such as `split=0.2,cut@0.001`
@@ -29,12 +30,12 @@ pub(super) struct Options {
     pub(super) pcap: Option<PathBuf>,
 
     /// Log level of the adapter [default: warn]
-    #[arg(long, value_name = "LEVEL", value_parser = words(LogLevel::ALL, LogLevel::as_str))]
+    #[arg(long, value_name = "LEVEL", value_parser = named_values(LogLevel::ALL, LogLevel::as_str))]
     pub(super) log: Option<LogLevel>,
 }
 
 impl Options {
-    /// Whether an option sets this setting.
+    /// Returns whether an option overrides this setting of the environment.
     pub(super) fn sets(&self, setting: &str) -> bool {
         match setting {
             "name" => self.name.is_some(),
@@ -48,12 +49,12 @@ impl Options {
     }
 }
 
-/// Returns a parser for one of a few words.
-fn words<T: Copy + Send + Sync + 'static>(
+/// Returns a parser that accepts the names of these values, and lists them in the help.
+fn named_values<T: Copy + Send + Sync + 'static>(
     all: &'static [T],
-    word: fn(T) -> &'static str,
+    name: fn(T) -> &'static str,
 ) -> impl TypedValueParser<Value = T> {
-    let find = move |text: String| all.iter().copied().find(|it| word(*it) == text);
-    PossibleValuesParser::new(all.iter().map(|it| word(*it)))
+    let find = move |text: String| all.iter().copied().find(|it| name(*it) == text);
+    PossibleValuesParser::new(all.iter().map(|it| name(*it)))
         .try_map(move |text| find(text).ok_or("not one of these"))
 }

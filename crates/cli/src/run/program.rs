@@ -1,5 +1,5 @@
-//! Finds the program to run, and checks whether its libraries can be replaced. If they cannot, this is reported before the
-//! program starts, because it would only find no device.
+//! Finds the program to run, and checks whether its libraries can be replaced. If not, `ironwarp run` reports the
+//! reason instead of starting the program, which would only report that there is no device.
 
 use super::elf::{Elf, Machine};
 use super::script::{self, Interpreter};
@@ -12,8 +12,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Exit codes of shells for a program that cannot be executed, and for one that was not found.
+/// Exit code for a program that cannot be executed, as of shells.
 pub(super) const CANNOT_EXECUTE: u8 = 126;
+/// Exit code for a program that was not found, as of shells.
 pub(super) const NOT_FOUND: u8 = 127;
 
 /// Maximum depth of nested interpreters in Linux.
@@ -27,6 +28,7 @@ const GROUP_EXECUTES: u32 = 0o0010;
 /// Why a program cannot be run and what to do about it, in one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
+    /// The exit code of `ironwarp run`.
     pub(super) code: u8,
     pub(super) text: String,
 }
@@ -39,7 +41,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// User and group.
+/// A user and a group.
 #[derive(Clone, Copy, Debug)]
 struct Identity {
     uid: u32,
@@ -49,37 +51,38 @@ struct Identity {
 /// A program that can be run on the adapter.
 #[derive(Debug)]
 pub(super) struct Program {
+    /// The file to execute.
     pub(super) path: PathBuf,
-    /// The file that is loaded: the program, or the interpreter of a script.
+    /// The ELF file that the kernel loads: the program itself, or the interpreter of a script.
     pub(super) loaded: PathBuf,
 }
 
-/// Finds a program like a shell, and checks that it can be run on the adapter.
-pub(super) fn find(name: &OsStr, search: Option<&OsStr>) -> Result<Program, Refusal> {
-    let path = look_for(name, search)?;
+/// Finds a program as a shell does, and checks that it can be run on the adapter. `path_variable` is the value of PATH.
+pub(super) fn find(name: &OsStr, path_variable: Option<&OsStr>) -> Result<Program, Refusal> {
+    let path = search(name, path_variable)?;
     let mut subject = format!("`{}`", name.to_string_lossy());
     let mut file = path.clone();
     for _ in 0..=MAX_LEVELS {
-        let interpreter = match check(&file).map_err(|trouble| trouble.of(&subject))? {
+        let interpreter = match check_file(&file).map_err(|problem| problem.refusal(&subject))? {
             None => return Ok(Program { path, loaded: file }),
-            Some(Interpreter::Cleared) => return Err(Trouble::Cleared.of(&subject)),
+            Some(Interpreter::Cleared) => return Err(Problem::Cleared.refusal(&subject)),
             Some(Interpreter::Path(next)) => next,
-            Some(Interpreter::Searched(next)) => {
-                look_for(&next, search).map_err(|_| Trouble::NoInterpreter(next).of(&subject))?.into()
-            }
+            Some(Interpreter::Searched(next)) => search(&next, path_variable)
+                .map_err(|_| Problem::NoInterpreter(next).refusal(&subject))?
+                .into(),
         };
         if !Path::new(&interpreter).exists() {
-            return Err(Trouble::NoInterpreter(interpreter).of(&subject));
+            return Err(Problem::NoInterpreter(interpreter).refusal(&subject));
         }
         subject = format!("{subject} is a script for `{}`, which", interpreter.to_string_lossy());
         file = interpreter.into();
     }
-    Err(Trouble::TooDeep.of(&format!("`{}`", name.to_string_lossy())))
+    Err(Problem::TooDeep.refusal(&format!("`{}`", name.to_string_lossy())))
 }
 
 /// Why a program cannot be run.
 #[derive(Debug, PartialEq, Eq)]
-enum Trouble {
+enum Problem {
     Directory,
     NotExecutable,
     Unreadable(String),
@@ -95,9 +98,9 @@ enum Trouble {
     TooDeep,
 }
 
-impl Trouble {
-    /// Describes the problem of a program, or of a script and its interpreter.
-    fn of(self, subject: &str) -> Refusal {
+impl Problem {
+    /// Returns the refusal of `subject`, which is a program, or a script and its interpreter.
+    fn refusal(self, subject: &str) -> Refusal {
         let code = match self {
             Self::NoLoader(_) | Self::NoInterpreter(_) => NOT_FOUND,
             _ => CANNOT_EXECUTE,
@@ -148,8 +151,8 @@ impl Trouble {
     }
 }
 
-/// Searches a program in PATH, unless its name contains a slash.
-fn look_for(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Refusal> {
+/// Returns the path of a program. Searches it in PATH, unless its name contains a slash.
+fn search(name: &OsStr, path_variable: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     let shown = name.to_string_lossy();
     if name.as_bytes().contains(&b'/') {
         return match std::fs::metadata(name) {
@@ -160,19 +163,19 @@ fn look_for(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Refusal> {
             Err(_) => Err(Refusal { code: NOT_FOUND, text: format!("`{shown}` does not exist") }),
         };
     }
-    let mut found_one = false;
-    for directory in std::env::split_paths(search.unwrap_or(DEFAULT_PATH.as_ref())) {
+    let mut found_not_executable = false;
+    for directory in std::env::split_paths(path_variable.unwrap_or(DEFAULT_PATH.as_ref())) {
         let path = directory.join(name);
         let path = if directory.as_os_str().is_empty() { Path::new(".").join(name) } else { path };
         if path.is_file() {
             if access(&path, Access::EXEC_OK).is_ok() {
                 return Ok(path);
             }
-            found_one = true;
+            found_not_executable = true;
         }
     }
-    match (found_one, name.is_empty()) {
-        (true, _) => Err(Trouble::NotExecutable.of(&format!("`{shown}`"))),
+    match (found_not_executable, name.is_empty()) {
+        (true, _) => Err(Problem::NotExecutable.refusal(&format!("`{shown}`"))),
         (false, true) => Err(Refusal { code: NOT_FOUND, text: "the name of the program is empty".into() }),
         (false, false) => {
             let text = format!("`{shown}` not found in PATH: install it, or did you mean `./{shown}`?");
@@ -182,90 +185,104 @@ fn look_for(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Refusal> {
 }
 
 /// Checks whether a file can be run on the adapter. Returns the interpreter of a script, to be checked next.
-fn check(path: &Path) -> Result<Option<Interpreter>, Trouble> {
-    let unreadable = |error: io::Error| Trouble::Unreadable(error.to_string());
+fn check_file(path: &Path) -> Result<Option<Interpreter>, Problem> {
+    let unreadable = |error: io::Error| Problem::Unreadable(error.to_string());
     let metadata = path.metadata().map_err(unreadable)?;
     if metadata.is_dir() {
-        return Err(Trouble::Directory);
+        return Err(Problem::Directory);
     }
     if access(path, Access::EXEC_OK).is_err() {
-        return Err(Trouble::NotExecutable);
+        return Err(Problem::NotExecutable);
     }
     let file = match File::open(path) {
         Ok(file) => file,
-        // A program may be executable but not readable. Then nothing can be checked.
+        // A program may be executable but not readable. Then its contents cannot be checked.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             return refuse_privileged(path, &metadata).map(|()| None);
         }
         Err(error) => return Err(unreadable(error)),
     };
-    let mut first = [0; script::LOOKED_AT];
+    let mut first = [0; script::MAX_FIRST_LINE];
     let len = file.read_at(&mut first, 0).map_err(unreadable)?;
     let first = &first[..len];
-    if let Some(interpreter) = script::interpreter(first) {
+    if let Some(interpreter) = script::parse_interpreter(first) {
         return Ok(Some(interpreter)); // Linux ignores setuid and capabilities of scripts
     }
     let Some(elf) = Elf::parse(&file).map_err(unreadable)? else {
-        // Like shells: a text file is a shell script.
+        // A text file without `#!` is a shell script, as for shells.
         let is_text = !first.is_empty() && !first.contains(&0);
-        return if is_text { Ok(Some(Interpreter::Path("/bin/sh".into()))) } else { Err(Trouble::Unknown) };
+        return if is_text { Ok(Some(Interpreter::Path("/bin/sh".into()))) } else { Err(Problem::Unknown) };
     };
     check_elf(&elf, path)?;
     refuse_privileged(path, &metadata).map(|()| None)
 }
 
-fn check_elf(elf: &Elf, path: &Path) -> Result<(), Trouble> {
+/// Checks that the drop-in library can be loaded into an ELF program.
+fn check_elf(elf: &Elf, path: &Path) -> Result<(), Problem> {
     if elf.machine != Machine::OURS && elf.wide {
-        return Err(Trouble::OtherMachine(elf.machine.name()));
+        return Err(Problem::OtherMachine(elf.machine.name()));
     }
     if !elf.wide {
-        let of_ours = ["i386", "x86_64", "arm"].contains(&&*elf.machine.name());
-        return Err(if of_ours { Trouble::Narrow } else { Trouble::OtherMachine(elf.machine.name()) });
+        let has_64_bit_build = ["i386", "x86_64", "arm"].contains(&&*elf.machine.name());
+        return Err(if has_64_bit_build {
+            Problem::Narrow
+        } else {
+            Problem::OtherMachine(elf.machine.name())
+        });
     }
     match &elf.loader {
-        // The loader may be run with a program as its argument, and uses our variables.
+        // The loader itself may be run, with a program as its argument. It uses LD_PRELOAD, too.
         None if is_loader_of_glibc(path) => Ok(()),
-        None => Err(Trouble::Static),
-        Some(loader) if is_of_another_libc(loader) => Err(Trouble::OtherLibc(loader.clone())),
-        Some(loader) if !Path::new(loader).exists() => Err(Trouble::NoLoader(loader.clone())),
+        None => Err(Problem::Static),
+        Some(loader) if is_of_another_libc(loader) => Err(Problem::OtherLibc(loader.clone())),
+        Some(loader) if !Path::new(loader).exists() => Err(Problem::NoLoader(loader.clone())),
         Some(_) => Ok(()),
     }
 }
 
+/// Returns whether a file is glibc's dynamic loader.
 fn is_loader_of_glibc(path: &Path) -> bool {
     let real = path.canonicalize();
     let name = real.as_deref().unwrap_or(path).file_name().unwrap_or_default();
     name.as_bytes().starts_with(b"ld-linux") || name.as_bytes().starts_with(b"ld-2.")
 }
 
-/// Whether a loader is that of musl, uClibc or Android. Unknown loaders are accepted, because some distributions rename glibc's.
+/// Returns whether a loader is that of musl, uClibc or Android. Other loaders count as glibc's, because some
+/// distributions rename it.
 fn is_of_another_libc(loader: &OsStr) -> bool {
     let loader = loader.to_string_lossy();
     ["ld-musl", "uClibc", "/system/bin/linker"].iter().any(|other| loader.contains(other))
 }
 
-/// Rejects programs that run with other rights than the user: Linux sets AT_SECURE for them, so the loader ignores LD_PRELOAD.
-fn refuse_privileged(path: &Path, metadata: &Metadata) -> Result<(), Trouble> {
+/// Refuses programs that run with other rights than the user's. Linux sets AT_SECURE for them, so that the loader
+/// ignores LD_PRELOAD.
+fn refuse_privileged(path: &Path, metadata: &Metadata) -> Result<(), Problem> {
     let identity =
         Identity { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
-    let ignored = statvfs(path).is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::NOSUID));
-    let capable = || {
+    let nosuid = statvfs(path).is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::NOSUID));
+    let has_capabilities = || {
         let mut value = [0_u8; 64];
         getxattr(path, c"security.capability", &mut value).is_ok()
     };
-    let owned = Identity { uid: metadata.uid(), gid: metadata.gid() };
-    match privileged(metadata.mode(), owned, identity, capable).filter(|_| !ignored) {
-        Some(what) => Err(Trouble::Privileged(what)),
+    let owner = Identity { uid: metadata.uid(), gid: metadata.gid() };
+    match privilege(metadata.mode(), owner, identity, has_capabilities).filter(|_| !nosuid) {
+        Some(what) => Err(Problem::Privileged(what)),
         None => Ok(()),
     }
 }
 
-fn privileged(mode: u32, owned: Identity, by: Identity, capable: impl Fn() -> bool) -> Option<&'static str> {
-    if mode & SETUID != 0 && owned.uid != by.uid {
+/// Returns why a program with this mode and owner would run with other rights than this user's; `None` if it would not.
+fn privilege(
+    mode: u32,
+    owner: Identity,
+    user: Identity,
+    has_capabilities: impl Fn() -> bool,
+) -> Option<&'static str> {
+    if mode & SETUID != 0 && owner.uid != user.uid {
         Some("setuid")
-    } else if mode & SETGID != 0 && mode & GROUP_EXECUTES != 0 && owned.gid != by.gid {
+    } else if mode & SETGID != 0 && mode & GROUP_EXECUTES != 0 && owner.gid != user.gid {
         Some("setgid")
-    } else if by.uid != 0 && capable() {
+    } else if user.uid != 0 && has_capabilities() {
         Some("given file capabilities")
     } else {
         None
@@ -281,7 +298,7 @@ mod tests {
 
     #[test]
     fn programs_with_other_rights_than_their_user_are_found() {
-        for (mode, owned, by, capable, expected) in [
+        for (mode, owner, user, has_capabilities, expected) in [
             (0o755, ROOT, USER, false, None),
             (0o4755, ROOT, USER, false, Some("setuid")),
             (0o4755, USER, USER, false, None),
@@ -293,8 +310,8 @@ mod tests {
             (0o755, ROOT, USER, true, Some("given file capabilities")),
             (0o755, ROOT, ROOT, true, None),
         ] {
-            let found = privileged(mode, owned, by, || capable);
-            assert_eq!(found, expected, "{mode:o}, {owned:?}, {by:?}, {capable}");
+            let found = privilege(mode, owner, user, || has_capabilities);
+            assert_eq!(found, expected, "{mode:o}, {owner:?}, {user:?}, {has_capabilities}");
         }
     }
 

@@ -1,10 +1,10 @@
-//! Parses the first line of a script like Linux does, including interpreters that `env` searches for.
+//! Parses the first line of a script as Linux does, and finds the interpreter even if `env` starts it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Number of bytes of the first line that Linux reads (BINPRM_BUF_SIZE).
-pub(super) const LOOKED_AT: usize = 256;
+/// Maximum number of bytes of the first line that Linux reads (BINPRM_BUF_SIZE).
+pub(super) const MAX_FIRST_LINE: usize = 256;
 
 /// The interpreter of a script.
 #[derive(Debug, PartialEq, Eq)]
@@ -13,30 +13,31 @@ pub(super) enum Interpreter {
     Path(OsString),
     /// A program that `env` searches in PATH.
     Searched(OsString),
-    /// `env -i`, which removes our variables.
+    /// `env -i`, which removes the variables that load the drop-in library.
     Cleared,
 }
 
-/// Returns the interpreter that the first bytes of a file name. Returns `None` without `#!`, or if nothing follows.
-pub(super) fn interpreter(file: &[u8]) -> Option<Interpreter> {
+/// Returns the interpreter that the first bytes of a file name after `#!`. Returns `None` without `#!`, or if no name
+/// follows.
+pub(super) fn parse_interpreter(file: &[u8]) -> Option<Interpreter> {
     let line = file.strip_prefix(b"#!")?;
     let line = line.split(|byte| matches!(byte, b'\n' | 0)).next().unwrap_or_default();
-    let line = without_blanks(line);
+    let line = trim_blanks(line);
     let end = line.iter().position(|byte| is_blank(*byte)).unwrap_or(line.len());
-    let (path, argument) = (&line[..end], without_blanks(&line[end..]));
+    let (path, argument) = (&line[..end], trim_blanks(&line[end..]));
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     match name {
         b"" => None,
-        b"env" => Some(through_env(argument)),
+        b"env" => Some(parse_env(argument)),
         _ => Some(Interpreter::Path(OsString::from_vec(path.to_vec()))),
     }
 }
 
-/// Linux passes the rest of the line to `env` as one argument; `-S` makes `env` split it.
-fn through_env(argument: &[u8]) -> Interpreter {
+/// Returns the interpreter that `env` starts with this argument. Linux passes the rest of the line to `env` as one
+/// argument; `-S` makes `env` split it.
+fn parse_env(argument: &[u8]) -> Interpreter {
     let split = argument.strip_prefix(b"-S").or_else(|| argument.strip_prefix(b"--split-string="));
     let mut words = split.unwrap_or(argument).split(|byte| is_blank(*byte)).filter(|word| !word.is_empty());
-    let env = || Interpreter::Searched("env".into());
     while let Some(word) = words.next() {
         match word {
             b"-" | b"-i" | b"--ignore-environment" => return Interpreter::Cleared,
@@ -52,11 +53,11 @@ fn through_env(argument: &[u8]) -> Interpreter {
             }
         }
     }
-    env() // which reports the error
+    Interpreter::Searched("env".into()) // `env` itself will report that a program is missing
 }
 
-/// Trims spaces and tabs, but nothing else: not even a carriage return.
-fn without_blanks(text: &[u8]) -> &[u8] {
+/// Removes leading and trailing spaces and tabs. Nothing else, as Linux does: a carriage return stays.
+fn trim_blanks(text: &[u8]) -> &[u8] {
     let begin = text.iter().position(|byte| !is_blank(*byte)).unwrap_or(text.len());
     let end = text.iter().rposition(|byte| !is_blank(*byte)).map_or(begin, |last| last + 1);
     &text[begin..end]
@@ -94,14 +95,14 @@ mod tests {
             ("#!/usr/bin/env -\n", Some(Interpreter::Cleared)),
             ("#!/usr/bin/env\n", searched("env")),
         ] {
-            assert_eq!(interpreter(line.as_bytes()), expected, "{line:?}");
+            assert_eq!(parse_interpreter(line.as_bytes()), expected, "{line:?}");
         }
     }
 
     #[test]
     fn lines_without_an_interpreter() {
         for line in ["", "#", "# !/bin/sh", "#!", "#!   \n/bin/sh", "\x7fELF"] {
-            assert_eq!(interpreter(line.as_bytes()), None, "{line:?}");
+            assert_eq!(parse_interpreter(line.as_bytes()), None, "{line:?}");
         }
     }
 }

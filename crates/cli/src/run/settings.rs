@@ -1,4 +1,5 @@
-//! Converts the options of `run` to the environment variables that the library reads, and checks those that are set.
+//! Converts the options of `run` to environment variables, which the library reads, and checks the variables that are
+//! already set.
 
 use super::options::Options;
 use crate::say::Failure;
@@ -19,7 +20,8 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Creates the settings from the options and the environment.
+    /// Converts the options, and checks the environment variables. Fails if a variable has an invalid value, or if the
+    /// capture file cannot be created.
     pub(super) fn new(
         options: &Options,
         variables: impl Iterator<Item = (OsString, OsString)>,
@@ -28,22 +30,22 @@ impl Settings {
         let ours: Vec<_> = variables.filter(|(name, _)| is_ours(name)).collect();
         let mut config = Config::default();
         for (name, value) in &ours {
-            settings.take(&mut config, name, value, options)?;
+            settings.check_variable(&mut config, name, value, options)?;
         }
-        settings.options(options, &mut config);
+        settings.convert_options(options, &mut config);
         if let Some(path) = &options.pcap {
-            settings.set("pcap", begin(path)?);
+            settings.set("pcap", create_capture(path)?);
         }
-        let faulty = config.faults != Config::default().faults;
-        if faulty || options.seed.is_some() {
-            settings.report_seed(&config, faulty);
+        let has_faults = config.faults != Config::default().faults;
+        if has_faults || options.seed.is_some() {
+            settings.report_seed(&config, has_faults);
         }
         Ok(settings)
     }
 
-    /// Takes a variable of the environment. An unknown name is only reported, but an invalid value is an error, because the program
-    /// would run with other settings than requested.
-    fn take(
+    /// Applies a variable of the environment to `config`. An unknown name is only reported. An invalid value is an
+    /// error, unless an option overrides it, because the program would run with other settings than requested.
+    fn check_variable(
         &mut self,
         config: &mut Config,
         name: &OsStr,
@@ -62,7 +64,8 @@ impl Settings {
         Ok(())
     }
 
-    fn options(&mut self, options: &Options, config: &mut Config) {
+    /// Converts the options except the capture file, and applies faults and seed to `config`.
+    fn convert_options(&mut self, options: &Options, config: &mut Config) {
         if let Some(name) = &options.name {
             self.set("name", name.as_str());
         }
@@ -82,13 +85,15 @@ impl Settings {
         }
     }
 
+    /// Adds a variable to set.
     fn set(&mut self, setting: &str, value: impl Into<OsString>) {
         self.set.push((format!("{}{}", PREFIX, setting.to_uppercase()), value.into()));
     }
 
-    fn report_seed(&mut self, config: &Config, faulty: bool) {
+    /// Adds a notice about the seed: how to reproduce the faults, or that the seed has no effect.
+    fn report_seed(&mut self, config: &Config, has_faults: bool) {
         let seed = config.seed;
-        self.notices.push(match faulty {
+        self.notices.push(match has_faults {
             true => {
                 format!("injecting faults {} with seed {seed}; reproduce with --seed {seed}", config.faults)
             }
@@ -97,6 +102,7 @@ impl Settings {
     }
 }
 
+/// Returns whether a variable is a setting of Ironwarp.
 fn is_ours(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
 }
@@ -109,11 +115,12 @@ fn seed_of(config: &Config) -> u64 {
     }
 }
 
-/// Creates or truncates the capture file. The program and its child processes append to it.
-fn begin(path: &Path) -> Result<OsString, Failure> {
-    let cannot = |error| format!("failed to create the capture {}: {error}", path.display());
-    ironwarp_engine::sys::shared_file::create_empty(path).map_err(cannot)?;
-    Ok(std::path::absolute(path).map_err(cannot)?.into())
+/// Creates or truncates the capture file, to which the program and its child processes append. Returns its absolute
+/// path.
+fn create_capture(path: &Path) -> Result<OsString, Failure> {
+    let describe = |error| format!("failed to create the capture {}: {error}", path.display());
+    ironwarp_engine::sys::shared_file::create_empty(path).map_err(describe)?;
+    Ok(std::path::absolute(path).map_err(describe)?.into())
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Checks the versions of libibverbs and librdmacm that a program or its libraries require. The loader ends a program that requires
-//! a missing one, without saying what to do about it.
+//! Checks that the drop-in library has all symbol versions of libibverbs and librdmacm that a program and its libraries
+//! require. If a version is missing, the loader would end the program without a hint what to do.
 //!
 //! Libraries that a program loads with `dlopen` are not checked.
 
@@ -11,11 +11,11 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The names under which our library is loaded.
+/// The names under which programs load the drop-in library.
 const OURS: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// Libraries of the C library and the compiler, which do not use ours.
-const OF_THE_COMPILER: [&str; 9] = [
+/// Libraries of the C library and the compiler, which are not checked: they do not use libibverbs or librdmacm.
+const SYSTEM_LIBRARIES: [&str; 9] = [
     "libc.so.6",
     "libm.so.6",
     "libpthread.so.0",
@@ -27,14 +27,18 @@ const OF_THE_COMPILER: [&str; 9] = [
     "ld-linux-aarch64.so.1",
 ];
 
-/// The loader's default directories. It may know others; libraries that are not found here are not checked.
-const PLACES: [&str; 6] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib", "/usr/local/lib64"];
+/// Default directories in which to search libraries. The loader may know others; libraries that are not found here are
+/// not checked.
+const DEFAULT_DIRECTORIES: [&str; 6] =
+    ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib", "/usr/local/lib64"];
 /// Debian's multiarch directory.
 const TRIPLET: &str = if cfg!(target_arch = "aarch64") { "aarch64-linux-gnu" } else { "x86_64-linux-gnu" };
 
-/// Limits for one program.
+/// Maximum number of libraries of a program.
 const MAX_FILES: usize = 1000;
+/// Maximum number of entries of a table.
 const MAX_ENTRIES: usize = 4096;
+/// Maximum length of a string, in bytes.
 const MAX_NAME: usize = 4096;
 
 const PT_LOAD: u32 = 1;
@@ -45,23 +49,24 @@ const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
 const DT_VERDEF: u64 = 0x6fff_fffc;
 const DT_VERNEED: u64 = 0x6fff_fffe;
-/// The loader continues without such a version.
+/// Flag of a required version without which the loader continues (VER_FLG_WEAK).
 const WEAK: u16 = 2;
 
-/// A missing version.
+/// A symbol version that the drop-in library does not have.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Missing {
-    /// The file that requires it.
+    /// The file that requires the version.
     file: PathBuf,
+    /// The library that the version belongs to.
     library: OsString,
     version: OsString,
-    /// The newest available version of the same kind.
+    /// The newest available version whose name differs only in the number.
     newest: Option<String>,
 }
 
 impl Missing {
-    /// Describes the problem of a program.
-    pub(super) fn of(&self, program: &OsStr, path: &Path) -> String {
+    /// Returns an error message for the program `program`, whose file is `path`.
+    pub(super) fn describe(&self, program: &OsStr, path: &Path) -> String {
         let Self { file, library, version, newest } = self;
         let (library, version) = (library.to_string_lossy(), version.to_string_lossy());
         let program = program.to_string_lossy();
@@ -75,11 +80,11 @@ impl Missing {
     }
 }
 
-/// Checks whether the library has all versions that a program and its libraries require. A library without versions satisfies
-/// all. `search` is LD_LIBRARY_PATH.
+/// Checks that the drop-in library `library` has all versions that a program and its libraries require. A library
+/// without versions satisfies all. `search` is the value of LD_LIBRARY_PATH.
 pub(super) fn check(program: &Path, library: &Path, search: Option<&OsStr>) -> Result<(), Missing> {
-    // Read only on demand, because most programs require nothing of it.
-    let mut has = None;
+    // The versions that `library` provides. Read only on demand, because many programs require none.
+    let mut provided = None;
     let mut seen = BTreeSet::new();
     let mut files = VecDeque::from([program.to_owned()]);
     let search: Vec<PathBuf> = search.map(|list| std::env::split_paths(list).collect()).unwrap_or_default();
@@ -87,26 +92,28 @@ pub(super) fn check(program: &Path, library: &Path, search: Option<&OsStr>) -> R
     let mut of_program = Vec::new();
     while let Some(file) = files.pop_front() {
         let Some(dynamic) = Dynamic::open(&file) else { continue };
-        if !dynamic.wants.is_empty() {
-            let has = has
-                .get_or_insert_with(|| Dynamic::open(library).map(|library| library.has).unwrap_or_default());
-            if has.is_empty() {
+        if !dynamic.required.is_empty() {
+            let provided = provided.get_or_insert_with(|| {
+                Dynamic::open(library).map(|library| library.provided).unwrap_or_default()
+            });
+            if provided.is_empty() {
                 return Ok(());
             }
-            if let Some((library, version)) = dynamic.wants.iter().find(|(_, version)| !has.contains(version))
+            if let Some((library, version)) =
+                dynamic.required.iter().find(|(_, version)| !provided.contains(version))
             {
                 let (library, version) = (library.clone(), version.clone());
-                return Err(Missing { newest: newest(has, &version), file, library, version });
+                return Err(Missing { newest: find_newest(provided, &version), file, library, version });
             }
         }
-        let paths = expanded(&dynamic.paths, &file);
+        let paths = expand_paths(&dynamic.paths, &file);
         if of_program.is_empty() {
             of_program.clone_from(&paths);
         }
         let places = paths.iter().chain(&of_program).chain(&search).chain(&triplets);
-        let places: Vec<PathBuf> = places.cloned().chain(PLACES.map(PathBuf::from)).collect();
-        let known = |name: &&OsString| !OURS.iter().chain(&OF_THE_COMPILER).any(|known| *name == known);
-        for name in dynamic.needed.iter().filter(known) {
+        let places: Vec<PathBuf> = places.cloned().chain(DEFAULT_DIRECTORIES.map(PathBuf::from)).collect();
+        let is_checked = |name: &&OsString| !OURS.iter().chain(&SYSTEM_LIBRARIES).any(|known| *name == known);
+        for name in dynamic.needed.iter().filter(is_checked) {
             if seen.len() < MAX_FILES && seen.insert(name.clone()) {
                 files.extend(places.iter().map(|place| place.join(name)).find(|path| path.is_file()));
             }
@@ -116,7 +123,7 @@ pub(super) fn check(program: &Path, library: &Path, search: Option<&OsStr>) -> R
 }
 
 /// Returns the search directories of a file, with `$ORIGIN` replaced by its own directory.
-fn expanded(paths: &[OsString], file: &Path) -> Vec<PathBuf> {
+fn expand_paths(paths: &[OsString], file: &Path) -> Vec<PathBuf> {
     let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
     let origin = real.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
     let expand = |path: PathBuf| {
@@ -127,43 +134,49 @@ fn expanded(paths: &[OsString], file: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the newest version whose name differs only in the number at its end.
-fn newest(has: &BTreeSet<OsString>, version: &OsStr) -> Option<String> {
+fn find_newest(provided: &BTreeSet<OsString>, version: &OsStr) -> Option<String> {
     let split = |text: &str| {
         let digits = text.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         Some((text[..digits].to_owned(), text[digits..].parse::<u32>().ok()?))
     };
     let (kind, _) = split(&version.to_string_lossy())?;
-    let known = has.iter().filter_map(|known| split(&known.to_string_lossy()));
+    let known = provided.iter().filter_map(|known| split(&known.to_string_lossy()));
     let number = known.filter(|(other, _)| *other == kind).map(|(_, number)| number).max()?;
     Some(format!("{kind}{number}"))
 }
 
-/// The dynamic section of a file.
+/// The relevant entries of a file's dynamic section.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Dynamic {
+    /// Libraries that the file needs.
     needed: Vec<OsString>,
+    /// Lists of directories in which to search them (RPATH and RUNPATH).
     paths: Vec<OsString>,
-    /// Required versions of our libraries: file and version.
-    wants: Vec<(OsString, OsString)>,
-    has: BTreeSet<OsString>,
+    /// Required versions of libibverbs and librdmacm: library and version.
+    required: Vec<(OsString, OsString)>,
+    /// Versions that the file itself provides.
+    provided: BTreeSet<OsString>,
 }
 
 /// A loaded segment: address, file offset and length.
 type Segment = (u64, u64, u64);
 
-/// A file and its segments. Offsets come from the file and are untrusted: [`Source`] checks bounds, and all loops are limited.
+/// A file and its segments. Offsets come from the file and are untrusted: [`Source`] checks bounds, and all loops are
+/// limited.
 struct Reader<'s, S> {
     source: &'s S,
     segments: Vec<Segment>,
+    /// Address of the string table.
     strings: u64,
 }
 
 impl Dynamic {
-    /// Returns `None` for a file that cannot be read or is not ELF: the loader reports it.
+    /// Reads a file. Returns `None` if the file cannot be read or is not ELF, which the loader will report.
     fn open(path: &Path) -> Option<Self> {
         Self::parse(&Pages::new(File::open(path).ok()?)).ok()?
     }
 
+    /// Parses a file. Returns `None` if it is not a 64-bit ELF file with a dynamic section.
     fn parse(source: &impl Source) -> io::Result<Option<Self>> {
         let mut header = [0; HEADER];
         source.read(0, &mut header)?;
@@ -207,35 +220,37 @@ impl Dynamic {
             }
         }
         if let Some(at) = value(DT_VERNEED) {
-            found.wants = reader.wants(at)?;
+            found.required = reader.required(at)?;
         }
         if let Some(at) = value(DT_VERDEF) {
-            found.has = reader.has(at)?;
+            found.provided = reader.provided(at)?;
         }
         Ok(Some(found))
     }
 }
 
 impl<S: Source> Reader<'_, S> {
-    /// Reads from an address.
+    /// Reads `N` bytes at an address.
     fn read<const N: usize>(&self, address: u64) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
         self.read_into(address, &mut bytes)?;
         Ok(bytes)
     }
 
+    /// Reads the bytes at an address into `bytes`. Fails if no segment contains the address.
     fn read_into(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
         let inside = |&&(start, _, len): &&Segment| address >= start && address - start < len;
-        let nowhere = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        let (start, offset, _) = self.segments.iter().find(inside).ok_or_else(nowhere)?;
-        self.source.read(offset.checked_add(address - start).ok_or_else(nowhere)?, bytes)
+        let out_of_bounds = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let (start, offset, _) = self.segments.iter().find(inside).ok_or_else(out_of_bounds)?;
+        self.source.read(offset.checked_add(address - start).ok_or_else(out_of_bounds)?, bytes)
     }
 
+    /// Reads the string at this offset of the string table.
     fn string(&self, at: u64) -> io::Result<OsString> {
         let start = self.strings.saturating_add(at);
         let mut text = Vec::new();
         while text.len() < MAX_NAME {
-            // Reads at most to the end of the segment, where the last string may end.
+            // Read 64 bytes at once, or fewer if the file ends before.
             let mut bytes = [0; 64];
             let mut len = bytes.len();
             while self.read_into(start.saturating_add(text.len() as u64), &mut bytes[..len]).is_err() {
@@ -255,8 +270,9 @@ impl<S: Source> Reader<'_, S> {
         Err(io::ErrorKind::InvalidData.into())
     }
 
-    /// Walks a list whose elements contain the distance to the next one, or 0 at the end.
-    fn walk(&self, mut at: u64, mut visit: impl FnMut(u64) -> io::Result<u32>) -> io::Result<()> {
+    /// Calls `visit` with the address of each element of a list. `visit` returns the distance to the next element, or 0
+    /// at the end.
+    fn walk_list(&self, mut at: u64, mut visit: impl FnMut(u64) -> io::Result<u32>) -> io::Result<()> {
         for _ in 0..MAX_ENTRIES {
             match visit(at)? {
                 0 => return Ok(()),
@@ -266,36 +282,37 @@ impl<S: Source> Reader<'_, S> {
         Err(io::ErrorKind::InvalidData.into())
     }
 
-    /// Reads Elf64_Verneed, and Elf64_Vernaux for each version.
-    fn wants(&self, at: u64) -> io::Result<Vec<(OsString, OsString)>> {
-        let mut wants = Vec::new();
-        self.walk(at, |at| {
+    /// Returns the required versions of libibverbs and librdmacm: reads Elf64_Verneed for each library, and
+    /// Elf64_Vernaux for each version.
+    fn required(&self, at: u64) -> io::Result<Vec<(OsString, OsString)>> {
+        let mut required = Vec::new();
+        self.walk_list(at, |at| {
             let entry: [u8; 16] = self.read(at)?;
             let library = self.string(u32_at(&entry, 4).into())?;
             if OURS.iter().any(|ours| library == *ours) {
-                self.walk(at.saturating_add(u32_at(&entry, 8).into()), |at| {
+                self.walk_list(at.saturating_add(u32_at(&entry, 8).into()), |at| {
                     let entry: [u8; 16] = self.read(at)?;
                     if u16_at(&entry, 4) & WEAK == 0 {
-                        wants.push((library.clone(), self.string(u32_at(&entry, 8).into())?));
+                        required.push((library.clone(), self.string(u32_at(&entry, 8).into())?));
                     }
                     Ok(u32_at(&entry, 12))
                 })?;
             }
             Ok(u32_at(&entry, 12))
         })?;
-        Ok(wants)
+        Ok(required)
     }
 
-    /// Reads Elf64_Verdef, and the first Elf64_Verdaux of each, which has its name.
-    fn has(&self, at: u64) -> io::Result<BTreeSet<OsString>> {
-        let mut has = BTreeSet::new();
-        self.walk(at, |at| {
+    /// Returns the provided versions: reads Elf64_Verdef for each, and its first Elf64_Verdaux, which has the name.
+    fn provided(&self, at: u64) -> io::Result<BTreeSet<OsString>> {
+        let mut provided = BTreeSet::new();
+        self.walk_list(at, |at| {
             let entry: [u8; 20] = self.read(at)?;
             let name: [u8; 8] = self.read(at.saturating_add(u32_at(&entry, 12).into()))?;
-            has.insert(self.string(u32_at(&name, 0).into())?);
+            provided.insert(self.string(u32_at(&name, 0).into())?);
             Ok(u32_at(&entry, 16))
         })?;
-        Ok(has)
+        Ok(provided)
     }
 }
 
@@ -305,15 +322,15 @@ mod tests {
 
     #[test]
     fn the_newest_version_of_a_kind_is_found_by_number() {
-        let has = ["IBVERBS_1.9", "IBVERBS_1.18", "IBVERBS_PRIVATE_34", "RDMACM_1.5", "libibverbs.so.1"];
-        let has = has.iter().map(OsString::from).collect();
-        for (version, wanted) in [
+        let provided = ["IBVERBS_1.9", "IBVERBS_1.18", "IBVERBS_PRIVATE_34", "RDMACM_1.5", "libibverbs.so.1"];
+        let provided = provided.iter().map(OsString::from).collect();
+        for (version, expected) in [
             ("IBVERBS_1.19", Some("IBVERBS_1.18")),
             ("IBVERBS_PRIVATE_66", Some("IBVERBS_PRIVATE_34")),
             ("OTHER_2", None),
             ("", None),
         ] {
-            assert_eq!(newest(&has, version.as_ref()).as_deref(), wanted, "{version}");
+            assert_eq!(find_newest(&provided, version.as_ref()).as_deref(), expected, "{version}");
         }
     }
 
@@ -347,7 +364,7 @@ mod tests {
     #[test]
     fn origin_is_the_directory_of_the_file() {
         let paths = ["$ORIGIN/../lib:/opt".into(), "${ORIGIN}".into()];
-        let expanded = expanded(&paths, Path::new("/no/such/bin/program"));
+        let expanded = expand_paths(&paths, Path::new("/no/such/bin/program"));
         assert_eq!(expanded, ["/no/such/bin/../lib", "/opt", "/no/such/bin"].map(PathBuf::from));
     }
 
@@ -360,13 +377,13 @@ mod tests {
             newest: Some("IBVERBS_1.18".into()),
         };
         let path = Path::new("/usr/bin/ib_write_bw");
-        let direct = missing("/usr/bin/ib_write_bw").of("ib_write_bw".as_ref(), path);
+        let direct = missing("/usr/bin/ib_write_bw").describe("ib_write_bw".as_ref(), path);
         assert!(
             direct.starts_with("`ib_write_bw` requires version IBVERBS_1.19 of libibverbs.so.1,"),
             "{direct}"
         );
         assert!(direct.contains("its newest is IBVERBS_1.18: use a newer Ironwarp"), "{direct}");
-        let through = missing("/usr/lib/libmlx5.so.1").of("ib_write_bw".as_ref(), path);
+        let through = missing("/usr/lib/libmlx5.so.1").describe("ib_write_bw".as_ref(), path);
         assert!(
             through.contains("is linked with /usr/lib/libmlx5.so.1, which requires version"),
             "{through}"
