@@ -107,12 +107,20 @@ unsafe extern "C" fn wr_start(c: *mut ibv_qp_ex) {
     builder.clear();
 }
 
+/// Ends the turn, unless the queue pair is inherited: `wr_start` took none, and a thread of the parent may have held the
+/// lock of the turn at the fork.
+fn end_turn(qp: &Qp) {
+    if !qp.context().is_inherited() {
+        qp.turn.release();
+    }
+}
+
 /// Discards the requests, and ends the turn.
 unsafe extern "C" fn wr_abort(c: *mut ibv_qp_ex) {
     // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
     let (qp, builder) = unsafe { builder(c) };
     builder.clear();
-    qp.turn.release();
+    end_turn(qp);
 }
 
 /// Posts the requests, and ends the turn. Returns zero, or the first error since `wr_start`.
@@ -125,7 +133,7 @@ unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
         None => post(qp, builder),
     };
     builder.clear();
-    qp.turn.release();
+    end_turn(qp);
     posted.map_or_else(|errno| errno.0, |()| 0)
 }
 
