@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the program takes to handle the event that reports the connection.
 const SLOWLY: Duration = Duration::from_millis(200);
 
@@ -52,7 +52,7 @@ fn the_end_of_a_connection_is_reported_after_its_beginning() {
     let far = server.engine.create_qp_with(attributes, options).unwrap();
     let listener = server.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     client.engine.connect(&near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-    let incoming = listener.incoming().wait(PATIENCE).unwrap();
+    let incoming = listener.incoming().wait(TIMEOUT).unwrap();
 
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -62,13 +62,13 @@ fn the_end_of_a_connection_is_reported_after_its_beginning() {
             }
         });
         incoming.accept(&far, server.engine.terms(None, None), &[]).unwrap();
-        near.wait_connected(PATIENCE).unwrap();
+        near.wait_connected(TIMEOUT).unwrap();
         near.disconnect();
         let told = notes.told.lock().unwrap();
-        let (told, late) = notes.changed.wait_timeout_while(told, PATIENCE, |told| told.len() < 2).unwrap();
+        let (told, late) = notes.changed.wait_timeout_while(told, TIMEOUT, |told| told.len() < 2).unwrap();
         over.store(true, Ordering::Relaxed);
         assert!(!late.timed_out(), "{told:?}");
         assert_eq!(*told, ["connected", "ended"]);
     });
-    assert!(far.wait_closed(PATIENCE), "the connection stays closed");
+    assert!(far.wait_closed(TIMEOUT), "the connection stays closed");
 }

@@ -11,7 +11,7 @@ use ironwarp_testkit::net::ip;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn gids() -> Vec<(usize, String)> {
     let entries = GidTable::of_process().entries().unwrap();
@@ -73,7 +73,7 @@ fn port_changes_are_reported_once_and_in_order() {
     let engine = Engine::new(Config::default()).unwrap();
     let (sender, changes) = mpsc::channel();
     engine.watch_port(Arc::new(Teller(Mutex::new(sender)))).unwrap();
-    let next = || changes.recv_timeout(PATIENCE).unwrap();
+    let next = || changes.recv_timeout(TIMEOUT).unwrap();
 
     ip("link set lo down");
     assert_eq!(next(), PortChange::Error);
@@ -92,7 +92,7 @@ fn port_changes_are_reported_once_and_in_order() {
     assert_eq!(next(), PortChange::Gids);
 
     drop(engine);
-    assert_eq!(changes.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+    assert_eq!(changes.recv_timeout(TIMEOUT), Err(mpsc::RecvTimeoutError::Disconnected));
 }
 
 #[test]
@@ -104,10 +104,10 @@ fn changes_of_the_port_are_asynchronous_events() {
     let engine = Engine::new(Config::default()).unwrap();
     let events = engine.async_events().unwrap();
     ip("link set lo down");
-    assert_eq!(events.wait(Some(PATIENCE)), Some(AsyncEvent::PortError(1)));
-    assert_eq!(events.wait(Some(PATIENCE)), Some(AsyncEvent::GidChange(1)));
+    assert_eq!(events.wait(Some(TIMEOUT)), Some(AsyncEvent::PortError(1)));
+    assert_eq!(events.wait(Some(TIMEOUT)), Some(AsyncEvent::GidChange(1)));
     ip("link set lo up");
-    assert_eq!(events.wait(Some(PATIENCE)), Some(AsyncEvent::PortActive(1)));
+    assert_eq!(events.wait(Some(TIMEOUT)), Some(AsyncEvent::PortActive(1)));
 }
 
 /// If there is a default route at the beginning, its interface has GID 0, and the port follows that

@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const ASKED: &[u8] = b"what the client's program says";
 const ANSWERED: &[u8] = b"what the server's program says";
 
@@ -62,7 +62,7 @@ impl Server {
 
     /// Accepts the next connection, which must be from the client.
     fn accept(&self, asked_at: SocketAddr) -> Arc<QueuePair> {
-        let incoming = self.incoming.wait(PATIENCE).unwrap();
+        let incoming = self.incoming.wait(TIMEOUT).unwrap();
         assert_eq!((incoming.private_data(), incoming.local()), (ASKED, asked_at));
         let pair = self.side.pair(4, Completes::WhenAcknowledged);
         incoming.accept(&pair, self.side.engine.terms(None, None), ANSWERED).unwrap();
@@ -91,7 +91,7 @@ impl Client {
     }
 
     fn outcome(&self) -> Result<Arc<Established>, Arc<ConnectError>> {
-        self.pair.wait_connected(PATIENCE)
+        self.pair.wait_connected(TIMEOUT)
     }
 }
 
@@ -102,7 +102,7 @@ fn talk(client: &Arc<Engine>, server: &Server, to: SocketAddr) -> (Client, Arc<Q
     let established = client.outcome().unwrap();
     assert_eq!(&*established.private_data, ANSWERED);
     assert_eq!(established.peer.port(), server.port());
-    far.wait_connected(PATIENCE).unwrap();
+    far.wait_connected(TIMEOUT).unwrap();
     send(&client, (server, &far));
     (client, far)
 }
@@ -113,7 +113,7 @@ fn send(client: &Client, (server, far): (&Server, &Arc<QueuePair>)) {
     for cq in [&server.side.cq, &client.side.cq] {
         let mut completion = None;
         while completion.is_none() {
-            assert!(cq.wait(Some(PATIENCE)).unwrap(), "no completion");
+            assert!(cq.wait(Some(TIMEOUT)).unwrap(), "no completion");
             cq.poll(1, |found| completion = Some(found)).unwrap();
         }
         assert_eq!(completion.unwrap().status, Status::Success);
@@ -351,7 +351,7 @@ fn a_rejection_is_final() {
         let (engine, at) = (engine(policy), free());
         let server = Server::new(&engine, at);
         let client = Client::dial(&engine, at);
-        server.incoming.wait(PATIENCE).unwrap().reject(ANSWERED).unwrap();
+        server.incoming.wait(TIMEOUT).unwrap().reject(ANSWERED).unwrap();
         let error = client.outcome().unwrap_err();
         assert!(
             matches!(&*error, ConnectError::Rejected { private_data, .. } if **private_data == *ANSWERED),
@@ -405,7 +405,7 @@ fn another_server_at_a_candidate_is_not_taken_for_the_listener() {
     let server = Server::new(&engine, at);
     assert_ne!(server.port(), first.port());
     let client = Client::dial(&engine, at);
-    let incoming = stranger.incoming.wait(PATIENCE).unwrap();
+    let incoming = stranger.incoming.wait(TIMEOUT).unwrap();
     assert!(
         !incoming.private_data().windows(ASKED.len()).any(|part| part == ASKED),
         "the other server saw the private data"

@@ -22,7 +22,7 @@ const FEW: usize = 10;
 const OUTSTANDING: usize = 32;
 const ROUND_TRIPS: usize = 40_000;
 const SIZE: u32 = 64;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Side {
     side: engine::Side,
@@ -32,7 +32,7 @@ struct Side {
 impl Side {
     fn new() -> Self {
         raise_descriptor_limit();
-        let config = Config { keepalive: Duration::from_secs(600), startup: PATIENCE, ..Config::default() };
+        let config = Config { keepalive: Duration::from_secs(600), startup: TIMEOUT, ..Config::default() };
         let side = engine::Side::new(&Engine::new(config).unwrap(), PAIRS * 4, 4096);
         Self { side, pairs: Vec::new() }
     }
@@ -59,7 +59,7 @@ impl Side {
     fn received(&self, mut each: impl FnMut(usize)) {
         let mut found = Vec::new();
         while found.is_empty() {
-            assert!(self.side.cq.wait(Some(PATIENCE)).unwrap(), "nothing came");
+            assert!(self.side.cq.wait(Some(TIMEOUT)).unwrap(), "nothing came");
             self.side.cq.poll(64, |completion| found.push(completion)).unwrap();
         }
         for completion in found {
@@ -106,7 +106,7 @@ fn serve() {
     let listener = side.side.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     println!("\naddress {}", listener.local_addr().unwrap());
     for _ in 0..PAIRS {
-        let incoming = listener.incoming().wait(Some(PATIENCE)).unwrap();
+        let incoming = listener.incoming().wait(Some(TIMEOUT)).unwrap();
         let terms = side.side.engine.terms(Some(1), Some(1));
         incoming.accept(side.add(), terms, &[]).unwrap();
     }
@@ -141,7 +141,7 @@ fn nine_thousand_queue_pairs() {
         engine.connect(side.add(), address, &options).unwrap();
     }
     for pair in &side.pairs {
-        pair.wait_connected(PATIENCE).unwrap();
+        pair.wait_connected(TIMEOUT).unwrap();
     }
     let setups = PAIRS as f64 / start.elapsed().as_secs_f64();
     let each = (status("VmRSS:") - memory) * 1024 / PAIRS;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 struct End {
     side: Side,
@@ -77,7 +77,7 @@ fn a_send_completes_before_the_answer_to_it_comes() {
                 server.receive(1024);
                 let (start, mut asked) = (Instant::now(), false);
                 while !asked {
-                    assert!(start.elapsed() < PATIENCE, "the client stopped sending");
+                    assert!(start.elapsed() < TIMEOUT, "the client stopped sending");
                     server.side.cq.poll(4, |found| asked |= found.opcode == Opcode::Receive).unwrap();
                 }
                 server.post(round, SEND, 16);

@@ -1,10 +1,13 @@
 //! We connect to a card.
 
 use crate::card::{CARDS, CXGB4, Card, DEPTH, IRDMA, M, READ, Refused, S, WRITE};
-use crate::common::PATIENCE;
-use crate::common::peer::Heard;
+use crate::common::TIMEOUT;
+use crate::common::peer::Received;
 use crate::common::victim::{Attacked as Session, RECEIVES};
-use crate::session::{By, accepts, adapter, connected, hears_request, is_enhanced, reached, takes_rtr, talk};
+use crate::session::{
+    By, accept_request, adapter, assert_enhanced, connect, connect_to_card, receive_request, receive_rtr,
+    talk,
+};
 use ironwarp_engine::{ConnectError, ConnectOptions};
 use ironwarp_rnic::connect::MpaMode;
 use ironwarp_rnic::qp::{Completes, State};
@@ -21,8 +24,8 @@ fn our_request_has_the_flags_and_the_rtrs_that_every_card_demands() {
     let adapter = adapter();
     for card in &CARDS {
         let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
-        let (_peer, request) = reached(&adapter.engine, &pair, card, &options());
-        let (ird, ord) = is_enhanced(&request);
+        let (_peer, request) = connect_to_card(&adapter.engine, &pair, card, &options());
+        let (ird, ord) = assert_enhanced(&request);
         assert_eq!(ord & !DEPTH, WRITE | READ);
         assert!((1..DEPTH).contains(&ird) && (1..DEPTH).contains(&(ord & DEPTH)), "{request:?}");
     }
@@ -37,7 +40,7 @@ fn our_request_comes_in_one_segment_however_long_it_is() {
         let with_data = ConnectOptions { private_data: vec![7; len], ..options() };
         let listener = path::listener();
         adapter.engine.connect(&pair, listener.local_addr().unwrap(), &with_data).unwrap();
-        let (peer, request) = hears_request(&listener, &IRDMA);
+        let (peer, request) = receive_request(&listener, &IRDMA);
         assert_eq!(request.unwrap().private_data.len(), len);
         assert_eq!(path::segments_received(&peer.stream), 1);
     }
@@ -48,7 +51,7 @@ fn our_request_comes_in_one_segment_however_long_it_is() {
 fn a_card_that_names_the_read_as_rtr_gets_one_before_anything_else() {
     for card in &CARDS {
         let adapter = adapter();
-        let mut session = connected(&adapter, card, By::Us);
+        let mut session = connect(&adapter, card, By::Us);
         session.cq.poll(1, |it| panic!("the RTR gave a completion: {it:?}")).unwrap();
         talk(&adapter, &mut session, 1);
     }
@@ -60,12 +63,15 @@ fn messages_of_the_program_follow_the_rtr() {
     for card in &CARDS {
         let adapter = adapter();
         let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
-        let (peer, _) = reached(&adapter.engine, &pair, card, &options());
+        let (peer, _) = connect_to_card(&adapter.engine, &pair, card, &options());
         let mut session = Session { peer, pair, cq };
         let send = ironwarp_rnic::queue::Operation::Send { invalidate: None };
         session.post(1, send, adapter.readable.sge(0, 8));
-        takes_rtr(&mut session.peer);
-        assert!(matches!(session.peer.hear_message(), Heard::Message(ironwarp_wire::Header::Send(_), ..)));
+        receive_rtr(&mut session.peer);
+        assert!(matches!(
+            session.peer.receive_message(),
+            Received::Message(ironwarp_wire::Header::Send(_), ..)
+        ));
     }
 }
 
@@ -77,17 +83,17 @@ fn a_card_that_names_the_write_as_rtr_gets_one() {
         let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
         let listener = path::listener();
         adapter.engine.connect(&pair, listener.local_addr().unwrap(), &options()).unwrap();
-        let (mut peer, request) = hears_request(&listener, card);
+        let (mut peer, request) = receive_request(&listener, card);
         let request = request.unwrap();
         let mut reply = card.reply(&request, b"");
         reply[22] = reply[22] & !0x40 | 0x80; // C instead of D
-        peer.raw(&reply);
-        peer.begins(crate::common::peer::Way::default());
-        let Heard::Message(ironwarp_wire::Header::Write(write), payload, _) = peer.hear() else {
+        peer.send_bytes(&reply);
+        peer.start_stream(crate::common::peer::StartupSettings::default());
+        let Received::Message(ironwarp_wire::Header::Write(write), payload, _) = peer.receive_next() else {
             panic!("expected the RTR");
         };
         assert!(write.last && payload.is_empty(), "{write:?}");
-        pair.wait_connected(PATIENCE).unwrap();
+        pair.wait_connected(TIMEOUT).unwrap();
         talk(&adapter, &mut Session { peer, pair, cq }, 1);
     }
 }
@@ -98,24 +104,24 @@ fn falls_back(card: &Card, why: &'static str, options: &ConnectOptions) {
     let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
     let listener = path::listener();
     adapter.engine.connect(&pair, listener.local_addr().unwrap(), options).unwrap();
-    let (peer, request) = hears_request(&listener, card);
+    let (peer, request) = receive_request(&listener, card);
     assert_eq!(request, Err(Refused::Reset(why)));
     peer.reset();
-    let (mut peer, request) = hears_request(&listener, card);
+    let (mut peer, request) = receive_request(&listener, card);
     let request = request.unwrap();
     assert_eq!((request.revision, request.flags & (S | M)), (1, 0), "{request:?}");
     assert_eq!(request.private_data, options.private_data, "with the private data of the program");
-    accepts(&mut peer, card, &request);
-    pair.wait_connected(PATIENCE).unwrap();
+    accept_request(&mut peer, card, &request);
+    pair.wait_connected(TIMEOUT).unwrap();
     let mut session = Session { peer, pair, cq };
     let send = ironwarp_rnic::queue::Operation::Send { invalidate: None };
     // In revision 1 the initiator's program has to send first.
     session.post(1, send, adapter.readable.sge(0, 8));
-    let Heard::Message(ironwarp_wire::Header::Send(send), ..) = session.peer.hear_message() else {
+    let Received::Message(ironwarp_wire::Header::Send(send), ..) = session.peer.receive_message() else {
         panic!("expected a Send");
     };
     assert_eq!((send.msn, session.one().wr_id), (1, 1));
-    session.goes_on(1);
+    session.assert_works(1);
 }
 
 /// cxgb4 configured for revision 1 (`mpa_rev`) resets a connection that starts with a later one.
@@ -141,9 +147,9 @@ fn a_card_that_resets_revision_1_as_well_is_left_alone() {
     let listener = path::listener();
     adapter.engine.connect(&pair, listener.local_addr().unwrap(), &options()).unwrap();
     for _ in 0..2 {
-        hears_request(&listener, &CXGB4).0.reset();
+        receive_request(&listener, &CXGB4).0.reset();
     }
-    let error = pair.wait_connected(PATIENCE).unwrap_err();
+    let error = pair.wait_connected(TIMEOUT).unwrap_err();
     assert!(matches!(*error, ConnectError::Closed | ConnectError::System(_)), "{error}");
     listener.set_nonblocking(true).unwrap();
     assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "a third time");
@@ -158,14 +164,14 @@ fn a_card_that_rejects_is_understood_and_not_asked_again() {
         let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
         let listener = path::listener();
         adapter.engine.connect(&pair, listener.local_addr().unwrap(), &options()).unwrap();
-        let (mut peer, request) = hears_request(&listener, card);
-        peer.raw(&card.rejection(&request.unwrap(), b"not today"));
+        let (mut peer, request) = receive_request(&listener, card);
+        peer.send_bytes(&card.rejection(&request.unwrap(), b"not today"));
         peer.finish();
-        let error = pair.wait_connected(PATIENCE).unwrap_err();
+        let error = pair.wait_connected(TIMEOUT).unwrap_err();
         let ConnectError::Rejected { private_data, depths } = &*error else { panic!("{error}") };
         assert_eq!(&private_data[..], b"not today");
         assert_eq!(depths.ird, Some(card.ird), "{depths:?}");
-        assert_eq!(peer.hear(), Heard::End);
+        assert_eq!(peer.receive_next(), Received::End);
         assert_eq!(pair.qp().state(), State::Init);
         listener.set_nonblocking(true).unwrap();
         assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "{}", card.name);
@@ -177,11 +183,11 @@ fn a_card_that_rejects_is_understood_and_not_asked_again() {
 #[test]
 fn our_requests_never_ask_for_markers() {
     let adapter = adapter();
-    for way in [MpaMode::PeerToPeer, MpaMode::Unenhanced] {
+    for mode in [MpaMode::PeerToPeer, MpaMode::Unenhanced] {
         for card in &CARDS {
             let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
             let (_peer, request) =
-                reached(&adapter.engine, &pair, card, &ConnectOptions { mode: way, ..options() });
+                connect_to_card(&adapter.engine, &pair, card, &ConnectOptions { mode, ..options() });
             assert_eq!(request.flags & M, 0, "{request:?}");
         }
     }

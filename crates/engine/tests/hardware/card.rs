@@ -125,8 +125,8 @@ impl Card {
     }
 
     /// Checks a Request as the driver does.
-    pub(crate) fn takes_request(&self, bytes: &[u8]) -> Result<Frame, Refused> {
-        let request = self.takes_frame(bytes, REQUEST)?;
+    pub(crate) fn check_request(&self, bytes: &[u8]) -> Result<Frame, Refused> {
+        let request = self.check_frame(bytes, REQUEST)?;
         if self.name == IRDMA.name {
             irdma_negotiates(&request)?;
         }
@@ -134,8 +134,8 @@ impl Card {
     }
 
     /// Checks a Reply as the driver does.
-    pub(crate) fn takes_reply(&self, bytes: &[u8]) -> Result<Frame, Refused> {
-        let reply = self.takes_frame(bytes, REPLY)?;
+    pub(crate) fn check_reply(&self, bytes: &[u8]) -> Result<Frame, Refused> {
+        let reply = self.check_frame(bytes, REPLY)?;
         if self.name == IRDMA.name {
             // Checked before whether the Reply is a rejection.
             let ord = irdma_negotiates(&reply)?;
@@ -164,7 +164,7 @@ impl Card {
     }
 
     /// The checks that both drivers make.
-    fn takes_frame(&self, bytes: &[u8], key: &[u8; 16]) -> Result<Frame, Refused> {
+    fn check_frame(&self, bytes: &[u8], key: &[u8; 16]) -> Result<Frame, Refused> {
         let (head, data) = bytes.split_at(20);
         let len = usize::from(u16::from_be_bytes([head[18], head[19]]));
         let (flags, revision) = (head[16], head[17]);

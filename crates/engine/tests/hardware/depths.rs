@@ -2,11 +2,12 @@
 //! the stream.
 
 use crate::card::{CARDS, CXGB4, Card, DEPTH, IRDMA};
-use crate::common::PATIENCE;
-use crate::common::peer::{Heard, Peer};
+use crate::common::TIMEOUT;
+use crate::common::peer::{Peer, Received};
 use crate::common::victim::{Attacked as Session, RECEIVES, Victim};
 use crate::session::{
-    By, accepted, adapter, answers, connected, dials, each, first_read, is_enhanced, sends_rtr, takes_reply,
+    By, accept_in_program, adapter, assert_enhanced, connect, dial_from_card, first_read, for_each_card,
+    receive_reply, send_read_response, send_rtr,
 };
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::qp::Completes;
@@ -21,23 +22,27 @@ const READS: u64 = 64;
 /// in either role.
 #[test]
 fn we_never_have_more_reads_outstanding_than_a_card_holds() {
-    each(|card, by| {
+    for_each_card(|card, by| {
         let card = Card { ird: card.ird.min(48), ..*card }; // for irdma, as if its program had requested less
         let adapter = Victim::alone(Config { ord: 200, ..Config::default() });
-        let mut session = connected(&adapter, &card, by);
+        let mut session = connect(&adapter, &card, by);
         let from = Place { tag: ironwarp_wire::Tag(7), offset: 0 };
         for id in 0..READS {
             session.post(id, Operation::Read(from), adapter.open.sge(8 * id, 8));
         }
-        let mut asked: Vec<_> = (0..card.ird).map(|_| hears_read(&mut session.peer)).collect();
+        let mut asked: Vec<_> = (0..card.ird).map(|_| receive_read(&mut session.peer)).collect();
         assert_eq!(asked[0].msn, first_read(By::Us, by));
-        assert_eq!(session.peer.hear_for(Duration::from_millis(100)), Heard::Silence, "one Read too many");
+        assert_eq!(
+            session.peer.receive_within(Duration::from_millis(100)),
+            Received::Silence,
+            "one Read too many"
+        );
         for id in 0..READS {
             let read = asked.remove(0);
-            answers(&mut session.peer, read.sink, &id.to_be_bytes());
+            send_read_response(&mut session.peer, read.sink, &id.to_be_bytes());
             assert_eq!(session.one().wr_id, id);
             if id + u64::from(card.ird) < READS {
-                asked.push(hears_read(&mut session.peer));
+                asked.push(receive_read(&mut session.peer));
             }
         }
         for id in 0..READS {
@@ -47,9 +52,9 @@ fn we_never_have_more_reads_outstanding_than_a_card_holds() {
     });
 }
 
-fn hears_read(peer: &mut Peer) -> ReadRequest {
-    match peer.hear_message() {
-        Heard::Message(Header::ReadRequest(read), ..) => read,
+fn receive_read(peer: &mut Peer) -> ReadRequest {
+    match peer.receive_message() {
+        Received::Message(Header::ReadRequest(read), ..) => read,
         other => panic!("expected a Read, got {other:?}"),
     }
 }
@@ -57,9 +62,9 @@ fn hears_read(peer: &mut Peer) -> ReadRequest {
 /// A card may use the IRD stated in our frame at once, and is answered in order.
 #[test]
 fn a_card_may_have_as_many_reads_outstanding_as_our_frame_says() {
-    each(|card, by| {
+    for_each_card(|card, by| {
         let adapter = adapter();
-        let mut session = connected(&adapter, card, by);
+        let mut session = connect(&adapter, card, by);
         let ours = Config::default().ird;
         let source = Place { tag: adapter.readable.tag, offset: adapter.readable.addr };
         let sink = |i: u16| Place { tag: ironwarp_wire::Tag(0x5151), offset: u64::from(i) << 8 };
@@ -69,15 +74,16 @@ fn a_card_may_have_as_many_reads_outstanding_as_our_frame_says() {
             let read = ReadRequest { msn, sink: sink(i), len: 8, source };
             burst.extend(session.peer.frame(&Header::ReadRequest(read), &[]));
         }
-        session.peer.raw(&burst);
+        session.peer.send_bytes(&burst);
         for i in 0..ours.min(card.ord) {
-            let Heard::Message(Header::ReadResponse(it), payload, _) = session.peer.hear_message() else {
+            let Received::Message(Header::ReadResponse(it), payload, _) = session.peer.receive_message()
+            else {
                 panic!("expected a Read Response");
             };
             assert_eq!((it.last, it.place), (true, sink(i)));
             assert_eq!(payload, adapter.memory.read(adapter.readable.at, 8));
         }
-        session.goes_on(1);
+        session.assert_works(1);
     });
 }
 
@@ -87,9 +93,9 @@ fn our_reply_grants_the_reads_that_a_card_asks_for_and_asks_for_no_more_than_it_
     for (card, ours) in CARDS.into_iter().flat_map(|card| [1, 16, 32, 300].map(|ours| (card, ours))) {
         let adapter = Victim::alone(Config { ird: ours, ord: ours, ..Config::default() });
         let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
-        let mut peer = dials(&adapter, &card, b"");
-        accepted(&adapter, &pair, b"");
-        let (ird, ord) = is_enhanced(&takes_reply(&mut peer, &card).unwrap());
+        let mut peer = dial_from_card(&adapter, &card, b"");
+        accept_in_program(&adapter, &pair, b"");
+        let (ird, ord) = assert_enhanced(&receive_reply(&mut peer, &card).unwrap());
         assert_eq!(ord & DEPTH, ours.min(card.ird), "{}", card.name);
         assert!(ird >= ours.min(card.ord), "{}: {ird}", card.name);
     }
@@ -102,13 +108,13 @@ fn our_reply_has_room_for_a_read_as_rtr_even_if_no_reads_are_granted() {
     for card in &CARDS {
         let adapter = Victim::alone(Config { ird: 0, ord: 0, ..Config::default() });
         let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
-        let mut peer = dials(&adapter, card, b"");
-        accepted(&adapter, &pair, b"");
-        let (ird, _) = is_enhanced(&takes_reply(&mut peer, card).unwrap());
+        let mut peer = dial_from_card(&adapter, card, b"");
+        accept_in_program(&adapter, &pair, b"");
+        let (ird, _) = assert_enhanced(&receive_reply(&mut peer, card).unwrap());
         assert_eq!(ird, 1);
-        sends_rtr(&mut peer, card);
-        pair.wait_connected(PATIENCE).unwrap();
-        Session { peer, pair, cq }.goes_on(1);
+        send_rtr(&mut peer, card);
+        pair.wait_connected(TIMEOUT).unwrap();
+        Session { peer, pair, cq }.assert_works(1);
     }
 }
 
@@ -120,19 +126,19 @@ fn an_ord_of_zero_is_respected() {
     for card in &CARDS {
         let adapter = adapter();
         let (pair, cq) = adapter.queue_pair(Completes::WhenAcknowledged, RECEIVES);
-        let mut peer = dials(&adapter, card, b"");
-        let incoming = adapter.listener().incoming().wait(Some(PATIENCE)).unwrap();
+        let mut peer = dial_from_card(&adapter, card, b"");
+        let incoming = adapter.listener().incoming().wait(Some(TIMEOUT)).unwrap();
         incoming.accept(&pair, adapter.engine.terms(None, Some(0)), &[]).unwrap();
-        let (_, ord) = is_enhanced(&takes_reply(&mut peer, card).unwrap());
+        let (_, ord) = assert_enhanced(&receive_reply(&mut peer, card).unwrap());
         assert_eq!(ord & DEPTH, 0);
-        sends_rtr(&mut peer, card);
-        pair.wait_connected(PATIENCE).unwrap();
+        send_rtr(&mut peer, card);
+        pair.wait_connected(TIMEOUT).unwrap();
         let mut session = Session { peer, pair, cq };
         session.post(1, Operation::Send { invalidate: None }, adapter.readable.sge(0, 8));
-        assert!(matches!(session.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+        assert!(matches!(session.peer.receive_message(), Received::Message(Header::Send(_), ..)));
         let done = session.one();
         assert_eq!((done.wr_id, done.opcode), (1, Opcode::Send), "{done:?}");
-        assert_eq!(session.peer.hear_for(Duration::from_millis(100)), Heard::Silence);
+        assert_eq!(session.peer.receive_within(Duration::from_millis(100)), Received::Silence);
     }
 }
 
@@ -140,15 +146,15 @@ fn an_ord_of_zero_is_respected() {
 /// the Reads that the card holds.
 #[test]
 fn a_card_is_asked_by_an_empty_read_whether_it_has_what_was_sent() {
-    each(|card, by| {
+    for_each_card(|card, by| {
         let adapter = adapter();
-        let mut session = crate::session::connected_with(&adapter, card, by, Completes::WhenAcknowledged);
+        let mut session = crate::session::connect_with(&adapter, card, by, Completes::WhenAcknowledged);
         session.post(1, Operation::Send { invalidate: None }, adapter.readable.sge(0, 8));
-        assert!(matches!(session.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
-        let read = hears_read(&mut session.peer);
+        assert!(matches!(session.peer.receive_message(), Received::Message(Header::Send(_), ..)));
+        let read = receive_read(&mut session.peer);
         assert_eq!((read.msn, read.len), (first_read(By::Us, by), 0));
         session.cq.poll(1, |it| panic!("too early: {it:?}")).unwrap();
-        answers(&mut session.peer, read.sink, &[]);
+        send_read_response(&mut session.peer, read.sink, &[]);
         assert_eq!(session.one().wr_id, 1);
     });
 }
@@ -159,9 +165,9 @@ fn irdma_that_does_not_negotiate_depths_is_answered_in_kind() {
     let card = Card { ird: DEPTH, ord: DEPTH, ..IRDMA };
     let adapter = adapter();
     let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
-    let mut peer = dials(&adapter, &card, b"");
-    accepted(&adapter, &pair, b"");
-    let (ird, ord) = is_enhanced(&takes_reply(&mut peer, &card).unwrap());
+    let mut peer = dial_from_card(&adapter, &card, b"");
+    accept_in_program(&adapter, &pair, b"");
+    let (ird, ord) = assert_enhanced(&receive_reply(&mut peer, &card).unwrap());
     assert_eq!((ird, ord & DEPTH), (DEPTH, DEPTH));
 }
 
@@ -171,7 +177,7 @@ fn irdma_that_does_not_negotiate_depths_is_answered_in_kind() {
 fn cxgb4_in_revision_1_may_read_as_much_as_it_can() {
     let card = Card { revision: 1, ..CXGB4 };
     let adapter = adapter();
-    let mut session = connected(&adapter, &card, By::Card);
+    let mut session = connect(&adapter, &card, By::Card);
     let source = Place { tag: adapter.readable.tag, offset: adapter.readable.addr };
     let burst: Vec<u8> = (0..u32::from(card.ord))
         .flat_map(|i| {
@@ -179,9 +185,9 @@ fn cxgb4_in_revision_1_may_read_as_much_as_it_can() {
             session.peer.frame(&Header::ReadRequest(read), &[])
         })
         .collect();
-    session.peer.raw(&burst);
+    session.peer.send_bytes(&burst);
     for _ in 0..card.ord {
-        assert!(matches!(session.peer.hear_message(), Heard::Message(Header::ReadResponse(_), ..)));
+        assert!(matches!(session.peer.receive_message(), Received::Message(Header::ReadResponse(_), ..)));
     }
-    session.goes_on(1);
+    session.assert_works(1);
 }

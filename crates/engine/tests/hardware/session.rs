@@ -1,9 +1,9 @@
 //! One of our adapters and a card, connected by either.
 
 use crate::card::{C, Card, Frame, M, READ, Refused};
-use crate::common::peer::{Heard, Peer};
+use crate::common::peer::{Peer, Received};
 use crate::common::victim::{Attacked as Session, RECEIVES, Victim};
-use crate::common::{PATIENCE, SINK};
+use crate::common::{SINK, TIMEOUT};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{ConnectOptions, Engine, QueuePair};
 use ironwarp_rnic::qp::Completes;
@@ -21,7 +21,7 @@ pub(crate) enum By {
 }
 
 /// Runs a test with each card in each role.
-pub(crate) fn each(does: impl Fn(&Card, By)) {
+pub(crate) fn for_each_card(does: impl Fn(&Card, By)) {
     for card in &crate::card::CARDS {
         for by in [By::Us, By::Card] {
             eprintln!("{}, connected by {by:?}", card.name); // shown if it fails
@@ -36,27 +36,27 @@ pub(crate) fn adapter() -> Victim {
 }
 
 /// A connection on which both ends may send: the RTR has been sent and answered.
-pub(crate) fn connected(adapter: &Victim, card: &Card, by: By) -> Session {
-    connected_with(adapter, card, by, Completes::WhenSent)
+pub(crate) fn connect(adapter: &Victim, card: &Card, by: By) -> Session {
+    connect_with(adapter, card, by, Completes::WhenSent)
 }
 
-pub(crate) fn connected_with(adapter: &Victim, card: &Card, by: By, completes: Completes) -> Session {
+pub(crate) fn connect_with(adapter: &Victim, card: &Card, by: By, completes: Completes) -> Session {
     let (pair, cq) = adapter.queue_pair(completes, RECEIVES);
     let peer = match by {
         By::Us => {
-            let (mut peer, _) = reached(&adapter.engine, &pair, card, &ConnectOptions::default());
-            takes_rtr(&mut peer);
+            let (mut peer, _) = connect_to_card(&adapter.engine, &pair, card, &ConnectOptions::default());
+            receive_rtr(&mut peer);
             peer
         }
         By::Card => {
-            let mut peer = dials(adapter, card, b"card");
-            accepted(adapter, &pair, b"ours");
-            takes_reply(&mut peer, card).unwrap();
-            sends_rtr(&mut peer, card);
+            let mut peer = dial_from_card(adapter, card, b"card");
+            accept_in_program(adapter, &pair, b"ours");
+            receive_reply(&mut peer, card).unwrap();
+            send_rtr(&mut peer, card);
             peer
         }
     };
-    pair.wait_connected(PATIENCE).unwrap();
+    pair.wait_connected(TIMEOUT).unwrap();
     Session { peer, pair, cq }
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn first_read(of: By, by: By) -> u32 {
 // --- We connect to a card ---
 
 /// Connects to the card, which accepts the Request. Also returns the Request.
-pub(crate) fn reached(
+pub(crate) fn connect_to_card(
     engine: &Arc<Engine>,
     pair: &Arc<QueuePair>,
     card: &Card,
@@ -77,31 +77,31 @@ pub(crate) fn reached(
 ) -> (Peer, Frame) {
     let listener = path::listener();
     engine.connect(pair, listener.local_addr().unwrap(), options).unwrap();
-    let (mut peer, request) = hears_request(&listener, card);
+    let (mut peer, request) = receive_request(&listener, card);
     let request = request.unwrap();
-    accepts(&mut peer, card, &request);
-    pair.wait_connected(PATIENCE).unwrap();
+    accept_request(&mut peer, card, &request);
+    pair.wait_connected(TIMEOUT).unwrap();
     (peer, request)
 }
 
 /// Accepts a connection at the card, and checks the Request.
-pub(crate) fn hears_request(listener: &TcpListener, card: &Card) -> (Peer, Result<Frame, Refused>) {
-    let mut peer = Peer::on(listener.accept().unwrap().0);
-    let bytes = peer.hear_startup();
-    (peer, card.takes_request(&bytes))
+pub(crate) fn receive_request(listener: &TcpListener, card: &Card) -> (Peer, Result<Frame, Refused>) {
+    let mut peer = Peer::from_stream(listener.accept().unwrap().0);
+    let bytes = peer.receive_startup();
+    (peer, card.check_request(&bytes))
 }
 
-pub(crate) fn accepts(peer: &mut Peer, card: &Card, request: &Frame) {
-    peer.raw(&card.reply(request, b"card"));
-    begins(peer, card, request);
+pub(crate) fn accept_request(peer: &mut Peer, card: &Card, request: &Frame) {
+    peer.send_bytes(&card.reply(request, b"card"));
+    start_stream(peer, card, request);
 }
 
-/// Checks that the first message is the Read that the card named as RTR, and answers it.
-pub(crate) fn takes_rtr(peer: &mut Peer) -> ReadRequest {
-    match peer.hear() {
-        Heard::Message(Header::ReadRequest(read), _, _) => {
+/// Checks that the first message is the Read that the card named as RTR, and send_read_response it.
+pub(crate) fn receive_rtr(peer: &mut Peer) -> ReadRequest {
+    match peer.receive_next() {
+        Received::Message(Header::ReadRequest(read), _, _) => {
             assert_eq!((read.msn, read.len), (1, 0), "not an RTR");
-            answers(peer, read.sink, &[]);
+            send_read_response(peer, read.sink, &[]);
             read
         }
         other => panic!("expected the RTR, got {other:?}"),
@@ -111,33 +111,33 @@ pub(crate) fn takes_rtr(peer: &mut Peer) -> ReadRequest {
 // --- A card connects to us ---
 
 /// Connects the card to us, and sends its Request.
-pub(crate) fn dials(adapter: &Victim, card: &Card, private_data: &[u8]) -> Peer {
-    let mut peer = Peer::on(path::dial(adapter.addr()));
-    peer.raw(&card.request(private_data));
+pub(crate) fn dial_from_card(adapter: &Victim, card: &Card, private_data: &[u8]) -> Peer {
+    let mut peer = Peer::from_stream(path::dial(adapter.addr()));
+    peer.send_bytes(&card.request(private_data));
     peer
 }
 
 /// Accepts the connection in our program.
-pub(crate) fn accepted(adapter: &Victim, pair: &Arc<QueuePair>, private_data: &[u8]) {
-    let incoming = adapter.listener().incoming().wait(Some(PATIENCE)).expect("the Request arrived");
+pub(crate) fn accept_in_program(adapter: &Victim, pair: &Arc<QueuePair>, private_data: &[u8]) {
+    let incoming = adapter.listener().incoming().wait(Some(TIMEOUT)).expect("the Request arrived");
     incoming.accept(pair, adapter.engine.terms(None, None), private_data).unwrap();
 }
 
 /// Checks our Reply at the card.
-pub(crate) fn takes_reply(peer: &mut Peer, card: &Card) -> Result<Frame, Refused> {
-    let bytes = peer.hear_startup();
-    let reply = card.takes_reply(&bytes)?;
-    begins(peer, card, &reply);
+pub(crate) fn receive_reply(peer: &mut Peer, card: &Card) -> Result<Frame, Refused> {
+    let bytes = peer.receive_startup();
+    let reply = card.check_reply(&bytes)?;
+    start_stream(peer, card, &reply);
     Ok(reply)
 }
 
 /// Sends the RTR of the card, and checks the response: an empty Read Response for the place that the card
 /// named.
-pub(crate) fn sends_rtr(peer: &mut Peer, card: &Card) {
+pub(crate) fn send_rtr(peer: &mut Peer, card: &Card) {
     peer.send(&Header::ReadRequest(card.rtr), &[]);
     let response = Header::ReadResponse(Tagged { last: true, place: card.rtr.sink });
-    match peer.hear_message() {
-        Heard::Message(header, payload, _) => assert_eq!((header, payload), (response, vec![])),
+    match peer.receive_message() {
+        Received::Message(header, payload, _) => assert_eq!((header, payload), (response, vec![])),
         other => panic!("expected the response to the RTR, got {other:?}"),
     }
 }
@@ -145,19 +145,22 @@ pub(crate) fn sends_rtr(peer: &mut Peer, card: &Card) {
 // --- Both ---
 
 /// Starts the exchange of FPDUs, with CRCs, because every card wants them.
-fn begins(peer: &mut Peer, card: &Card, ours: &Frame) {
+fn start_stream(peer: &mut Peer, card: &Card, ours: &Frame) {
     let crc = true;
-    peer.begins_with(Framing { crc, markers: ours.flags & M != 0 }, Framing { crc, markers: card.markers });
+    peer.start_stream_with(
+        Framing { crc, markers: ours.flags & M != 0 },
+        Framing { crc, markers: card.markers },
+    );
 }
 
 /// Sends a Read Response of one segment.
-pub(crate) fn answers(peer: &mut Peer, sink: Place, payload: &[u8]) {
+pub(crate) fn send_read_response(peer: &mut Peer, sink: Place, payload: &[u8]) {
     peer.send(&Header::ReadResponse(Tagged { last: true, place: sink }), payload);
 }
 
 /// Checks what all of our startup frames must have in common: CRCs, no markers, and no reserved bits. Returns
 /// the IRD, and the ORD with its flags.
-pub(crate) fn is_enhanced(frame: &Frame) -> (u16, u16) {
+pub(crate) fn assert_enhanced(frame: &Frame) -> (u16, u16) {
     assert_eq!((frame.revision, frame.flags), (2, C | crate::card::S), "{frame:?}");
     let (ird, ord) = frame.word.expect("a frame of revision 2");
     assert_ne!(ird & crate::card::A, 0, "the peer-to-peer model");
@@ -169,10 +172,10 @@ pub(crate) fn is_enhanced(frame: &Frame) -> (u16, u16) {
 /// Sends a message in each direction; `msn` is the number of the next Send of both ends.
 pub(crate) fn talk(adapter: &Victim, session: &mut Session, msn: u32) {
     use ironwarp_rnic::queue::Operation;
-    session.goes_on(msn);
+    session.assert_works(msn);
     session.post(100, Operation::Send { invalidate: None }, adapter.readable.sge(0, 10));
-    match session.peer.hear_message() {
-        Heard::Message(header, payload, _) => {
+    match session.peer.receive_message() {
+        Received::Message(header, payload, _) => {
             assert_eq!(header, crate::common::send(msn));
             assert_eq!(payload, adapter.memory.read(adapter.readable.at, 10));
         }

@@ -1,8 +1,8 @@
 //! Behaviour of Linux siw that a live one does not show on demand: its frames and Terminates, sent as
 //! captured. `xtask interop` tests the rest.
 
-use crate::common::PATIENCE;
-use crate::common::peer::{Heard, Peer};
+use crate::common::TIMEOUT;
+use crate::common::peer::{Peer, Received};
 use crate::common::victim::{Attacked as Session, RECEIVES, Victim};
 use crate::session::adapter;
 use ironwarp_engine::ConnectOptions;
@@ -35,11 +35,11 @@ fn reached(adapter: &Victim, completes: Completes, says: &[u8]) -> Session {
     let listener = path::listener();
     let options = ConnectOptions { mode: MpaMode::ClientServer, ..ConnectOptions::default() };
     adapter.engine.connect(&pair, listener.local_addr().unwrap(), &options).unwrap();
-    let mut peer = Peer::on(listener.accept().unwrap().0);
-    peer.hear_startup();
-    peer.raw(says);
-    peer.begins_with(Framing::default(), Framing::default());
-    pair.wait_connected(PATIENCE).unwrap();
+    let mut peer = Peer::from_stream(listener.accept().unwrap().0);
+    peer.receive_startup();
+    peer.send_bytes(says);
+    peer.start_stream_with(Framing::default(), Framing::default());
+    pair.wait_connected(TIMEOUT).unwrap();
     Session { peer, pair, cq }
 }
 
@@ -53,7 +53,7 @@ fn messages_that_siw_sends_with_its_reply_arrive() {
         let adapter = plain();
         let says = [&reply()[..], &send[..glued]].concat();
         let mut session = reached(&adapter, Completes::WhenSent, &says);
-        session.peer.raw(&send[glued..]);
+        session.peer.send_bytes(&send[glued..]);
         let done = session.one();
         assert_eq!((done.status, done.byte_len), (Status::Success, 4), "{done:?}");
         assert_eq!(adapter.memory.read(adapter.private.at, 4), b"glue");
@@ -67,7 +67,7 @@ fn reserved_bits_that_siw_echoes_mean_nothing() {
     let mut says = reply();
     says[16] |= 0x0f;
     let mut session = reached(&adapter, Completes::WhenSent, &says);
-    session.goes_on(1);
+    session.assert_works(1);
 }
 
 /// Reserved bits in our Reply are zero, whatever the Request has.
@@ -75,12 +75,12 @@ fn reserved_bits_that_siw_echoes_mean_nothing() {
 fn we_do_not_echo_reserved_bits() {
     let adapter = adapter();
     let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
-    let mut peer = Peer::on(path::dial(adapter.addr()));
+    let mut peer = Peer::from_stream(path::dial(adapter.addr()));
     let mut request = crate::card::CXGB4.request(b"");
     request[16] |= 0x0f;
-    peer.raw(&request);
-    crate::session::accepted(&adapter, &pair, b"");
-    assert_eq!(peer.hear_startup()[16] & 0x0f, 0);
+    peer.send_bytes(&request);
+    crate::session::accept_in_program(&adapter, &pair, b"");
+    assert_eq!(peer.receive_startup()[16] & 0x0f, 0);
 }
 
 /// A Terminate in the form of siw: the words after the header of its segment, without CRC.
@@ -93,9 +93,9 @@ fn terminate(words: &[u8]) -> Vec<u8> {
 
 /// Ends the stream with a Terminate of siw, and checks its cause.
 fn ends(session: &mut Session, words: &[u8], cause: Cause) {
-    session.peer.raw(&terminate(words));
+    session.peer.send_bytes(&terminate(words));
     session.peer.finish();
-    assert!(session.pair.wait_closed(PATIENCE));
+    assert!(session.pair.wait_closed(TIMEOUT));
     let QpError::Terminated(terminate) = **session.pair.qp().error().unwrap() else { panic!() };
     assert_eq!(terminate.cause, cause);
 }
@@ -112,12 +112,12 @@ fn the_read_that_siw_refuses_is_the_one_that_fails() {
     session.post(3, Operation::Read(GOOD), adapter.open.sge(128, 64));
     let mut requests = Vec::new();
     while requests.len() < 3 {
-        match session.peer.hear_message() {
-            Heard::Message(Header::ReadRequest(read), _, bytes) => requests.push((read, bytes)),
+        match session.peer.receive_message() {
+            Received::Message(Header::ReadRequest(read), _, bytes) => requests.push((read, bytes)),
             other => panic!("{other:?}"),
         }
     }
-    crate::session::answers(&mut session.peer, requests[0].0.sink, &[1; 2]);
+    crate::session::send_read_response(&mut session.peer, requests[0].0.sink, &[1; 2]);
     assert_eq!(session.one().wr_id, 1);
     let mut header = requests[1].1[2..2 + 18 + 28].to_vec();
     header[10..14].copy_from_slice(&1_u32.to_be_bytes()); // the size
@@ -147,16 +147,16 @@ fn the_write_or_the_send_that_siw_refuses_is_the_one_that_fails() {
         session.post(1, Operation::Write(GOOD), adapter.open.sge(0, 64));
         session.post(2, Operation::Write(BAD), adapter.open.sge(0, 64));
         session.post(3, SEND, adapter.open.sge(0, 64));
-        let mut heard = Vec::new();
-        while heard.len() < 3 {
-            match session.peer.hear_message() {
-                Heard::Message(Header::Write(_), _, bytes) => heard.push(bytes[2..16].to_vec()),
-                Heard::Message(Header::Send(_), _, bytes) => heard.push(bytes[2..20].to_vec()),
-                Heard::Message(..) => {}
+        let mut received = Vec::new();
+        while received.len() < 3 {
+            match session.peer.receive_message() {
+                Received::Message(Header::Write(_), _, bytes) => received.push(bytes[2..16].to_vec()),
+                Received::Message(Header::Send(_), _, bytes) => received.push(bytes[2..20].to_vec()),
+                Received::Message(..) => {}
                 other => panic!("{other:?}"),
             }
         }
-        let header = &heard[usize::try_from(refused).unwrap() - 1];
+        let header = &received[usize::try_from(refused).unwrap() - 1];
         // siw states the length of the payload.
         ends(&mut session, &[&control[..], &[0, 64], header].concat(), cause);
         let mut done = session.completions(3 + RECEIVES);

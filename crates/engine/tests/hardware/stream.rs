@@ -1,11 +1,12 @@
 //! Traffic over a connection, whichever end made it.
 
 use crate::card::{Card, IRDMA};
-use crate::common::peer::{Heard, Peer};
+use crate::common::peer::{Peer, Received};
 use crate::common::victim::{AREA, Attacked as Session, RECEIVES, Victim};
 use crate::common::{immediate, write};
 use crate::session::{
-    By, adapter, answers, connected, connected_with, each, fetch, first_read, reached, takes_rtr, talk,
+    By, adapter, connect, connect_to_card, connect_with, fetch, first_read, for_each_card, receive_rtr,
+    send_read_response, talk,
 };
 use ironwarp_engine::ConnectOptions;
 use ironwarp_engine::config::Config;
@@ -23,11 +24,11 @@ const SEND: Operation = Operation::Send { invalidate: None };
 const THERE: Place = Place { tag: Tag(0x0009_0000), offset: 0x4000 };
 
 /// Receives all segments of one message: their FPDUs, and their payload in one piece.
-fn hears_message(peer: &mut Peer) -> (Vec<Vec<u8>>, Vec<u8>) {
+fn receive_segments(peer: &mut Peer) -> (Vec<Vec<u8>>, Vec<u8>) {
     let (mut fpdus, mut data) = (Vec::new(), Vec::new());
     loop {
-        match peer.hear_message() {
-            Heard::Message(header, payload, bytes) => {
+        match peer.receive_message() {
+            Received::Message(header, payload, bytes) => {
                 data.extend(payload);
                 fpdus.push(bytes);
                 let last = match header {
@@ -48,9 +49,9 @@ fn hears_message(peer: &mut Peer) -> (Vec<Vec<u8>>, Vec<u8>) {
 /// of the path. Tests all kinds of messages with segments, in both roles.
 #[test]
 fn no_fpdu_of_ours_is_larger_than_a_segment_of_the_path() {
-    each(|card, by| {
+    for_each_card(|card, by| {
         let adapter = adapter();
-        let mut session = connected(&adapter, card, by);
+        let mut session = connect(&adapter, card, by);
         let len = u32::try_from(AREA).unwrap();
         let all = adapter.memory.read(adapter.readable.at, AREA);
         let source = Place { tag: adapter.readable.tag, offset: adapter.readable.addr };
@@ -60,7 +61,7 @@ fn no_fpdu_of_ours_is_larger_than_a_segment_of_the_path() {
                 1 => session.post(kind, SEND, adapter.readable.sge(0, len)),
                 _ => fetch(&mut session, first_read(By::Card, by), source, len),
             }
-            let (fpdus, data) = hears_message(&mut session.peer);
+            let (fpdus, data) = receive_segments(&mut session.peer);
             assert!(data == all, "the bytes of message {kind}");
             let segment = usize::try_from(path::ETHERNET).unwrap();
             let longest = fpdus.iter().map(Vec::len).max().unwrap();
@@ -77,13 +78,13 @@ fn no_fpdu_of_ours_is_larger_than_a_segment_of_the_path() {
 #[test]
 fn an_fpdu_of_a_card_is_taken_whatever_its_length_and_place_in_a_segment() {
     const MOST: usize = 65_535 - 14;
-    each(|card, by| {
+    for_each_card(|card, by| {
         let adapter = adapter();
         let memory = Mapping::new(17);
         let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE;
         let region = Memory::direct(memory.addr(0), (17 * PAGE) as u64, rights).unwrap();
         let tag = adapter.engine.device().register(adapter.domain, region).unwrap();
-        let mut session = connected(&adapter, card, by);
+        let mut session = connect(&adapter, card, by);
         let data: Vec<u8> = (0..MOST).map(|i| (i % 251).to_le_bytes()[0]).collect();
         let mut bytes = Vec::new();
         let mut at = 0;
@@ -92,12 +93,12 @@ fn an_fpdu_of_a_card_is_taken_whatever_its_length_and_place_in_a_segment() {
             at += len;
         }
         assert_eq!(at, MOST);
-        session.peer.slowly(&bytes, 1459);
-        session.goes_on(1);
+        session.peer.send_slowly(&bytes, 1459);
+        session.assert_works(1);
         assert!(memory.read(0, MOST) == data, "the bytes of many FPDUs");
         memory.write(0, &[0; MOST]);
-        session.peer.slowly(&write_fpdu(tag, memory.addr(0), &data), 1459);
-        session.goes_on(2);
+        session.peer.send_slowly(&write_fpdu(tag, memory.addr(0), &data), 1459);
+        session.assert_works(2);
         assert!(memory.read(0, MOST) == data, "the bytes of the largest FPDU");
     });
 }
@@ -115,14 +116,14 @@ fn write_fpdu(tag: Tag, to: u64, payload: &[u8]) -> Vec<u8> {
 /// configured without CRCs sends valid ones, and checks theirs.
 #[test]
 fn a_card_that_wants_crcs_gets_them_though_we_do_not() {
-    each(|card, by| {
+    for_each_card(|card, by| {
         let adapter = Victim::alone(Config { crc: false, ..Config::default() });
-        let mut session = connected(&adapter, card, by);
+        let mut session = connect(&adapter, card, by);
         talk(&adapter, &mut session, 1);
         let mut fpdu = session.peer.frame(&crate::common::send(2), b"bent");
         *fpdu.last_mut().unwrap() ^= 1;
-        session.peer.raw(&fpdu);
-        assert_eq!(session.peer.hear_terminate().cause, Cause::Mpa(MpaFault::Crc));
+        session.peer.send_bytes(&fpdu);
+        assert_eq!(session.peer.receive_terminate().cause, Cause::Mpa(MpaFault::Crc));
     });
 }
 
@@ -130,16 +131,16 @@ fn a_card_that_wants_crcs_gets_them_though_we_do_not() {
 /// four, the rest zero.
 #[test]
 fn a_write_with_immediate_is_a_write_and_immediate_data_as_cxgb4_has_them() {
-    each(|card, by| {
+    for_each_card(|card, by| {
         let adapter = adapter();
-        let mut session = connected(&adapter, card, by);
+        let mut session = connect(&adapter, card, by);
         let data = Data::Memory(adapter.readable.sge(0, 8).into());
         let mut request = WorkRequest::new(1, Operation::Write(THERE), data);
         request.immediate = Some(0x0102_0304);
         session.pair.qp().post_send(vec![request]).unwrap();
-        let Heard::Message(header, payload, _) = session.peer.hear_message() else { panic!() };
+        let Received::Message(header, payload, _) = session.peer.receive_message() else { panic!() };
         assert_eq!((header, payload.len()), (write(THERE.tag, THERE.offset), 8));
-        let Heard::Message(_, _, bytes) = session.peer.hear_message() else { panic!() };
+        let Received::Message(_, _, bytes) = session.peer.receive_message() else { panic!() };
         let msn = 1_u32.to_be_bytes();
         let expected = [&[0, 26, 0x41, 0x48][..], &[0; 4], &[0; 4], &msn, &[0; 4], &[1, 2, 3, 4], &[0; 4]];
         assert_eq!(bytes[..28], expected.concat());
@@ -149,9 +150,9 @@ fn a_write_with_immediate_is_a_write_and_immediate_data_as_cxgb4_has_them() {
 
 #[test]
 fn a_write_with_immediate_of_a_card_tells_our_program() {
-    each(|card, by| {
+    for_each_card(|card, by| {
         let adapter = adapter();
-        let mut session = connected(&adapter, card, by);
+        let mut session = connect(&adapter, card, by);
         session.peer.send(&write(adapter.open.tag, adapter.open.addr), &[0xee; 8]);
         session.peer.send(&immediate(1, 0x0102_0304), &[]);
         let done = session.one();
@@ -165,20 +166,20 @@ fn a_write_with_immediate_of_a_card_tells_our_program() {
 /// nothing of it is sent.
 #[test]
 fn a_send_with_immediate_is_never_sent_to_a_card() {
-    each(|card, by| {
+    for_each_card(|card, by| {
         let adapter = adapter();
-        let mut session = connected(&adapter, card, by);
+        let mut session = connect(&adapter, card, by);
         let mut request = WorkRequest::new(1, SEND, Data::Memory(adapter.readable.sge(0, 8).into()));
         request.immediate = Some(7);
         session.pair.qp().post_send(vec![request]).unwrap();
-        let mut heard = session.peer.hear_message();
+        let mut received = session.peer.receive_message();
         // The adapter may first send an empty Read, to find out whether the peer is Ironwarp.
-        while let Heard::Message(Header::ReadRequest(read), ..) = heard {
+        while let Received::Message(Header::ReadRequest(read), ..) = received {
             assert_eq!(read.len, 0);
-            answers(&mut session.peer, read.sink, &[]);
-            heard = session.peer.hear_message();
+            send_read_response(&mut session.peer, read.sink, &[]);
+            received = session.peer.receive_message();
         }
-        let Heard::Message(Header::Terminate(terminate), ..) = heard else { panic!("{heard:?}") };
+        let Received::Message(Header::Terminate(terminate), ..) = received else { panic!("{received:?}") };
         assert_eq!(terminate.cause, Cause::LocalCatastrophic);
         let failed = session.failed(RECEIVES);
         assert_eq!((failed.wr_id, failed.status), (1, Status::LocalQpOperation), "{failed:?}");
@@ -192,9 +193,9 @@ fn a_send_with_immediate_is_never_sent_to_a_card() {
 #[test]
 fn everything_sent_to_a_card_is_standard() {
     for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
-        each(|card, by| {
+        for_each_card(|card, by| {
             let adapter = adapter();
-            let mut session = connected_with(&adapter, card, by, completes);
+            let mut session = connect_with(&adapter, card, by, completes);
             let memory = || Data::Memory(adapter.open.sge(0, 3000).into());
             let invalidate = Operation::Send { invalidate: Some(Tag(0x77)) };
             let mut requests: Vec<_> = [
@@ -215,14 +216,16 @@ fn everything_sent_to_a_card_is_standard() {
             session.pair.qp().post_send(requests).unwrap();
             let mut opcodes = Vec::new();
             loop {
-                let Heard::Message(header, _, bytes) = session.peer.hear() else { panic!("{opcodes:?}") };
+                let Received::Message(header, _, bytes) = session.peer.receive_next() else {
+                    panic!("{opcodes:?}")
+                };
                 opcodes.push(is_standard(&bytes));
                 if let Header::ReadRequest(read) = header {
                     assert_eq!(
                         read.len, 3000,
                         "no other Read is needed: the response shows that everything has arrived"
                     );
-                    answers(&mut session.peer, read.sink, &[9; 3000]);
+                    send_read_response(&mut session.peer, read.sink, &[9; 3000]);
                     break;
                 }
             }
@@ -256,9 +259,9 @@ fn irdma_that_asks_for_markers_gets_them() {
     let card = Card { markers: true, ..IRDMA };
     for by in [By::Us, By::Card] {
         let adapter = adapter();
-        let mut session = connected(&adapter, &card, by);
+        let mut session = connect(&adapter, &card, by);
         session.post(1, Operation::Write(THERE), adapter.readable.sge(0, 8000));
-        let (fpdus, data) = hears_message(&mut session.peer);
+        let (fpdus, data) = receive_segments(&mut session.peer);
         assert!(data == adapter.memory.read(adapter.readable.at, 8000));
         assert!(fpdus.iter().all(|it| it.len() <= usize::try_from(path::ETHERNET).unwrap()));
         // Bytes that are not payload, length, header or CRC; some may be padding.
@@ -266,7 +269,7 @@ fn irdma_that_asks_for_markers_gets_them() {
         let markers = fpdus.iter().map(Vec::len).sum::<usize>() - without;
         assert!((4 * 15..=4 * 18).contains(&markers), "{markers} bytes of markers in {}", data.len());
         assert_eq!(session.one().wr_id, 1);
-        session.goes_on(1);
+        session.assert_works(1);
     }
 }
 
@@ -278,18 +281,18 @@ fn no_empty_message_of_ours_names_tag_0() {
     for private in [true, false] {
         let adapter = Victim::alone(Config { private, ..Config::default() });
         let (pair, cq) = adapter.queue_pair(Completes::WhenAcknowledged, RECEIVES);
-        let (peer, _) = reached(&adapter.engine, &pair, &IRDMA, &ConnectOptions::default());
+        let (peer, _) = connect_to_card(&adapter.engine, &pair, &IRDMA, &ConnectOptions::default());
         let mut session = Session { peer, pair, cq };
-        let rtr = takes_rtr(&mut session.peer);
+        let rtr = receive_rtr(&mut session.peer);
         assert!(rtr.sink.tag != Tag(0) && rtr.source.tag != Tag(0), "{rtr:?}");
         session.post(1, Operation::Write(THERE), adapter.open.sge(0, 0));
         let mut asked = false;
         while !asked {
-            match session.peer.hear() {
-                Heard::Message(Header::Write(write), ..) => assert_ne!(write.place.tag, Tag(0)),
-                Heard::Message(Header::ReadRequest(read), ..) => {
+            match session.peer.receive_next() {
+                Received::Message(Header::Write(write), ..) => assert_ne!(write.place.tag, Tag(0)),
+                Received::Message(Header::ReadRequest(read), ..) => {
                     assert!(read.sink.tag != Tag(0) && read.source.tag != Tag(0), "{read:?}");
-                    answers(&mut session.peer, read.sink, &[]);
+                    send_read_response(&mut session.peer, read.sink, &[]);
                     asked = true;
                 }
                 other => panic!("{other:?}"),

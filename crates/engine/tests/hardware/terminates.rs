@@ -3,10 +3,10 @@
 //! length field on. For the MPA layer, the cards use type 3, and the RFC type 0.
 
 use crate::card::CXGB4;
-use crate::common::peer::Heard;
+use crate::common::peer::Received;
 use crate::common::victim::{Attacked as Session, RECEIVES, Victim};
-use crate::common::{PATIENCE, read, write};
-use crate::session::{By, adapter, connected, connected_with, each, first_read, hears_request};
+use crate::common::{TIMEOUT, read, write};
+use crate::session::{By, adapter, connect, connect_with, first_read, for_each_card, receive_request};
 use ironwarp_engine::ConnectOptions;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::qp::Completes;
@@ -31,15 +31,15 @@ fn terminate(control: [u8; 4], copied: &[u8]) -> Vec<u8> {
 /// Lets a card violate the protocol, and checks that it receives a Terminate with these control words and
 /// this many bytes of its FPDU.
 fn hears(control: [u8; 4], copied: usize, crime: impl Fn(&Victim, &mut Session, u32) -> Vec<u8>) {
-    each(|card, by| {
+    for_each_card(|card, by| {
         let adapter = adapter();
-        let mut session = connected(&adapter, card, by);
+        let mut session = connect(&adapter, card, by);
         let fpdu = crime(&adapter, &mut session, first_read(By::Card, by));
-        let Heard::Message(Header::Terminate(_), _, bytes) = session.peer.hear_message() else {
+        let Received::Message(Header::Terminate(_), _, bytes) = session.peer.receive_message() else {
             panic!("expected a Terminate")
         };
         assert_eq!(bytes, terminate(control, &fpdu[..copied]));
-        assert_eq!(session.peer.hear(), Heard::End);
+        assert_eq!(session.peer.receive_next(), Received::End);
         session.closed();
         session.error(RECEIVES);
     });
@@ -90,16 +90,16 @@ fn a_card_whose_crc_is_wrong_hears_of_mpa_in_the_rfcs_form() {
     hears([0x20, 0x02, 0, 0], 0, |_, session, _| {
         let mut fpdu = session.peer.frame(&crate::common::send(1), b"bent");
         *fpdu.last_mut().unwrap() ^= 1;
-        session.peer.raw(&fpdu);
+        session.peer.send_bytes(&fpdu);
         fpdu
     });
 }
 
 /// Ends the stream with a Terminate from the card, and checks the cause that our adapter reports.
 fn reports(session: &mut Session, control: [u8; 4], copied: &[u8], cause: Cause) -> Terminate {
-    session.peer.raw(&terminate(control, copied));
+    session.peer.send_bytes(&terminate(control, copied));
     session.peer.finish();
-    assert!(session.pair.wait_closed(PATIENCE));
+    assert!(session.pair.wait_closed(TIMEOUT));
     let QpError::Terminated(terminate) = **session.pair.qp().error().unwrap() else { panic!() };
     assert_eq!(terminate.cause, cause);
     terminate
@@ -111,9 +111,9 @@ fn an_mpa_error_of_type_3_is_one_of_mpa() {
     let codes =
         [(2, MpaFault::Crc), (3, MpaFault::Length), (6, MpaFault::InsufficientIrd), (7, MpaFault::NoRtr)];
     for (code, error) in codes {
-        each(|card, by| {
+        for_each_card(|card, by| {
             let adapter = adapter();
-            let mut session = connected(&adapter, card, by);
+            let mut session = connect(&adapter, card, by);
             reports(&mut session, [0x23, code, 0, 0], &[], Cause::Mpa(error));
             session.error(RECEIVES);
         });
@@ -123,14 +123,18 @@ fn an_mpa_error_of_type_3_is_one_of_mpa() {
 /// The Terminate of a card names the request: the Read that it refuses is the one that fails.
 #[test]
 fn the_read_that_a_card_refuses_is_the_one_that_fails() {
-    each(|card, by| {
+    for_each_card(|card, by| {
         let adapter = adapter();
-        let mut session = connected(&adapter, card, by);
+        let mut session = connect(&adapter, card, by);
         session.post(1, Operation::Read(THERE), adapter.open.sge(0, 64));
         session.post(2, Operation::Read(Place { tag: Tag(5), ..THERE }), adapter.open.sge(64, 64));
-        let Heard::Message(Header::ReadRequest(good), ..) = session.peer.hear_message() else { panic!() };
-        let Heard::Message(Header::ReadRequest(_), _, bad) = session.peer.hear_message() else { panic!() };
-        crate::session::answers(&mut session.peer, good.sink, &[1; 64]);
+        let Received::Message(Header::ReadRequest(good), ..) = session.peer.receive_message() else {
+            panic!()
+        };
+        let Received::Message(Header::ReadRequest(_), _, bad) = session.peer.receive_message() else {
+            panic!()
+        };
+        crate::session::send_read_response(&mut session.peer, good.sink, &[1; 64]);
         assert_eq!(session.one().wr_id, 1);
         let cause = Cause::Protection(Protection::Tag);
         let told = reports(&mut session, [0x01, 0x00, 0xe0, 0], &bad[..READ_REQUEST], cause);
@@ -146,18 +150,18 @@ fn the_read_that_a_card_refuses_is_the_one_that_fails() {
 /// Cards report a missing right, not a wrong tag.
 #[test]
 fn the_write_that_a_card_refuses_is_the_one_that_fails() {
-    each(|card, by| {
+    for_each_card(|card, by| {
         let adapter = adapter();
-        let mut session = connected_with(&adapter, card, by, Completes::WhenAcknowledged);
+        let mut session = connect_with(&adapter, card, by, Completes::WhenAcknowledged);
         let bad = Place { tag: Tag(5), ..THERE };
         session.post(1, Operation::Write(THERE), adapter.open.sge(0, 64));
         session.post(2, Operation::Write(bad), adapter.open.sge(0, 64));
         session.post(3, SEND, adapter.open.sge(0, 64));
         let mut refused = None;
         while refused.is_none() {
-            match session.peer.hear_message() {
-                Heard::Message(Header::Write(it), _, bytes) if it.place == bad => refused = Some(bytes),
-                Heard::Message(..) => {}
+            match session.peer.receive_message() {
+                Received::Message(Header::Write(it), _, bytes) if it.place == bad => refused = Some(bytes),
+                Received::Message(..) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -176,7 +180,7 @@ fn the_write_that_a_card_refuses_is_the_one_that_fails() {
 #[test]
 fn cxgb4_that_does_not_find_its_rtr_is_understood() {
     let adapter = adapter();
-    let mut session = connected(&adapter, &CXGB4, By::Card);
+    let mut session = connect(&adapter, &CXGB4, By::Card);
     reports(&mut session, [0x23, 7, 0, 0], &[], Cause::Mpa(MpaFault::NoRtr));
     session.error(RECEIVES);
 }
@@ -189,13 +193,13 @@ fn a_card_that_wants_an_empty_send_as_rtr_is_told_that_there_is_none() {
     let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
     let listener = path::listener();
     adapter.engine.connect(&pair, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-    let (mut peer, request) = hears_request(&listener, &CXGB4);
+    let (mut peer, request) = receive_request(&listener, &CXGB4);
     let mut reply = CXGB4.reply(&request.unwrap(), b"");
     (reply[20], reply[22]) = (0xc0, 0);
-    peer.raw(&reply);
-    peer.begins(crate::common::peer::Way::default());
-    let Heard::Message(_, _, bytes) = peer.hear() else { panic!("expected a Terminate") };
+    peer.send_bytes(&reply);
+    peer.start_stream(crate::common::peer::StartupSettings::default());
+    let Received::Message(_, _, bytes) = peer.receive_next() else { panic!("expected a Terminate") };
     assert_eq!(bytes, terminate([0x20, 7, 0, 0], &[]));
-    assert_eq!(peer.hear(), Heard::End);
-    pair.wait_connected(PATIENCE).unwrap_err();
+    assert_eq!(peer.receive_next(), Received::End);
+    pair.wait_connected(TIMEOUT).unwrap_err();
 }

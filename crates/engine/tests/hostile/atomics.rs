@@ -1,7 +1,7 @@
 //! Atomic operations (RFC 7306 §5): on memory that does not allow them, more of them than agreed, and invalid
 //! responses.
 
-use crate::common::peer::Heard;
+use crate::common::peer::Received;
 use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
 use crate::common::{add, atomic, read};
 use ironwarp_rnic::error::{Protocol, QpError};
@@ -19,14 +19,14 @@ type Named = fn(&Victim, u32) -> (Tag, u64);
 /// Makes an access, and checks that it is refused without changing a byte.
 fn refused(named: Named, check: Check, protection: Protection) {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let (tag, offset) = named(&victim, attacked.pair.qp().id());
     let fpdu = attacked.peer.send(&add(1, tag, offset), &[]);
-    let error = attacked.terminated_for(Cause::Protection(protection), &fpdu);
+    let error = attacked.assert_terminated(Cause::Protection(protection), &fpdu);
     let QpError::Remote(denied) = &*error else { panic!("{error:?}") };
     assert_eq!((denied.check, denied.tag, denied.offset, denied.len), (check, tag, offset, 8), "{denied}");
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// Requirement M9, a to f, for atomic operations.
@@ -56,17 +56,17 @@ fn an_atomic_operation_is_checked_before_a_bit_changes() {
 #[test]
 fn an_atomic_operation_on_a_deregistered_tag() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let window = victim.window(&victim.open, attacked.pair.qp().id(), Rights::REMOTE);
     let before = word(&victim, 0);
     attacked.peer.send(&add(1, window, victim.open.addr), &[]);
     assert_eq!(answer(&mut attacked), (1, 0x1001, before));
     victim.engine.device().table().deregister(window).unwrap();
     let fpdu = attacked.peer.send(&add(2, window, victim.open.addr), &[]);
-    attacked.terminated_for(Cause::Protection(Protection::Tag), &fpdu);
+    attacked.assert_terminated(Cause::Protection(Protection::Tag), &fpdu);
     assert_eq!(word(&victim, 0), before.wrapping_add(1), "executed once");
-    victim.untouched_but(&[(victim.open.at, 8)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(victim.open.at, 8)]);
+    victim.assert_survives();
 }
 
 /// RFC 7306 §8.2: all misaligned offsets.
@@ -74,13 +74,13 @@ fn an_atomic_operation_on_a_deregistered_tag() {
 fn an_atomic_operation_on_a_word_that_is_not_aligned() {
     for skip in 1..8 {
         let victim = Victim::new();
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         let place = Place { tag: victim.open.tag, offset: victim.open.addr + skip };
         let fpdu = attacked.peer.send(&add(1, place.tag, place.offset), &[]);
-        let error = attacked.terminated_for(Cause::Operation(Operation::StreamCatastrophic), &fpdu);
+        let error = attacked.assert_terminated(Cause::Operation(Operation::StreamCatastrophic), &fpdu);
         assert_eq!(*error, QpError::Protocol(Protocol::Misaligned { place }));
-        victim.untouched();
-        victim.survives();
+        victim.assert_untouched();
+        victim.assert_survives();
     }
 }
 
@@ -98,15 +98,15 @@ fn an_atomic_operation_on_unmapped_memory() {
         } else {
             memory.protect(PAGE, PAGE);
         }
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         attacked.peer.send(&add(1, tag, memory.addr(PAGE - 8)), &[]);
         assert_eq!(answer(&mut attacked), (1, 0x1001, 0), "the word next to it is accessible");
         let fpdu = attacked.peer.send(&add(2, tag, memory.addr(PAGE)), &[]);
-        let error = attacked.terminated_for(Cause::Protection(Protection::Unspecified), &fpdu);
+        let error = attacked.assert_terminated(Cause::Protection(Protection::Unspecified), &fpdu);
         assert!(matches!(*error, QpError::Unmapped { remote: true, len: 8, .. }), "{error}");
         assert!(unmap || memory.holds_only(PAGE, PAGE, 0));
-        victim.untouched();
-        victim.survives();
+        victim.assert_untouched();
+        victim.assert_survives();
     }
 }
 
@@ -114,7 +114,7 @@ fn an_atomic_operation_on_unmapped_memory() {
 #[test]
 fn more_atomic_operations_than_agreed() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let area = victim.open;
     // Reads whose responses the peer does not receive block everything after them.
     let len = u32::try_from(AREA).unwrap();
@@ -127,7 +127,7 @@ fn more_atomic_operations_than_agreed() {
             break;
         }
     }
-    let (messages, _) = attacked.peer.hear_out();
+    let (messages, _) = attacked.peer.receive_until_end();
     let Some((Header::Terminate(terminate), _)) = messages.last() else { panic!("no Terminate") };
     let msn = match terminate.offender.header {
         Some(ironwarp_wire::ddp::DdpHeader::Untagged(header)) => header.msn,
@@ -141,8 +141,8 @@ fn more_atomic_operations_than_agreed() {
     let answered = messages.iter().filter(|(header, _)| matches!(header, Header::AtomicResponse(_))).count();
     let done = word(&victim, 0).wrapping_sub(canary(&victim));
     assert!((answered as u64..=answered as u64 + 1).contains(&done), "{done} of {answered}");
-    victim.untouched_but(&[(area.at, 8)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(area.at, 8)]);
+    victim.assert_survives();
 }
 
 /// Operations of several peers on one word: each is executed once, and no two return the same value.
@@ -151,7 +151,7 @@ fn atomic_operations_of_many_peers_on_one_word() {
     const ROUNDS: u32 = 200;
     let victim = Victim::new();
     let (before, open) = (word(&victim, 0), victim.open);
-    let peers: Vec<Attacked> = (0..4).map(|_| victim.attacked()).collect();
+    let peers: Vec<Attacked> = (0..4).map(|_| victim.connect_peer()).collect();
     let mut found: Vec<u64> = std::thread::scope(|scope| {
         let threads: Vec<_> = peers
             .into_iter()
@@ -169,15 +169,15 @@ fn atomic_operations_of_many_peers_on_one_word() {
     });
     found.sort_unstable();
     assert!(found.into_iter().eq(0..4 * u64::from(ROUNDS)));
-    victim.untouched_but(&[(open.at, 8)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(open.at, 8)]);
+    victim.assert_survives();
 }
 
 /// The masks determine which bits are compared and which change.
 #[test]
 fn a_masked_operation_changes_no_other_bit() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let (before, open) = (word(&victim, 0), victim.open);
     let (swap, swap_mask, compare_mask) = (0x1234, 0xff, 0xff00);
     let op = AtomicOp::CompareSwap { swap, swap_mask, compare: before, compare_mask };
@@ -188,8 +188,8 @@ fn a_masked_operation_changes_no_other_bit() {
     attacked.peer.send(&atomic(2, open.tag, open.addr, op), &[]);
     assert_eq!(answer(&mut attacked).2, before & !0xff | 0x34);
     assert_eq!(word(&victim, 0), before & !0xff | 0x34, "not equal: nothing changes");
-    victim.untouched_but(&[(open.at, 8)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(open.at, 8)]);
+    victim.assert_survives();
 }
 
 /// An invalid response to an atomic request.
@@ -210,49 +210,49 @@ fn invalid_responses_to_atomic_operations() {
     ];
     for (name, lie, cause) in lies {
         let victim = Victim::new();
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         let (target, op) = (Place::default(), AtomicOp::FetchAdd { add: 1, mask: 0 });
         attacked.post(7, Request::Atomic { target, op }, victim.private.sge(4096, 8));
-        let heard = attacked.peer.hear_message();
-        let Heard::Message(Header::AtomicRequest(asked), ..) = heard else { panic!("{heard:?}") };
+        let received = attacked.peer.receive_message();
+        let Received::Message(Header::AtomicRequest(asked), ..) = received else { panic!("{received:?}") };
         let header = lie(&asked);
         let payload = if header.carries_payload() { &[0xee; 8][..] } else { &[] };
         let fpdu = attacked.peer.send(&header, payload);
-        assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, &fpdu), "{name}");
+        assert_eq!(attacked.peer.receive_terminate(), Terminate::for_segment(cause, &fpdu), "{name}");
         attacked.closed();
         let failed = attacked.failed(RECEIVES);
         assert_eq!((failed.wr_id, failed.status), (7, Status::BadResponse), "{name}: {failed:?}");
-        victim.untouched();
-        victim.survives();
+        victim.assert_untouched();
+        victim.assert_survives();
     }
 }
 
 #[test]
 fn an_atomic_response_in_place_of_a_read_response() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     attacked.post(7, Request::Read(Place::default()), victim.private.sge(4096, 8));
-    let heard = attacked.peer.hear_message();
-    let Heard::Message(Header::ReadRequest(asked), ..) = heard else { panic!("{heard:?}") };
+    let received = attacked.peer.receive_message();
+    let Received::Message(Header::ReadRequest(asked), ..) = received else { panic!("{received:?}") };
     let fpdu = attacked.peer.send(&response(1, asked.msn), &[]);
     let unasked = Cause::Operation(Operation::Opcode);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(unasked, &fpdu));
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::for_segment(unasked, &fpdu));
     attacked.closed();
     let failed = attacked.failed(RECEIVES);
     assert_eq!((failed.wr_id, failed.status), (7, Status::BadResponse), "{failed:?}");
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 #[test]
 fn an_atomic_response_without_a_request() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let fpdu = attacked.peer.send(&response(1, 1), &[]);
-    let error = attacked.terminated_for(Cause::Operation(Operation::Opcode), &fpdu);
+    let error = attacked.assert_terminated(Cause::Operation(Operation::Opcode), &fpdu);
     assert_eq!(*error, QpError::Protocol(Protocol::UnexpectedResponse));
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 fn response(msn: u32, id: u32) -> Header {
@@ -261,8 +261,8 @@ fn response(msn: u32, id: u32) -> Header {
 
 /// Receives the next response: its sequence number, identifier and value.
 fn answer(attacked: &mut Attacked) -> (u32, u32, u64) {
-    let heard = attacked.peer.hear_message();
-    let Heard::Message(Header::AtomicResponse(answer), ..) = heard else { panic!("{heard:?}") };
+    let received = attacked.peer.receive_message();
+    let Received::Message(Header::AtomicResponse(answer), ..) = received else { panic!("{received:?}") };
     (answer.msn, answer.id, answer.original)
 }
 

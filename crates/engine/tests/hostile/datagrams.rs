@@ -1,7 +1,7 @@
 //! Arbitrary senders write to the UDP port of a connectionless queue pair. Whatever is not a valid datagram
 //! is dropped, and no memory is accessed.
 
-use crate::common::PATIENCE;
+use crate::common::TIMEOUT;
 use crate::common::neighbour::Neighbour;
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{CompletionQueue, DatagramQueuePair, DatagramQueuePairAttributes, Engine};
@@ -74,7 +74,7 @@ impl Post {
 
     #[track_caller]
     fn completes(&self, opcode: Opcode, id: u64, status: Status) -> Completion {
-        assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "nothing completed");
+        assert!(self.cq.wait(Some(TIMEOUT)).unwrap(), "nothing completed");
         let mut one = None;
         self.cq.poll(1, |completion| one = Some(completion)).unwrap();
         let completion = one.unwrap();
@@ -85,7 +85,7 @@ impl Post {
 
     /// Waits for the next completion, which must be successful, and returns its identifier.
     fn next_id(&self) -> u64 {
-        assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "nothing completed");
+        assert!(self.cq.wait(Some(TIMEOUT)).unwrap(), "nothing completed");
         let mut id = None;
         self.cq.poll(1, |it| id = Some((it.wr_id, it.status))).unwrap();
         let (id, status) = id.unwrap();
@@ -173,7 +173,7 @@ fn a_flood_of_garbage_stalls_neither_a_neighbour_nor_the_queue_pair() {
     let (stranger, friend) = (Stranger::new(post.port()), Stranger::new(post.port()));
     let before = neighbour.rounds();
     let mut received = 0;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     std::thread::scope(|scope| {
         let flood = scope.spawn(|| {
             let garbage = vec![0xee; 2000];
@@ -271,7 +271,7 @@ fn a_datagram_is_complete_when_the_post_returns() {
         }
         let start = Instant::now();
         while received.get() < AT_ONCE {
-            assert!(start.elapsed() < PATIENCE, "{} received", received.get());
+            assert!(start.elapsed() < TIMEOUT, "{} received", received.get());
             assert_eq!(sent(), [0; 0]);
         }
     }

@@ -5,8 +5,8 @@
 //! `IRON_TEST_FULL=1` (set by `cargo xtask nightly`) opens more connections, and also checks the slowest
 //! peers and the neighbour's rate, which needs an otherwise idle machine.
 
-use crate::common::PATIENCE;
-use crate::common::peer::{Heard, Peer, Way, startup};
+use crate::common::TIMEOUT;
+use crate::common::peer::{Peer, Received, StartupSettings, startup};
 use crate::common::victim::Victim;
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::qp::Completes;
@@ -51,7 +51,7 @@ enum Attack {
 
 impl Attack {
     fn bytes(self) -> Vec<u8> {
-        let request = startup(Role::Request, Way::default(), b"attacker");
+        let request = startup(Role::Request, StartupSettings::default(), b"attacker");
         match self {
             Self::Silence => Vec::new(),
             Self::HalfRequest => request[..request.len() / 2].to_vec(),
@@ -99,7 +99,7 @@ fn part() {
 fn victim() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) }).unwrap();
     let config = Config { close: Duration::from_millis(200), ..Config::default() };
-    let victim = Victim::resting(config, Duration::ZERO);
+    let victim = Victim::with_pauses(config, Duration::ZERO);
     println!("port={}", victim.addr().port());
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -110,7 +110,7 @@ fn victim() {
         }
         over.store(true, Ordering::Relaxed);
     });
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// Resident memory of this process in bytes.
@@ -156,7 +156,7 @@ fn attacker(at: SocketAddr, attack: Attack, user: u32, count: usize) {
         let (mut open, mut opened, mut told) = (VecDeque::new(), 0, false);
         let (bytes, burst) = (attack.bytes(), if is_full() { 5 } else { 1 });
         while opened < count || !over.load(Ordering::Relaxed) {
-            if let Ok(mut stream) = TcpStream::connect_timeout(&at, PATIENCE) {
+            if let Ok(mut stream) = TcpStream::connect_timeout(&at, TIMEOUT) {
                 let _ = stream.write_all(&bytes); // the victim may have closed already
                 open.push_back(stream);
                 opened += 1;
@@ -180,9 +180,9 @@ fn attacker(at: SocketAddr, attack: Attack, user: u32, count: usize) {
 /// between connecting and sending its Request looks like an attacker of the same user, and may be evicted by
 /// later connections.
 fn served(at: SocketAddr) -> Option<()> {
-    let mut peer = Peer::on(TcpStream::connect_timeout(&at, PATIENCE).ok()?);
-    peer.raw(&startup(Role::Request, Way::default(), LEGITIMATE));
-    let reply = peer.try_hear_startup(PATIENCE)?;
+    let mut peer = Peer::from_stream(TcpStream::connect_timeout(&at, TIMEOUT).ok()?);
+    peer.send_bytes(&startup(Role::Request, StartupSettings::default(), LEGITIMATE));
+    let reply = peer.try_receive_startup(TIMEOUT)?;
     assert_eq!(&reply[..16], b"MPA ID Rep Frame");
     peer.reset();
     Some(())
@@ -273,14 +273,14 @@ fn no_descriptors() {
     let at = SocketAddr::from(([127, 0, 0, 1], u16::try_from(number(&mut victim, "port")).unwrap()));
     for _ in 0..3 {
         let mut peer = Peer::dial(at);
-        peer.request(Way::default());
-        let heard = peer.hear();
-        assert!(matches!(heard, Heard::Reset | Heard::End), "{heard:?}");
+        peer.request(StartupSettings::default());
+        let received = peer.receive_next();
+        assert!(matches!(received, Received::Reset | Received::End), "{received:?}");
     }
     assert_eq!(ask(&mut victim, "free"), 1);
     let mut peer = Peer::dial(at);
-    peer.request(Way::default());
-    assert_eq!(&peer.hear_startup()[..16], b"MPA ID Rep Frame");
+    peer.request(StartupSettings::default());
+    assert_eq!(&peer.receive_startup()[..16], b"MPA ID Rep Frame");
     victim.finish();
 }
 
@@ -289,7 +289,7 @@ fn exhausted() {
     let victim = Victim::with(Config::default());
     // The lane has accepted a connection before, so it has everything that it needs. No descriptor is closed
     // from here on.
-    let _attacked = victim.attacked();
+    let _attacked = victim.connect_peer();
     let mut taken = Vec::new();
     while let Ok(file) = std::fs::File::open("/dev/null") {
         taken.push(file);
@@ -298,10 +298,10 @@ fn exhausted() {
     for word in std::io::stdin().lines().map(Result::unwrap) {
         taken.clear();
         println!("{word}=1");
-        let incoming = victim.listener().incoming().wait(PATIENCE).unwrap();
+        let incoming = victim.listener().incoming().wait(TIMEOUT).unwrap();
         drop(incoming); // rejects it, which sends a Reply
     }
-    victim.survives();
+    victim.assert_survives();
 }
 
 #[test]

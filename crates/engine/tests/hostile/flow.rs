@@ -1,8 +1,8 @@
 //! Connections that end prematurely, do not end, or stall; and Terminates from the peer.
 
-use crate::common::peer::{Heard, Way};
+use crate::common::peer::{Received, StartupSettings};
 use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
-use crate::common::{PATIENCE, read, resident, segment, send, write};
+use crate::common::{TIMEOUT, read, resident, segment, send, write};
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::qp::Completes;
@@ -27,13 +27,13 @@ fn hasty() -> Config {
 #[test]
 fn a_close_in_the_middle_of_an_fpdu() {
     let victim = Victim::new();
-    let whole = victim.attacked().peer.frame(&send(1), b"12345678");
+    let whole = victim.connect_peer().peer.frame(&send(1), b"12345678");
     for len in 0..=whole.len() {
-        let mut attacked = victim.attacked();
-        attacked.peer.raw(&whole[..len]);
+        let mut attacked = victim.connect_peer();
+        attacked.peer.send_bytes(&whole[..len]);
         attacked.peer.finish();
-        attacked.cut_off();
-        assert!(attacked.pair.wait_closed(PATIENCE));
+        attacked.assert_cut_off();
+        assert!(attacked.pair.wait_closed(TIMEOUT));
         let delivered = usize::from(len == whole.len());
         for completion in attacked.completions(delivered) {
             assert_eq!((completion.status, completion.byte_len), (Status::Success, 8));
@@ -43,8 +43,8 @@ fn a_close_in_the_middle_of_an_fpdu() {
         assert_eq!(*error, if clean { QpError::Closed } else { QpError::CutShort }, "after {len} bytes");
     }
     let inbox = victim.private.at;
-    victim.untouched_but(&[(inbox, 8)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(inbox, 8)]);
+    victim.assert_survives();
 }
 
 /// FIN between two segments of one message.
@@ -53,15 +53,15 @@ fn a_close_in_the_middle_of_a_message() {
     let victim = Victim::new();
     let begun = Header::Write(Tagged { last: false, place: elsewhere() });
     for header in [segment(1, 0, false), begun] {
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         attacked.peer.send(&header, &[]);
         attacked.peer.finish();
-        attacked.cut_off();
-        assert!(attacked.pair.wait_closed(PATIENCE));
+        attacked.assert_cut_off();
+        assert!(attacked.pair.wait_closed(TIMEOUT));
         assert_eq!(*attacked.error(RECEIVES), QpError::CutShort);
     }
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// RST at many points: the queue pair notices, and all of its requests are completed.
@@ -70,18 +70,18 @@ fn a_reset_at_any_point() {
     let victim = Victim::new();
     let (tag, addr) = (victim.open.tag, victim.open.addr);
     for len in (0..300).step_by(13) {
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         let mut bytes = attacked.peer.frame(&write(tag, addr), &[1; 64]);
         bytes.extend(attacked.peer.frame(&send(1), &[2; 64]));
         bytes.extend(attacked.peer.frame(&read(1, tag, addr, 64), &[]));
-        attacked.peer.raw(&bytes[..len.min(bytes.len())]);
+        attacked.peer.send_bytes(&bytes[..len.min(bytes.len())]);
         attacked.post(9, Operation::Read(elsewhere()), victim.open.sge(0, 8));
         let Attacked { peer, pair, cq } = attacked;
         peer.reset();
-        assert!(pair.wait_closed(PATIENCE), "after {len} bytes");
+        assert!(pair.wait_closed(TIMEOUT), "after {len} bytes");
         let (mut flushed, mut all) = (0, 0);
         while all < RECEIVES + 1 {
-            assert!(cq.wait(Some(PATIENCE)).unwrap(), "after {len} bytes");
+            assert!(cq.wait(Some(TIMEOUT)).unwrap(), "after {len} bytes");
             let count = |status| if status == Status::Flushed { 1 } else { 0 };
             all += cq.poll(8, |completion| flushed += count(completion.status)).unwrap();
         }
@@ -90,8 +90,8 @@ fn a_reset_at_any_point() {
         assert!(matches!(*error, QpError::Lost(_)), "{error}");
     }
     let (open, inbox) = (victim.open.at, victim.private.at);
-    victim.untouched_but(&[(open, 64), (inbox, 64)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(open, 64), (inbox, 64)]);
+    victim.assert_survives();
 }
 
 /// RST while responses are being sent, many times: the two halves of the stream fail at the same time, in any
@@ -100,26 +100,26 @@ fn a_reset_at_any_point() {
 fn a_reset_under_load() {
     let victim = Victim::new();
     for round in 0..60 {
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         let mut bytes = Vec::new();
         for msn in 1..=20 {
             let len = u32::try_from(AREA).unwrap();
             bytes.extend(attacked.peer.frame(&read(msn, victim.open.tag, victim.open.addr, len), &[]));
         }
-        attacked.peer.raw(&bytes);
+        attacked.peer.send_bytes(&bytes);
         for id in 0..20 {
             attacked.post(id, Operation::Read(elsewhere()), victim.private.sge(4096, 64));
             attacked.post(100 + id, SEND, victim.open.sge(0, 4096));
         }
         if round % 2 == 0 {
-            assert!(matches!(attacked.peer.hear_message(), Heard::Message(..)));
+            assert!(matches!(attacked.peer.receive_message(), Received::Message(..)));
         }
         let Attacked { peer, pair, .. } = attacked;
         peer.reset();
-        assert!(pair.wait_closed(PATIENCE), "round {round}");
+        assert!(pair.wait_closed(TIMEOUT), "round {round}");
     }
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// The stream fails locally while responses arrive: nothing is placed for a Read that has failed, and nothing
@@ -128,11 +128,11 @@ fn a_reset_under_load() {
 fn a_local_failure_under_load() {
     let victim = Victim::new();
     for round in 0..60_u32 {
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         let len = u32::try_from(AREA).unwrap();
         attacked.post(1, Operation::Read(elsewhere()), victim.bindable.sge(0, len));
-        let heard = attacked.peer.hear_message();
-        let Heard::Message(Header::ReadRequest(request), ..) = heard else { panic!("{heard:?}") };
+        let received = attacked.peer.receive_message();
+        let Received::Message(Header::ReadRequest(request), ..) = received else { panic!("{received:?}") };
         // The response arrives in many small segments, while the program posts an invalid request.
         let mut bytes = Vec::new();
         for at in (0..len).step_by(64) {
@@ -144,7 +144,7 @@ fn a_local_failure_under_load() {
         let mistake = std::thread::scope(|scope| {
             scope.spawn(|| {
                 for piece in bytes.chunks(97 + round as usize) {
-                    peer.raw(piece);
+                    peer.send_bytes(piece);
                 }
             });
             let attacked_sge = victim.foreign.sge(0, 8);
@@ -153,13 +153,13 @@ fn a_local_failure_under_load() {
         });
         mistake.unwrap();
         peer.finish();
-        peer.hear_out();
-        assert!(pair.wait_closed(PATIENCE), "round {round}");
-        assert!(cq.wait(Some(PATIENCE)).unwrap());
+        peer.receive_until_end();
+        assert!(pair.wait_closed(TIMEOUT), "round {round}");
+        assert!(cq.wait(Some(TIMEOUT)).unwrap());
     }
     let sink = victim.bindable.at;
-    victim.untouched_but(&[(sink, AREA)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(sink, AREA)]);
+    victim.assert_survives();
 }
 
 // --- Does not end ---
@@ -169,14 +169,14 @@ fn a_local_failure_under_load() {
 #[test]
 fn a_peer_that_ignores_the_terminate() {
     let victim = Victim::with(hasty());
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     attacked.peer.send(&send(7), &[]);
     let begin = Instant::now();
-    assert!(attacked.pair.wait_closed(PATIENCE));
-    assert!(begin.elapsed() >= CLOSE / 2 && begin.elapsed() < PATIENCE / 2, "{:?}", begin.elapsed());
+    assert!(attacked.pair.wait_closed(TIMEOUT));
+    assert!(begin.elapsed() >= CLOSE / 2 && begin.elapsed() < TIMEOUT / 2, "{:?}", begin.elapsed());
     attacked.error(RECEIVES);
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// The victim terminates the stream, and the peer keeps sending: the connection is aborted after
@@ -184,30 +184,30 @@ fn a_peer_that_ignores_the_terminate() {
 #[test]
 fn a_peer_that_keeps_sending_after_the_terminate() {
     let victim = Victim::with(hasty());
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     attacked.peer.send(&send(7), &[]);
     let begin = Instant::now();
     let garbage = vec![0xee; 1 << 16];
     while !attacked.pair.wait_closed(Duration::ZERO) {
-        assert!(begin.elapsed() < PATIENCE, "the peer keeps the connection alive");
-        attacked.peer.raw(&garbage);
+        assert!(begin.elapsed() < TIMEOUT, "the peer keeps the connection alive");
+        attacked.peer.send_bytes(&garbage);
     }
     attacked.error(RECEIVES);
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// The program disconnects, and the peer never closes: the connection is aborted after [`Config::close`].
 #[test]
 fn a_peer_that_does_not_close() {
     let victim = Victim::with(hasty());
-    let mut attacked = victim.attacked();
-    attacked.goes_on(1);
+    let mut attacked = victim.connect_peer();
+    attacked.assert_works(1);
     attacked.pair.disconnect();
-    assert_eq!(attacked.peer.hear(), Heard::End);
-    assert!(attacked.pair.wait_closed(PATIENCE), "the peer keeps the connection alive");
+    assert_eq!(attacked.peer.receive_next(), Received::End);
+    assert!(attacked.pair.wait_closed(TIMEOUT), "the peer keeps the connection alive");
     attacked.completions(RECEIVES - 1);
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// The peer requests much data, does not read it, and closes its direction. When it reads again, the stream
@@ -219,33 +219,33 @@ fn a_close_while_a_response_is_being_sent() {
     let rights = ironwarp_rnic::memory::Rights::REMOTE_READ;
     let memory = ironwarp_rnic::memory::Memory::direct(big.addr(0), big.len() as u64, rights).unwrap();
     let tag = victim.engine.device().register(victim.domain, memory).unwrap();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     attacked.peer.send(&read(1, tag, big.addr(0), u32::try_from(big.len()).unwrap()), &[]);
-    assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::ReadResponse(_), ..)));
+    assert!(matches!(attacked.peer.receive_message(), Received::Message(Header::ReadResponse(_), ..)));
     attacked.peer.finish();
     let begin = Instant::now();
-    let (messages, end) = attacked.peer.hear_out();
-    assert_eq!(end, Heard::End);
+    let (messages, end) = attacked.peer.receive_until_end();
+    assert_eq!(end, Received::End);
     assert!(messages.len() < 16 << 20, "the whole response was sent");
-    assert!(attacked.pair.wait_closed(PATIENCE));
+    assert!(attacked.pair.wait_closed(TIMEOUT));
     assert!(begin.elapsed() < Duration::from_secs(4), "the connection was aborted: {:?}", begin.elapsed());
     attacked.error(RECEIVES);
-    victim.survives();
+    victim.assert_survives();
 }
 
-/// A responder answers an empty Read with endless payload. Linux siw may answer with a message of its own,
+/// A responder send_read_response an empty Read with endless payload. Linux siw may answer with a message of its own,
 /// which is discarded; but no message is longer than 2 GiB, and counting its bytes must not overflow.
 #[test]
 fn an_endless_response_to_an_empty_read() {
     let victim = Victim::with(Config { crc: false, ..Config::default() });
     let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
-    let mut peer = victim.connected(&pair, Way { crc: false, ..Way::default() });
+    let mut peer = victim.connected(&pair, StartupSettings { crc: false, ..StartupSettings::default() });
     peer.open();
     let mut attacked = Attacked { peer, pair, cq };
     attacked.post(7, SEND, victim.open.sge(0, 8));
-    assert!(matches!(attacked.peer.hear(), Heard::Message(Header::Send(_), ..)));
-    let asked = attacked.peer.hear();
-    let Heard::Message(Header::ReadRequest(asked), ..) = asked else { panic!("{asked:?}") };
+    assert!(matches!(attacked.peer.receive_next(), Received::Message(Header::Send(_), ..)));
+    let asked = attacked.peer.receive_next();
+    let Received::Message(Header::ReadRequest(asked), ..) = asked else { panic!("{asked:?}") };
     assert_eq!(asked.len, 0);
     let payload = vec![0xee; 64_000];
     let limit = (1 << 31) / payload.len() as u64;
@@ -254,13 +254,13 @@ fn an_endless_response_to_an_empty_read() {
         attacked.peer.send(&Header::ReadResponse(Tagged { last: false, place }), &payload);
         assert!(n == limit || attacked.pair.qp().error().is_none(), "the stream ended before the limit");
     }
-    let terminate = attacked.peer.hear_terminate();
+    let terminate = attacked.peer.receive_terminate();
     assert_eq!(terminate.cause, Cause::TaggedBuffer(TaggedBuffer::Bounds));
     let found = (limit + 1) * payload.len() as u64;
     assert_eq!(*attacked.error(1), QpError::Protocol(Protocol::ResponseLength { expected: 0, found }));
     attacked.closed();
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 // --- Stalls ---
@@ -273,7 +273,7 @@ fn a_peer_that_never_reads() {
     let before = resident();
     let mut idle = Vec::new();
     for _ in 0..8 {
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         for msn in 1..=32 {
             let len = u32::try_from(AREA).unwrap();
             attacked.peer.send(&read(msn, victim.open.tag, victim.open.addr, len), &[]);
@@ -285,7 +285,7 @@ fn a_peer_that_never_reads() {
         idle.push(attacked);
     }
     let rounds = victim.rounds();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while victim.rounds() < rounds + 20 {
         assert!(Instant::now() < deadline, "the neighbour is blocked by peers that do not read");
         std::thread::yield_now();
@@ -300,14 +300,14 @@ fn a_peer_that_never_reads() {
     let mut attacked = idle.remove(0);
     let mut answered = 0;
     while answered < 32 * AREA {
-        match attacked.peer.hear_message() {
-            Heard::Message(Header::ReadResponse(_), payload, _) => answered += payload.len(),
-            Heard::Message(Header::Send(_), ..) => {}
+        match attacked.peer.receive_message() {
+            Received::Message(Header::ReadResponse(_), payload, _) => answered += payload.len(),
+            Received::Message(Header::Send(_), ..) => {}
             other => panic!("{other:?}"),
         }
     }
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// A peer that never reads violates the protocol: the Terminate cannot be sent, and the connection is aborted
@@ -315,7 +315,7 @@ fn a_peer_that_never_reads() {
 #[test]
 fn a_peer_that_never_reads_and_breaks_a_rule() {
     let victim = Victim::with(hasty());
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     for msn in 1..=32 {
         let len = u32::try_from(AREA).unwrap();
         attacked.peer.send(&read(msn, victim.open.tag, victim.open.addr, len), &[]);
@@ -324,17 +324,17 @@ fn a_peer_that_never_reads_and_breaks_a_rule() {
         attacked.post(id, SEND, victim.open.sge(0, u32::try_from(AREA).unwrap()));
     }
     attacked.peer.send(&send(99), &[]);
-    assert!(attacked.pair.wait_closed(PATIENCE), "the connection was not aborted");
+    assert!(attacked.pair.wait_closed(TIMEOUT), "the connection was not aborted");
     assert!(attacked.pair.qp().error().is_some());
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 // --- The peer's Terminate ---
 
 /// A stream with two Writes and two Sends that the peer has not acknowledged.
 fn four_requests(victim: &Victim) -> (Attacked, Vec<Header>) {
-    let mut attacked = victim.acknowledged(0);
+    let mut attacked = victim.connect_acknowledging_peer(0);
     let far = Place { offset: 0x9000, ..elsewhere() };
     for (id, operation) in
         [Operation::Write(elsewhere()), SEND, Operation::Write(far), SEND].into_iter().enumerate()
@@ -343,8 +343,8 @@ fn four_requests(victim: &Victim) -> (Attacked, Vec<Header>) {
     }
     let mut headers = Vec::new();
     for _ in 0..4 {
-        let heard = attacked.peer.hear_message();
-        let Heard::Message(header, ..) = heard else { panic!("{heard:?}") };
+        let received = attacked.peer.receive_message();
+        let Received::Message(header, ..) = received else { panic!("{received:?}") };
         headers.push(header);
     }
     (attacked, headers)
@@ -403,11 +403,11 @@ fn a_terminate_blames_the_right_request() {
                 }
             }
             // A Terminate is not answered: the stream is closed.
-            attacked.cut_off();
+            attacked.assert_cut_off();
             attacked.closed();
             assert_eq!(*attacked.error(0), QpError::Terminated(terminate));
-            victim.untouched();
-            victim.survives();
+            victim.assert_untouched();
+            victim.assert_survives();
         }
     }
 }
@@ -416,9 +416,9 @@ fn a_terminate_blames_the_right_request() {
 #[test]
 fn a_terminate_that_names_no_request() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     attacked.peer.send(&Header::Terminate(Terminate::LOCAL_CATASTROPHE), &[]);
-    attacked.cut_off();
+    attacked.assert_cut_off();
     attacked.closed();
     assert_eq!(*attacked.error(RECEIVES), QpError::Terminated(Terminate::LOCAL_CATASTROPHE));
     let (mut attacked, _) = four_requests(&victim);
@@ -429,22 +429,22 @@ fn a_terminate_that_names_no_request() {
     for completion in attacked.completions(4) {
         assert_eq!(completion.status, Status::Flushed, "{completion:?}");
     }
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// Messages after a Terminate are ignored.
 #[test]
 fn messages_after_a_terminate() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let mut bytes = attacked.peer.frame(&Header::Terminate(Terminate::LOCAL_CATASTROPHE), &[]);
     bytes.extend(attacked.peer.frame(&write(victim.open.tag, victim.open.addr), &[0xee; 64]));
     bytes.extend(attacked.peer.frame(&send(1), &[0xee; 64]));
-    attacked.peer.raw(&bytes);
-    attacked.cut_off();
+    attacked.peer.send_bytes(&bytes);
+    attacked.assert_cut_off();
     attacked.closed();
     attacked.error(RECEIVES);
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }

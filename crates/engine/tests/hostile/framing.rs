@@ -1,8 +1,8 @@
 //! Errors below the message layer: truncated segments, wrong lengths, CRCs, markers and reserved bits.
 
-use crate::common::peer::{Heard, Way};
+use crate::common::peer::{Received, StartupSettings};
 use crate::common::victim::{AREA, RECEIVE, RECEIVES, Victim};
-use crate::common::{PATIENCE, read, segment, send, write};
+use crate::common::{TIMEOUT, read, segment, send, write};
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::queue::{Operation, Status};
@@ -12,7 +12,7 @@ use ironwarp_wire::{Cause, Header, MpaFault, Place, Tag, Tagged, TaggedBuffer, T
 #[test]
 fn reserved_bits_are_ignored() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let at = victim.open.at;
     // DDP: four bits after T and L; RDMAP: two bits between version and opcode.
     let reserved = |segment: &mut [u8]| {
@@ -28,62 +28,64 @@ fn reserved_bits_are_ignored() {
     let received = attacked.one();
     assert_eq!((received.status, received.byte_len), (Status::Success, 4), "{received:?}");
     attacked.peer.send_changed(&read(1, victim.open.tag, victim.open.addr, 7), &[], reserved);
-    let heard = attacked.peer.hear_message();
-    assert!(matches!(heard, Heard::Message(Header::ReadResponse(_), payload, _) if payload == b"written"));
-    attacked.goes_on(2);
+    let received = attacked.peer.receive_message();
+    assert!(
+        matches!(received, Received::Message(Header::ReadResponse(_), payload, _) if payload == b"written")
+    );
+    attacked.assert_works(2);
     let inbox = victim.private.at;
-    victim.untouched_but(&[(at, 7), (inbox, 4), (inbox + RECEIVE, 10)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(at, 7), (inbox, 4), (inbox + RECEIVE, 10)]);
+    victim.assert_survives();
 }
 
 /// Reserved bits are cleared in the header that a Terminate returns.
 #[test]
 fn reserved_bits_are_not_returned() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let header = write(victim.foreign.tag, victim.foreign.addr);
     let mut fpdu = attacked.peer.send_changed(&header, &[0xee; 8], |segment| segment[0] |= 0x3c);
     fpdu[2] &= !0x3c;
-    attacked.terminated_for(Cause::TaggedBuffer(TaggedBuffer::Stream), &fpdu);
-    victim.untouched();
-    victim.survives();
+    attacked.assert_terminated(Cause::TaggedBuffer(TaggedBuffer::Stream), &fpdu);
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// Messages are understood when they arrive byte by byte.
 #[test]
 fn a_slow_sender() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let (tag, addr) = (victim.open.tag, victim.open.addr);
     let mut bytes = attacked.peer.frame(&write(tag, addr), b"byte by byte");
     bytes.extend(attacked.peer.frame(&send(1), b"and so on"));
     bytes.extend(attacked.peer.frame(&read(1, tag, addr, 12), &[]));
-    attacked.peer.slowly(&bytes, 1);
-    let heard = attacked.peer.hear_message();
+    attacked.peer.send_slowly(&bytes, 1);
+    let received = attacked.peer.receive_message();
     assert!(
-        matches!(heard, Heard::Message(Header::ReadResponse(_), payload, _) if payload == b"byte by byte")
+        matches!(received, Received::Message(Header::ReadResponse(_), payload, _) if payload == b"byte by byte")
     );
     let received = attacked.one();
     assert_eq!((received.status, received.byte_len), (Status::Success, 9), "{received:?}");
     attacked.peer.finish();
-    victim.survives();
+    victim.assert_survives();
 }
 
 #[test]
 fn a_slow_sender_that_is_refused() {
     for header in [write(Tag(0x0123_4500), 0x1000), read(1, Tag(0x0123_4500), 0x1000, 64)] {
         let victim = Victim::new();
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         let payload: &[u8] = if header.carries_payload() { &[0xee; 64] } else { &[] };
         let bytes = attacked.peer.frame(&header, payload);
-        attacked.peer.slowly(&bytes, 1);
+        attacked.peer.send_slowly(&bytes, 1);
         let cause = match header {
             Header::Write(_) => Cause::TaggedBuffer(TaggedBuffer::Tag),
             _ => Cause::Protection(ironwarp_wire::Protection::Tag),
         };
-        attacked.terminated_for(cause, &bytes);
-        victim.untouched();
-        victim.survives();
+        attacked.assert_terminated(cause, &bytes);
+        victim.assert_untouched();
+        victim.assert_survives();
     }
 }
 
@@ -92,18 +94,18 @@ fn a_slow_sender_that_is_refused() {
 fn wrong_lengths() {
     for by in [-4_i32, -1, 1, 4, 100] {
         let victim = Victim::new();
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         let mut fpdu = attacked.peer.frame(&send(1), &[0xee; 64]);
         let length = i32::from(u16::from_be_bytes([fpdu[0], fpdu[1]])) + by;
         fpdu[..2].copy_from_slice(&u16::try_from(length).unwrap().to_be_bytes());
-        attacked.peer.raw(&fpdu);
+        attacked.peer.send_bytes(&fpdu);
         let more = attacked.peer.frame(&send(2), &[0xee; 128]);
-        attacked.peer.raw(&more);
-        attacked.terminated_for(Cause::Mpa(MpaFault::Crc), &fpdu);
+        attacked.peer.send_bytes(&more);
+        attacked.assert_terminated(Cause::Mpa(MpaFault::Crc), &fpdu);
         // The payload may have been placed before the CRC was seen, but was not delivered.
         let inbox = victim.private.at;
-        victim.untouched_but(&[(inbox, RECEIVE)]);
-        victim.survives();
+        victim.assert_untouched_except(&[(inbox, RECEIVE)]);
+        victim.assert_survives();
     }
 }
 
@@ -112,15 +114,15 @@ fn wrong_lengths() {
 fn a_message_with_a_wrong_bit_never_completes() {
     let victim = Victim::new();
     for bit in (0..8 * 32).step_by(11) {
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         let mut fpdu = attacked.peer.frame(&send(1), b"12345678");
         fpdu[bit / 8] ^= 1 << (bit % 8);
-        attacked.peer.raw(&fpdu);
+        attacked.peer.send_bytes(&fpdu);
         // If the length became larger, the victim waits for more data, so close the connection.
         attacked.peer.finish();
-        let (messages, _) = attacked.peer.hear_out();
+        let (messages, _) = attacked.peer.receive_until_end();
         assert!(messages.iter().all(|(header, _)| matches!(header, Header::Terminate(_))), "bit {bit}");
-        assert!(attacked.pair.wait_closed(PATIENCE));
+        assert!(attacked.pair.wait_closed(TIMEOUT));
         // If the length became larger, the message may be too long for the receive, which is noticed before
         // the CRC.
         for completion in attacked.completions(RECEIVES) {
@@ -128,52 +130,56 @@ fn a_message_with_a_wrong_bit_never_completes() {
         }
     }
     let inbox = victim.private.at;
-    victim.untouched_but(&[(inbox, RECEIVE)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(inbox, RECEIVE)]);
+    victim.assert_survives();
 }
 
 /// A response with a wrong CRC does not complete its Read.
 #[test]
 fn an_answer_with_a_wrong_crc_never_completes() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     attacked.post(7, Operation::Read(Place { tag: Tag(0x7777_7700), offset: 0 }), victim.open.sge(0, 64));
-    let heard = attacked.peer.hear_message();
-    let Heard::Message(Header::ReadRequest(request), ..) = heard else { panic!("{heard:?}") };
+    let received = attacked.peer.receive_message();
+    let Received::Message(Header::ReadRequest(request), ..) = received else { panic!("{received:?}") };
     let answer = Header::ReadResponse(Tagged { last: true, place: request.sink });
     let mut fpdu = attacked.peer.frame(&answer, &[0xee; 64]);
     *fpdu.last_mut().unwrap() ^= 0x80;
-    attacked.peer.raw(&fpdu);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(Cause::Mpa(MpaFault::Crc), &fpdu));
+    attacked.peer.send_bytes(&fpdu);
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::for_segment(Cause::Mpa(MpaFault::Crc), &fpdu));
     let failed = attacked.failed(RECEIVES);
     assert_eq!(failed.wr_id, 7);
     assert_ne!(failed.status, Status::Success);
     attacked.closed();
-    victim.untouched_but(&[(victim.open.at, 64)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(victim.open.at, 64)]);
+    victim.assert_survives();
 }
 
 /// With markers, messages of all lengths are understood; without the agreed markers, the stream is refused.
 #[test]
 fn missing_markers() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked_by(Way { markers: true, ..Way::default() }, RECEIVES);
+    let mut attacked =
+        victim.connect_peer_with(StartupSettings { markers: true, ..StartupSettings::default() }, RECEIVES);
     attacked.peer.open();
     for len in [0, 100, 1000, 9000] {
         let data = vec![u8::try_from(len % 251).unwrap(); len];
         attacked.peer.send(&write(victim.open.tag, victim.open.addr), &data);
     }
-    attacked.goes_on(1);
+    attacked.assert_works(1);
     assert_eq!(victim.memory.read(victim.open.at, 9000), [u8::try_from(9000 % 251).unwrap(); 9000]);
     // No markers from here on: payload is read in place of the next one.
-    let mut plain = victim.attacked_by(Way::default(), 0).peer;
+    let mut plain = victim.connect_peer_with(StartupSettings::default(), 0).peer;
     let fpdu = plain.frame(&write(victim.open.tag, victim.open.addr), &[0xee; 2000]);
-    attacked.peer.raw(&fpdu);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(Cause::Mpa(MpaFault::Length), &fpdu));
+    attacked.peer.send_bytes(&fpdu);
+    assert_eq!(
+        attacked.peer.receive_terminate(),
+        Terminate::for_segment(Cause::Mpa(MpaFault::Length), &fpdu)
+    );
     attacked.closed();
     let error = attacked.error(RECEIVES - 1);
     assert!(matches!(&*error, QpError::Violation(Violation::Marker { .. })), "{error}");
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// The first FPDU is invalid: a responder sends nothing before it has received a valid one (RFC 5044 §7.1.2),
@@ -184,16 +190,16 @@ fn garbage_after_the_startup() {
     for garbage in
         [&[0xff; 64][..], &[0; 64], b"GET / HTTP/1.1\r\nHost: victim\r\n\r\n0123456789012345678901234"]
     {
-        let mut attacked = victim.attacked_by(Way::default(), RECEIVES);
-        attacked.peer.raw(garbage);
+        let mut attacked = victim.connect_peer_with(StartupSettings::default(), RECEIVES);
+        attacked.peer.send_bytes(garbage);
         attacked.peer.finish();
-        attacked.cut_off();
-        assert!(attacked.pair.wait_closed(PATIENCE));
+        attacked.assert_cut_off();
+        assert!(attacked.pair.wait_closed(TIMEOUT));
         let error = attacked.error(RECEIVES);
         assert!(matches!(&*error, QpError::Violation(_) | QpError::CutShort), "{error}");
     }
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// Various garbage in the middle of a stream: it ends the stream and moves nothing. The bytes are
@@ -203,7 +209,7 @@ fn garbage_in_the_middle() {
     let victim = Victim::new();
     let mut state = 0x1234_5678_9abc_def1_u64;
     for _ in 0..60 {
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         let garbage: Vec<u8> = (0..300)
             .map(|_| {
                 state ^= state << 13;
@@ -212,22 +218,23 @@ fn garbage_in_the_middle() {
                 state.to_le_bytes()[3]
             })
             .collect();
-        attacked.peer.raw(&garbage);
+        attacked.peer.send_bytes(&garbage);
         attacked.peer.finish();
-        attacked.peer.hear_out();
-        assert!(attacked.pair.wait_closed(PATIENCE));
+        attacked.peer.receive_until_end();
+        assert!(attacked.pair.wait_closed(TIMEOUT));
         assert!(attacked.pair.qp().error().is_some());
         attacked.error(RECEIVES);
     }
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// Without CRCs, large payload is placed directly, and no byte of what follows it is.
 #[test]
 fn large_payload_without_crc_ends_where_it_ends() {
     let victim = Victim::with(Config { crc: false, ..Config::default() });
-    let mut attacked = victim.attacked_by(Way { crc: false, ..Way::default() }, RECEIVES);
+    let mut attacked =
+        victim.connect_peer_with(StartupSettings { crc: false, ..StartupSettings::default() }, RECEIVES);
     attacked.peer.open();
     let (area, begin) = (victim.open, 100);
     let header =
@@ -235,24 +242,24 @@ fn large_payload_without_crc_ends_where_it_ends() {
     // Too small to be placed directly, and split up by the socket.
     for len in [AREA - begin, AREA - begin - 1] {
         let fpdu = attacked.peer.frame(&header, &vec![0xee; len]);
-        attacked.peer.slowly(&fpdu, 5000);
+        attacked.peer.send_slowly(&fpdu, 5000);
     }
-    attacked.goes_on(1);
+    attacked.assert_works(1);
     let inbox = victim.private.at;
-    victim.untouched_but(&[(area.at + begin, AREA - begin), (inbox, 10)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(area.at + begin, AREA - begin), (inbox, 10)]);
+    victim.assert_survives();
 }
 
 /// The segments of two messages on one queue are interleaved.
 #[test]
 fn a_send_that_begins_in_another() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     attacked.peer.send(&segment(1, 0, false), b"first");
     let fpdu = attacked.peer.send(&segment(2, 0, true), b"second");
     let cause = Cause::UntaggedBuffer(ironwarp_wire::UntaggedBuffer::Sequence);
-    attacked.terminated_for(cause, &fpdu);
+    attacked.assert_terminated(cause, &fpdu);
     let inbox = victim.private.at;
-    victim.untouched_but(&[(inbox, 5)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(inbox, 5)]);
+    victim.assert_survives();
 }

@@ -1,6 +1,6 @@
 //! Misplaced Immediate Data (RFC 7306 §6): they consume a receive, so they are numbered and wait like a Send.
 
-use crate::common::peer::Way;
+use crate::common::peer::StartupSettings;
 use crate::common::victim::{Attacked, RECEIVE, Victim};
 use crate::common::{immediate, segment, send, write};
 use ironwarp_engine::config::Config;
@@ -14,11 +14,11 @@ const OUT_OF_TURN: Cause = Cause::Operation(Operation::StreamCatastrophic);
 /// Runs an attack that ends the stream with this cause, and checks that it has no other effect.
 fn refused(cause: Cause, attack: impl FnOnce(&Victim, &mut Attacked) -> Vec<u8>) -> QpError {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let fpdu = attack(&victim, &mut attacked);
-    let error = attacked.terminated_for(cause, &fpdu);
-    victim.untouched_but(&[(victim.open.at, 8), (victim.private.at, 8)]);
-    victim.survives();
+    let error = attacked.assert_terminated(cause, &fpdu);
+    victim.assert_untouched_except(&[(victim.open.at, 8), (victim.private.at, 8)]);
+    victim.assert_survives();
     (*error).clone()
 }
 
@@ -26,7 +26,7 @@ fn refused(cause: Cause, attack: impl FnOnce(&Victim, &mut Attacked) -> Vec<u8>)
 #[test]
 fn immediate_data_report_the_write_before_them() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let open = victim.open;
     attacked.peer.send(&write(open.tag, open.addr), &[0xee; 8]);
     attacked.peer.send(&immediate(1, 0xdead_beef), &[]);
@@ -36,9 +36,9 @@ fn immediate_data_report_the_write_before_them() {
         assert_eq!((done.opcode, done.status, done.byte_len), (Opcode::ReceiveWrite, Status::Success, len));
         assert_eq!(done.immediate, Some(value), "{done:?}");
     }
-    attacked.goes_on(3);
-    victim.untouched_but(&[(open.at, 8), (victim.private.at + 2 * RECEIVE, 10)]);
-    victim.survives();
+    attacked.assert_works(3);
+    victim.assert_untouched_except(&[(open.at, 8), (victim.private.at + 2 * RECEIVE, 10)]);
+    victim.assert_survives();
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn immediate_data_that_are_cut() {
     let error = refused(Cause::Mpa(MpaFault::Length), |_, attacked| {
         let mut fpdu = attacked.peer.frame(&immediate(1, 1), &[]);
         fpdu[..2].copy_from_slice(&u16::to_be_bytes(18 + 4));
-        attacked.peer.raw(&fpdu);
+        attacked.peer.send_bytes(&fpdu);
         fpdu
     });
     assert!(matches!(error, QpError::Violation(Violation::TooShort { .. })), "{error}");
@@ -85,7 +85,7 @@ fn immediate_data_that_are_cut() {
 #[test]
 fn immediate_data_wait_for_a_receive() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked_by(Way::default(), 0);
+    let mut attacked = victim.connect_peer_with(StartupSettings::default(), 0);
     attacked.peer.open();
     let open = victim.open;
     attacked.peer.send(&write(open.tag, open.addr), &[0xee; 8]);
@@ -94,27 +94,27 @@ fn immediate_data_wait_for_a_receive() {
     attacked.peer.send(&immediate(2, 2), &[]);
     attacked.peer.send(&send(3), b"behind");
     assert!(!attacked.cq.wait(Some(Duration::from_millis(50))).unwrap(), "nothing can complete yet");
-    victim.untouched_but(&[(open.at, 8)]);
+    victim.assert_untouched_except(&[(open.at, 8)]);
     for (id, len) in [(0, 8), (1, 3), (2, 6)] {
         let sge = victim.private.sge(id * RECEIVE as u64, u32::try_from(RECEIVE).unwrap());
         attacked.pair.qp().post_receive(ReceiveRequest { id, buffers: sge.into() }).unwrap();
         let done = attacked.one();
         assert_eq!((done.wr_id, done.status, done.byte_len), (id, Status::Success, len), "{done:?}");
     }
-    victim.untouched_but(&[(open.at, 11), (victim.private.at + 2 * RECEIVE, 6)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(open.at, 11), (victim.private.at + 2 * RECEIVE, 6)]);
+    victim.assert_survives();
 }
 
 #[test]
 fn immediate_data_without_a_receive_in_strict_mode() {
     let victim = Victim::alone(Config { strict_receive: true, ..Config::default() });
-    let mut attacked = victim.attacked_by(Way::default(), 0);
+    let mut attacked = victim.connect_peer_with(StartupSettings::default(), 0);
     attacked.peer.open();
     let fpdu = attacked.peer.send(&immediate(1, 1), &[]);
-    let terminate = attacked.peer.hear_terminate();
+    let terminate = attacked.peer.receive_terminate();
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
     assert_eq!(terminate, ironwarp_wire::Terminate::for_segment(cause, &fpdu));
     attacked.closed();
     assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::NoReceive));
-    victim.untouched();
+    victim.assert_untouched();
 }

@@ -1,7 +1,7 @@
 //! Requirement M8, a to g: the memory that local requests name is checked before a byte moves. The peer is
 //! told of a local error (RFC 5040 §4.8: local catastrophic error), and receives no byte of the request.
 
-use crate::common::PATIENCE;
+use crate::common::TIMEOUT;
 use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
 use crate::common::{segment, send};
 use ironwarp_rnic::error::QpError;
@@ -29,7 +29,7 @@ type List = fn(&Victim) -> Vec<Sge>;
 /// Terminate.
 fn refused(how: Use, list: List, check: Check) {
     let victim = Victim::new();
-    let mut attacked = victim.attacked_by(Default::default(), 0);
+    let mut attacked = victim.connect_peer_with(Default::default(), 0);
     attacked.peer.open();
     let buffers = Sges::from(&list(&victim)[..]);
     let elsewhere = Place { tag: Tag(0x7777_7700), offset: 0 };
@@ -51,11 +51,11 @@ fn refused(how: Use, list: List, check: Check) {
     let cause = completion.cause.expect("a cause");
     let QpError::Local(denied) = &*cause else { panic!("{how:?}: {cause:?}") };
     assert_eq!((denied.check, denied.domain), (check, victim.domain), "{how:?}: {denied}");
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE, "{how:?}");
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::LOCAL_CATASTROPHE, "{how:?}");
     attacked.closed();
     assert_eq!(attacked.pair.qp().error(), Some(&cause), "{how:?}");
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 fn refused_for_all(list: List, check: Check) {
@@ -150,7 +150,7 @@ fn the_last_of_several_elements_counts() {
 #[test]
 fn a_receive_is_checked_as_far_as_it_is_used() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked_by(Default::default(), 0);
+    let mut attacked = victim.connect_peer_with(Default::default(), 0);
     attacked.peer.open();
     let buffers = Sges::from(&[victim.open.sge(0, LEN), victim.foreign.sge(0, LEN)][..]);
     attacked.pair.qp().post_receive(ReceiveRequest { id: 1, buffers: buffers.clone() }).unwrap();
@@ -161,9 +161,9 @@ fn a_receive_is_checked_as_far_as_it_is_used() {
     attacked.peer.send(&segment(2, LEN, true), &[0xdd; 1]);
     let completion = attacked.one();
     assert_eq!((completion.wr_id, completion.status), (2, Status::LocalProtection));
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE);
-    victim.untouched_but(&[(victim.open.at, LEN as usize)]);
-    victim.survives();
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::LOCAL_CATASTROPHE);
+    victim.assert_untouched_except(&[(victim.open.at, LEN as usize)]);
+    victim.assert_survives();
 }
 
 /// A Read whose sink is deregistered after the request was sent fails when its response arrives (requirement
@@ -172,13 +172,13 @@ fn a_receive_is_checked_as_far_as_it_is_used() {
 fn a_sink_that_is_deregistered_before_the_response() {
     use ironwarp_wire::{Header, Tagged};
     let victim = Victim::new();
-    let mut attacked = victim.attacked_by(Default::default(), 0);
+    let mut attacked = victim.connect_peer_with(Default::default(), 0);
     attacked.peer.open();
     let sge = victim.open.sge(0, LEN);
     attacked.post(7, Operation::Read(Place { tag: Tag(0x7777_7700), offset: 0 }), sge);
-    let heard = attacked.peer.hear_message();
-    let crate::common::peer::Heard::Message(Header::ReadRequest(request), ..) = heard else {
-        panic!("{heard:?}")
+    let received = attacked.peer.receive_message();
+    let crate::common::peer::Received::Message(Header::ReadRequest(request), ..) = received else {
+        panic!("{received:?}")
     };
     victim.engine.device().table().deregister(victim.open.tag).unwrap();
     let answer = Header::ReadResponse(Tagged { last: true, place: request.sink });
@@ -188,9 +188,9 @@ fn a_sink_that_is_deregistered_before_the_response() {
     assert!(
         matches!(completion.cause.as_deref(), Some(QpError::Local(denied)) if denied.check == Check::Valid)
     );
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE);
-    victim.untouched();
-    victim.survives();
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::LOCAL_CATASTROPHE);
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 // --- g: windows ---
@@ -198,7 +198,7 @@ fn a_sink_that_is_deregistered_before_the_response() {
 /// Posts a Bind that must fail, and returns the check that failed.
 fn bind_refused(binding: impl FnOnce(&Victim) -> Binding) -> Check {
     let victim = Victim::new();
-    let mut attacked = victim.attacked_by(Default::default(), 0);
+    let mut attacked = victim.connect_peer_with(Default::default(), 0);
     attacked.peer.open();
     let window = victim.engine.device().table().allocate_window(victim.domain).unwrap();
     let operation = Operation::Bind { window, binding: binding(&victim) };
@@ -207,11 +207,11 @@ fn bind_refused(binding: impl FnOnce(&Victim) -> Binding) -> Check {
     assert_eq!((completion.wr_id, completion.status), (7, Status::WindowBind), "{completion:?}");
     let cause = completion.cause.expect("a cause");
     let QpError::Local(denied) = *cause else { panic!("{cause:?}") };
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE);
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::LOCAL_CATASTROPHE);
     attacked.closed();
     assert!(!victim.engine.device().table().look_up(window).expect("the window still exists").valid);
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
     denied.check
 }
 
@@ -272,7 +272,7 @@ fn a_window_on_a_region_that_was_given_back() {
 #[test]
 fn a_failed_registration_flushes_the_requests_after_it() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked_by(Default::default(), RECEIVES);
+    let mut attacked = victim.connect_peer_with(Default::default(), RECEIVES);
     attacked.peer.open();
     let tag = victim.engine.device().table().allocate(victim.domain).unwrap();
     let memory = Memory::direct(victim.open.addr, AREA as u64, Rights::LOCAL_READ).unwrap();
@@ -290,11 +290,11 @@ fn a_failed_registration_flushes_the_requests_after_it() {
     let cause = first.cause.expect("a cause");
     let QpError::Register { error: RegisterError::Denied(denied), .. } = &*cause else { panic!("{cause:?}") };
     assert_eq!(denied.check, Check::Instance);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE);
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::LOCAL_CATASTROPHE);
     attacked.closed();
     attacked.error(RECEIVES);
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// A local error ends only its own stream: requests posted afterwards are flushed at once, without accessing
@@ -302,7 +302,7 @@ fn a_failed_registration_flushes_the_requests_after_it() {
 #[test]
 fn requests_after_a_local_error_are_flushed() {
     let victim = Victim::new();
-    let mut attacked: Attacked = victim.attacked();
+    let mut attacked: Attacked = victim.connect_peer();
     attacked.post(1, SEND, victim.foreign.sge(0, LEN));
     let failed = attacked.one();
     assert_eq!((failed.wr_id, failed.status), (1, Status::LocalProtection), "{failed:?}");
@@ -314,9 +314,9 @@ fn requests_after_a_local_error_are_flushed() {
     attacked.pair.qp().post_receive(late).unwrap();
     let flushed = attacked.one();
     assert_eq!((flushed.wr_id, flushed.status), (3, Status::Flushed), "{flushed:?}");
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE);
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::LOCAL_CATASTROPHE);
     attacked.peer.finish();
-    assert!(attacked.pair.wait_closed(PATIENCE));
-    victim.untouched();
-    victim.survives();
+    assert!(attacked.pair.wait_closed(TIMEOUT));
+    victim.assert_untouched();
+    victim.assert_survives();
 }

@@ -1,9 +1,9 @@
 //! One-touch memory (requirement M10): what happens to a second remote message, and when the memory is
 //! closed.
 
-use crate::common::peer::{Heard, Peer, Way};
+use crate::common::peer::{Peer, Received, StartupSettings};
 use crate::common::victim::{AREA, Area, Attacked, RECEIVES, Victim};
-use crate::common::{PATIENCE, add, read, send, write};
+use crate::common::{TIMEOUT, add, read, send, write};
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Binding, Check, Memory, Rights, Scope, Stream};
@@ -34,7 +34,7 @@ impl Victim {
 
     /// Waits until a remote message has touched the memory.
     fn until_touched(&self, tag: Tag) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.engine.device().table().look_up(tag).is_some_and(|info| info.touched) {
             assert!(Instant::now() < deadline, "the memory was not touched");
         }
@@ -45,14 +45,14 @@ impl Attacked {
     /// Checks that the victim refuses this FPDU because the memory has been claimed by another message, or
     /// has served one.
     fn is_refused(&mut self, cause: Cause, fpdu: &[u8], check: Check) {
-        let error = self.terminated_for(cause, fpdu);
+        let error = self.assert_terminated(cause, fpdu);
         assert!(matches!(&*error, QpError::Remote(denied) if denied.check == check), "{error}");
     }
 }
 
 fn answer(peer: &mut Peer) -> (bool, Vec<u8>) {
-    match peer.hear_message() {
-        Heard::Message(Header::ReadResponse(response), payload, _) => (response.last, payload),
+    match peer.receive_message() {
+        Received::Message(Header::ReadResponse(response), payload, _) => (response.last, payload),
         other => panic!("expected a response, got {other:?}"),
     }
 }
@@ -64,7 +64,8 @@ fn a_write_of_any_shape_is_placed_and_then_the_memory_is_closed() {
         [(true, 1, 8), (true, 3, 1000), (false, 1, 8), (false, 1, 40_000), (false, 3, 40_000)]
     {
         let victim = Victim::with(Config { crc: false, ..Config::default() });
-        let mut attacked = victim.attacked_by(Way { crc, ..Way::default() }, RECEIVES);
+        let mut attacked =
+            victim.connect_peer_with(StartupSettings { crc, ..StartupSettings::default() }, RECEIVES);
         attacked.peer.open();
         let mapping = Mapping::new(32);
         let memory =
@@ -77,18 +78,18 @@ fn a_write_of_any_shape_is_placed_and_then_the_memory_is_closed() {
             attacked.peer.send(&header, &vec![0xee; len]);
         }
         // When a later message is received, the Write is complete and the memory closed.
-        attacked.goes_on(1);
+        attacked.assert_works(1);
         assert!(!victim.is_valid(tag));
         assert!(mapping.holds_only(0, segments * len, 0xee));
         attacked.peer.send(&write(tag, mapping.addr(0)), &vec![0xdd; len]);
-        assert_eq!(attacked.peer.hear_terminate().cause, TAG);
+        assert_eq!(attacked.peer.receive_terminate().cause, TAG);
         attacked.closed();
         let error = attacked.error(RECEIVES - 1);
         assert!(matches!(&*error, QpError::Remote(denied) if denied.check == Check::Valid), "{error}");
         assert!(mapping.holds_only(0, segments * len, 0xee));
         assert!(mapping.holds_only(segments * len, mapping.len() - segments * len, 0));
-        victim.untouched_but(&[(victim.private.at, 10)]);
-        victim.survives();
+        victim.assert_untouched_except(&[(victim.private.at, 10)]);
+        victim.assert_survives();
     }
 }
 
@@ -96,45 +97,45 @@ fn a_write_of_any_shape_is_placed_and_then_the_memory_is_closed() {
 #[test]
 fn an_empty_last_segment_ends_it_as_well() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let tag = victim.once();
     attacked.peer.send(&begins(tag, victim.open.addr), &[0xee; 8]);
     attacked.peer.send(&write(tag, victim.open.addr + 8), &[]);
-    attacked.goes_on(1);
+    attacked.assert_works(1);
     assert!(!victim.is_valid(tag));
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// Empty messages name no memory, so they touch none.
 #[test]
 fn an_empty_message_does_not_touch() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let tag = victim.once();
     attacked.peer.send(&write(tag, victim.open.addr), &[]);
     attacked.peer.send(&read(1, tag, victim.open.addr, 0), &[]);
     assert_eq!(answer(&mut attacked.peer), (true, vec![]));
-    attacked.goes_on(1);
+    attacked.assert_works(1);
     assert!(victim.is_valid(tag));
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// A segment of another stream arrives in the middle of a Write: it is refused, and the Write continues.
 #[test]
 fn no_segment_of_another_message_gets_in() {
     let victim = Victim::new();
-    let (mut first, mut second) = (victim.attacked(), victim.attacked());
+    let (mut first, mut second) = (victim.connect_peer(), victim.connect_peer());
     let tag = victim.once();
     first.peer.send(&begins(tag, victim.open.addr), &[0xee; 8]);
     victim.until_touched(tag);
     let fpdu = second.peer.send(&begins(tag, victim.open.addr + 100), &[0xdd; 8]);
     second.is_refused(TAG, &fpdu, Check::Touched);
     first.peer.send(&write(tag, victim.open.addr + 8), &[0xee; 8]);
-    first.goes_on(1);
+    first.assert_works(1);
     assert!(!victim.is_valid(tag));
     assert!(victim.memory.holds_only(victim.open.at, 16, 0xee));
-    victim.untouched_but(&[(victim.open.at, 16), (victim.private.at, 10)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(victim.open.at, 16), (victim.private.at, 10)]);
+    victim.assert_survives();
 }
 
 /// A complete message of another stream arrives in the middle of a Write: it is refused, and the memory is
@@ -142,7 +143,7 @@ fn no_segment_of_another_message_gets_in() {
 #[test]
 fn a_whole_second_message_closes_it() {
     let victim = Victim::new();
-    let (mut first, mut second) = (victim.attacked(), victim.attacked());
+    let (mut first, mut second) = (victim.connect_peer(), victim.connect_peer());
     let tag = victim.once();
     first.peer.send(&begins(tag, victim.open.addr), &[0xee; 8]);
     victim.until_touched(tag);
@@ -150,25 +151,25 @@ fn a_whole_second_message_closes_it() {
     second.is_refused(Cause::Protection(Protection::Tag), &fpdu, Check::Touched);
     let fpdu = first.peer.send(&write(tag, victim.open.addr + 8), &[0xee; 8]);
     first.is_refused(TAG, &fpdu, Check::Valid);
-    victim.untouched_but(&[(victim.open.at, 8)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(victim.open.at, 8)]);
+    victim.assert_survives();
 }
 
 /// A message that is never finished has touched the memory nevertheless.
 #[test]
 fn a_peer_that_goes_away_leaves_it_touched() {
     let victim = Victim::new();
-    let (mut first, mut second) = (victim.attacked(), victim.attacked());
+    let (mut first, mut second) = (victim.connect_peer(), victim.connect_peer());
     let tag = victim.once();
     first.peer.send(&begins(tag, victim.open.addr), &[0xee; 8]);
     victim.until_touched(tag);
     first.peer.reset();
-    assert!(first.pair.wait_closed(PATIENCE));
+    assert!(first.pair.wait_closed(TIMEOUT));
     let fpdu = second.peer.send(&write(tag, victim.open.addr), &[0xdd; 8]);
     second.is_refused(TAG, &fpdu, Check::Touched);
-    victim.untouched_but(&[(victim.open.at, 8)]);
+    victim.assert_untouched_except(&[(victim.open.at, 8)]);
     victim.engine.device().table().deregister(tag).unwrap();
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// The request touches the memory, and the whole response is read from it, however slowly the peer receives.
@@ -176,7 +177,8 @@ fn a_peer_that_goes_away_leaves_it_touched() {
 fn a_read_is_answered_in_full_and_then_the_memory_is_closed() {
     for crc in [true, false] {
         let victim = Victim::with(Config { crc: false, ..Config::default() });
-        let mut attacked = victim.attacked_by(Way { crc, ..Way::default() }, RECEIVES);
+        let mut attacked =
+            victim.connect_peer_with(StartupSettings { crc, ..StartupSettings::default() }, RECEIVES);
         attacked.peer.open();
         // Longer than the socket buffers: the same pages many times over.
         let span = ironwarp_rnic::host::Span { addr: victim.open.addr, len: AREA };
@@ -203,11 +205,11 @@ fn a_read_is_answered_in_full_and_then_the_memory_is_closed() {
         }
         assert_eq!(done as u64, len);
         attacked.peer.send(&read(2, tag, 0, 8), &[]);
-        assert_eq!(attacked.peer.hear_terminate().cause, Cause::Protection(Protection::Tag));
+        assert_eq!(attacked.peer.receive_terminate().cause, Cause::Protection(Protection::Tag));
         attacked.closed();
         assert!(!victim.is_valid(tag));
-        victim.untouched();
-        victim.survives();
+        victim.assert_untouched();
+        victim.assert_survives();
     }
 }
 
@@ -216,20 +218,21 @@ fn a_read_is_answered_in_full_and_then_the_memory_is_closed() {
 #[test]
 fn of_two_reads_one_is_served() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let tag = victim.once();
     let both = [read(1, tag, victim.open.addr, 64), read(2, tag, victim.open.addr, 64)];
     let burst: Vec<u8> = both.iter().flat_map(|header| attacked.peer.frame(header, &[])).collect();
-    attacked.peer.raw(&burst);
-    let (messages, _) = attacked.peer.hear_out();
-    let answers = messages.iter().filter(|(header, _)| matches!(header, Header::ReadResponse(_))).count();
-    assert!(answers <= 1, "{messages:?}");
+    attacked.peer.send_bytes(&burst);
+    let (messages, _) = attacked.peer.receive_until_end();
+    let send_read_response =
+        messages.iter().filter(|(header, _)| matches!(header, Header::ReadResponse(_))).count();
+    assert!(send_read_response <= 1, "{messages:?}");
     let Some((Header::Terminate(terminate), _)) = messages.last() else { panic!("{messages:?}") };
     assert_eq!(terminate.cause, Cause::Protection(Protection::Tag));
     attacked.closed();
     assert!(!victim.is_valid(tag));
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// After a one-touch window has served, its region can be deregistered before the next message of the peer is
@@ -237,7 +240,7 @@ fn of_two_reads_one_is_served() {
 #[test]
 fn after_serving_a_window_releases_its_region() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let table = victim.engine.device().table();
     let window = table.allocate_window(victim.domain).unwrap();
     let binding = Binding {
@@ -257,9 +260,9 @@ fn after_serving_a_window_releases_its_region() {
     assert_eq!(attacked.one().byte_len, 4);
     table.deregister(victim.bindable.tag).unwrap();
     attacked.peer.send(&write(window, 0), b"more");
-    assert_eq!(attacked.peer.hear_terminate().cause, TAG);
-    victim.untouched_but(&[(victim.bindable.at, 4), (victim.private.at, 4)]);
-    victim.survives();
+    assert_eq!(attacked.peer.receive_terminate().cause, TAG);
+    victim.assert_untouched_except(&[(victim.bindable.at, 4), (victim.private.at, 4)]);
+    victim.assert_survives();
 }
 
 /// A second access in every row of the decision table that a stream can reach: of any kind, the last segment
@@ -282,13 +285,13 @@ fn a_second_access_is_terminated_in_every_row() {
         for (second, last, cause) in seconds {
             let victim = Victim::new();
             let (tag, area) = if window { victim.once_window() } else { (victim.once(), victim.open) };
-            let mut first = victim.attacked();
+            let mut first = victim.connect_peer();
             first.peer.send(&begins(tag, area.addr), &[0xee; 8]);
             victim.until_touched(tag);
             let rest = write(tag, area.addr + 8);
             if ended {
                 first.peer.send(&rest, &[0xee; 8]);
-                first.goes_on(1);
+                first.assert_works(1);
             }
             let check = if ended { Check::Valid } else { Check::Touched };
             victim.is_refused_once_more(second, (tag, area.addr), cause, check);
@@ -298,7 +301,7 @@ fn a_second_access_is_terminated_in_every_row() {
                 first.is_refused(TAG, &fpdu, Check::Valid);
             } else if !ended {
                 first.peer.send(&rest, &[0xee; 8]);
-                first.goes_on(1);
+                first.assert_works(1);
             }
             assert!(!victim.is_valid(tag));
             for (third, _, cause) in seconds {
@@ -306,8 +309,8 @@ fn a_second_access_is_terminated_in_every_row() {
             }
             let placed = if ended || !last { 16 } else { 8 };
             assert!(victim.memory.holds_only(area.at, placed, 0xee));
-            victim.untouched_but(&[(area.at, placed), (victim.private.at, 10)]);
-            victim.survives();
+            victim.assert_untouched_except(&[(area.at, placed), (victim.private.at, 10)]);
+            victim.assert_survives();
         }
     }
 }
@@ -337,7 +340,7 @@ impl Victim {
         cause: Cause,
         check: Check,
     ) {
-        let mut attacked = self.attacked_by(Way::default(), RECEIVES);
+        let mut attacked = self.connect_peer_with(StartupSettings::default(), RECEIVES);
         attacked.peer.open_as_ironwarp(Capabilities::all());
         let header = access(tag, at);
         let payload: &[u8] = if matches!(header, Header::Write(_)) { &[0xdd; 8] } else { &[] };

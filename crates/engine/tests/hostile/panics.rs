@@ -1,9 +1,9 @@
 //! Panics: a bug in the adapter, or in a callback of the program, ends only the connection being handled. The
 //! neighbour on the same lane must not be affected, and no thread waits forever.
 
-use crate::common::peer::{Heard, Way};
+use crate::common::peer::{Received, StartupSettings};
 use crate::common::victim::{Attacked, RECEIVES, Victim};
-use crate::common::{PATIENCE, send};
+use crate::common::{TIMEOUT, send};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{AsyncEventQueue, ConnectionEvent, EventSink, QueuePairAttributes, QueuePairOptions};
 use ironwarp_rnic::bug::Bug;
@@ -32,7 +32,7 @@ fn breaks(broke: &AtomicBool) -> u64 {
 /// Checks that the queue pair has failed because of a bug, and that the program was notified.
 fn failed(attacked: &Attacked, events: &AsyncEventQueue, doing: &str) {
     let qp = attacked.pair.qp();
-    assert_eq!(events.wait(Some(PATIENCE)), Some(AsyncEvent::QpFatal(qp.id())));
+    assert_eq!(events.wait(Some(TIMEOUT)), Some(AsyncEvent::QpFatal(qp.id())));
     assert_eq!(qp.state(), State::Error);
     let Some(QpError::Bug(bug)) = qp.error().map(|error| &**error) else { panic!("{:?}", qp.error()) };
     assert_eq!(*bug, Bug { doing: doing.to_owned().leak(), panic: "the clock is broken".into() });
@@ -45,7 +45,7 @@ fn failed(attacked: &Attacked, events: &AsyncEventQueue, doing: &str) {
 
 /// All completions until the connection is closed.
 fn rest(attacked: &Attacked) -> Vec<Completion> {
-    assert!(attacked.pair.wait_closed(PATIENCE), "the connection was not closed");
+    assert!(attacked.pair.wait_closed(TIMEOUT), "the connection was not closed");
     let mut rest = Vec::new();
     while attacked.cq.poll(16, |completion| rest.push(completion)).unwrap() > 0 {}
     rest
@@ -56,7 +56,7 @@ fn rest(attacked: &Attacked) -> Vec<Completion> {
 fn a_panic_while_a_lane_receives() {
     let victim = one_lane();
     let events = victim.engine.async_events().unwrap();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     attacked.cq.cq().set_clock(|| {
         static BROKE: AtomicBool = AtomicBool::new(false);
         breaks(&BROKE)
@@ -64,7 +64,7 @@ fn a_panic_while_a_lane_receives() {
     attacked.peer.send(&send(1), b"never delivered");
     // No thread polls, so the lane receives.
     failed(&attacked, &events, "receiving");
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE);
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::LOCAL_CATASTROPHE);
     attacked.peer.finish();
     let rest = rest(&attacked);
     assert_eq!(rest.len(), RECEIVES - 1, "one completion was lost in the panic: {rest:?}");
@@ -72,7 +72,7 @@ fn a_panic_while_a_lane_receives() {
     // Requests posted from now on are flushed at once.
     attacked.post(9, SEND, victim.open.sge(0, 8));
     assert_eq!((attacked.one().wr_id, attacked.pair.qp().state()), (9, State::Error));
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// A thread of the program panics while transmitting: its call returns, and so do later calls.
@@ -80,23 +80,23 @@ fn a_panic_while_a_lane_receives() {
 fn a_panic_while_the_program_transmits() {
     let victim = one_lane();
     let events = victim.engine.async_events().unwrap();
-    let mut attacked = victim.attacked();
-    attacked.goes_on(1); // opens the stream, so that a request is sent at once
+    let mut attacked = victim.connect_peer();
+    attacked.assert_works(1); // opens the stream, so that a request is sent at once
     attacked.cq.cq().set_clock(|| {
         static BROKE: AtomicBool = AtomicBool::new(false);
         breaks(&BROKE)
     });
     attacked.post(1, SEND, victim.open.sge(0, 8));
     failed(&attacked, &events, "transmitting");
-    let (_, end) = attacked.peer.hear_out();
-    assert!(matches!(end, Heard::End | Heard::Reset), "{end:?}");
+    let (_, end) = attacked.peer.receive_until_end();
+    assert!(matches!(end, Received::End | Received::Reset), "{end:?}");
     attacked.peer.finish();
     let rest = rest(&attacked);
     assert_eq!(rest.len(), RECEIVES - 1, "one receive was consumed before: {rest:?}");
     assert!(rest.iter().all(|done| done.status == Status::Flushed), "{rest:?}");
     attacked.post(9, SEND, victim.open.sge(0, 8));
     assert_eq!((attacked.one().wr_id, attacked.pair.qp().state()), (9, State::Error));
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// A callback of the program that panics when the connection ends.
@@ -130,7 +130,7 @@ fn a_callback_that_panics() {
     for id in 0..RECEIVES as u64 {
         pair.qp().post_receive(ReceiveRequest { id, buffers: victim.private.sge(0, 8).into() }).unwrap();
     }
-    let mut peer = victim.connected(&pair, Way::default());
+    let mut peer = victim.connected(&pair, StartupSettings::default());
     peer.open();
     peer.finish();
     let attacked = Attacked { peer, pair, cq };
@@ -139,19 +139,19 @@ fn a_callback_that_panics() {
     assert_eq!(rest.len(), RECEIVES, "{rest:?}");
     assert!(rest.iter().all(|done| done.status == Status::Flushed), "{rest:?}");
     assert_eq!(attacked.pair.qp().error().map(|error| &**error), Some(&QpError::Closed));
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// A call that the program scheduled on a lane panics: the lane continues.
 #[test]
 fn a_call_that_panics() {
     let victim = one_lane();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let now = std::time::Instant::now();
     victim.engine.call_at(now, || panic!("the program's own mistake")).unwrap();
     let (told, tell) = std::sync::mpsc::channel();
     victim.engine.call_at(now, move || told.send(()).unwrap()).unwrap();
-    tell.recv_timeout(PATIENCE).expect("the lane continues");
-    attacked.goes_on(1);
-    victim.survives();
+    tell.recv_timeout(TIMEOUT).expect("the lane continues");
+    attacked.assert_works(1);
+    victim.assert_survives();
 }

@@ -1,8 +1,8 @@
 //! Messages for which no receive is posted wait, in order, and up to a limit.
 
-use crate::common::peer::{Heard, Way};
+use crate::common::peer::{Received, StartupSettings};
 use crate::common::victim::{Attacked, RECEIVE, Victim};
-use crate::common::{PATIENCE, read, resident, segment, send, write};
+use crate::common::{TIMEOUT, read, resident, segment, send, write};
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::queue::{ReceiveRequest, Status};
@@ -11,7 +11,7 @@ use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
 fn without_receives(victim: &Victim) -> Attacked {
-    let mut attacked = victim.attacked_by(Way::default(), 0);
+    let mut attacked = victim.connect_peer_with(StartupSettings::default(), 0);
     attacked.peer.open();
     attacked
 }
@@ -34,27 +34,27 @@ fn parked_messages_are_delivered_in_order() {
     // After them a Read, whose response shows that everything before it is done.
     attacked.peer.send(&read(1, open.tag, open.addr, 8), &[]);
     assert_eq!(
-        attacked.peer.hear_for(Duration::from_millis(100)),
-        Heard::Silence,
+        attacked.peer.receive_within(Duration::from_millis(100)),
+        Received::Silence,
         "the Read must not be answered yet"
     );
-    victim.untouched();
+    victim.assert_untouched();
     for id in 0..3 {
         post(&victim, &attacked, id);
         let done = attacked.one();
         let len = u32::try_from(10 * (id + 1)).unwrap();
         assert_eq!((done.wr_id, done.status, done.byte_len), (id as u64, Status::Success, len), "{done:?}");
     }
-    let heard = attacked.peer.hear_message();
-    let Heard::Message(Header::ReadResponse(_), payload, _) = heard else { panic!("{heard:?}") };
+    let received = attacked.peer.receive_message();
+    let Received::Message(Header::ReadResponse(_), payload, _) = received else { panic!("{received:?}") };
     assert_eq!(payload[1..4], [0xee; 3]);
     let inbox = victim.private.at;
     for id in 0..3 {
         let byte = u8::try_from(id + 1).unwrap();
         assert!(victim.memory.holds_only(inbox + id * RECEIVE, 10 * (id + 1), byte));
     }
-    victim.untouched_but(&[(open.at + 1, 3), (inbox, 3 * RECEIVE)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(open.at + 1, 3), (inbox, 3 * RECEIVE)]);
+    victim.assert_survives();
 }
 
 /// All segments of a message wait together.
@@ -72,7 +72,7 @@ fn segments_wait_together() {
     assert_eq!(victim.memory.read(victim.private.at, 14), b"in three parts");
     post(&victim, &attacked, 1);
     assert_eq!(attacked.one().byte_len, 7);
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// Parked messages are checked when their turn comes: a Send that is too long for its receive ends the stream
@@ -89,13 +89,13 @@ fn parked_messages_are_checked_in_their_turn() {
     post(&victim, &attacked, 1);
     assert_eq!(attacked.one().status, Status::LocalLength);
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::TooLong);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, &fpdu));
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::for_segment(cause, &fpdu));
     attacked.closed();
     let (room, found) = (RECEIVE as u64, RECEIVE as u64 + 1);
     assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::TooLong { room, found }));
     let inbox = victim.private.at;
-    victim.untouched_but(&[(inbox, 4)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(inbox, 4)]);
+    victim.assert_survives();
 }
 
 /// A peer keeps sending while no receive is posted: at the limit the victim stops reading, so that TCP stops
@@ -124,8 +124,8 @@ fn parked_messages_are_bounded() {
         let grown = resident().saturating_sub(before);
         assert!(grown < 32 << 20, "{payload}: the victim grew by {grown} bytes");
         assert_eq!(attacked.pair.qp().error(), None);
-        victim.untouched();
-        victim.survives();
+        victim.assert_untouched();
+        victim.assert_survives();
     }
 }
 
@@ -142,10 +142,10 @@ fn parked_messages_survive_a_close() {
         let done = attacked.one();
         assert_eq!((done.wr_id, done.status), (id as u64, Status::Success), "{done:?}");
     }
-    assert_eq!(attacked.peer.hear_message(), Heard::End);
-    assert!(attacked.pair.wait_closed(PATIENCE));
+    assert_eq!(attacked.peer.receive_message(), Received::End);
+    assert!(attacked.pair.wait_closed(TIMEOUT));
     assert_eq!(*attacked.error(0), QpError::Closed);
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// The peer closes while so much is parked that the victim has stopped reading. It is not notified of the
@@ -158,18 +158,18 @@ fn a_close_after_the_park_is_full() {
     for _ in 0..400 {
         bytes.extend(attacked.peer.frame(&write(victim.open.tag, victim.open.addr), &[0xee; 1000]));
     }
-    attacked.peer.raw(&bytes);
+    attacked.peer.send_bytes(&bytes);
     attacked.peer.finish();
     // Usually long enough for the victim to see all of it. If not, the test passes without testing anything.
-    assert_eq!(attacked.peer.hear_for(Duration::from_millis(100)), Heard::Silence);
+    assert_eq!(attacked.peer.receive_within(Duration::from_millis(100)), Received::Silence);
     // Post without polling, because a thread that polls would check the socket repeatedly.
     post(&victim, &attacked, 0);
-    assert_eq!(attacked.peer.hear_message(), Heard::End);
-    assert!(attacked.pair.wait_closed(PATIENCE), "the close was not noticed");
+    assert_eq!(attacked.peer.receive_message(), Received::End);
+    assert!(attacked.pair.wait_closed(TIMEOUT), "the close was not noticed");
     assert_eq!(attacked.one().status, Status::Success);
     assert_eq!(*attacked.error(0), QpError::Closed);
-    victim.untouched_but(&[(victim.open.at, 1000)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(victim.open.at, 1000)]);
+    victim.assert_survives();
 }
 
 /// The peer disconnects in the middle of a message that follows a parked one: this is an error, not a close.
@@ -179,14 +179,14 @@ fn a_message_cut_short_after_a_parked_one() {
     let mut attacked = without_receives(&victim);
     attacked.peer.send(&send(1), b"whole");
     let cut = attacked.peer.frame(&send(2), b"not whole");
-    attacked.peer.raw(&cut[..cut.len() - 3]);
+    attacked.peer.send_bytes(&cut[..cut.len() - 3]);
     attacked.peer.finish();
     post(&victim, &attacked, 0);
     assert_eq!(attacked.one().status, Status::Success);
-    assert_eq!(attacked.peer.hear_message(), Heard::End);
-    assert!(attacked.pair.wait_closed(PATIENCE));
+    assert_eq!(attacked.peer.receive_message(), Received::End);
+    assert!(attacked.pair.wait_closed(TIMEOUT));
     assert_eq!(*attacked.error(0), QpError::CutShort);
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// The connection is lost while so much is parked that the victim does not read: it must notice nevertheless.
@@ -199,10 +199,10 @@ fn a_reset_after_the_park_is_full() {
     }
     let Attacked { peer, pair, .. } = attacked;
     peer.reset();
-    assert!(pair.wait_closed(PATIENCE), "the loss was not noticed");
+    assert!(pair.wait_closed(TIMEOUT), "the loss was not noticed");
     assert!(matches!(pair.qp().error().map(|error| &**error), Some(QpError::Lost(_))));
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// The program ends the stream while messages are parked.
@@ -212,9 +212,9 @@ fn the_program_leaves_while_messages_wait() {
     let mut attacked = without_receives(&victim);
     attacked.peer.send(&send(1), b"too late");
     attacked.pair.disconnect();
-    assert_eq!(attacked.peer.hear_message(), Heard::End);
+    assert_eq!(attacked.peer.receive_message(), Received::End);
     attacked.peer.finish();
-    assert!(attacked.pair.wait_closed(PATIENCE), "the connection is not closed");
-    victim.untouched();
-    victim.survives();
+    assert!(attacked.pair.wait_closed(TIMEOUT), "the connection is not closed");
+    victim.assert_untouched();
+    victim.assert_survives();
 }

@@ -1,9 +1,9 @@
 //! The rate of a neighbour while its adapter is attacked. It shares CPUs with the attackers, which run in the
 //! same process, so it is slower; but it must always make progress.
 
-use crate::common::peer::{Peer, Way};
+use crate::common::peer::{Peer, StartupSettings};
 use crate::common::victim::{AREA, Victim};
-use crate::common::{PATIENCE, read, send, write};
+use crate::common::{TIMEOUT, read, send, write};
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::memory::{Memory, Rights};
 use ironwarp_testkit::mapping::Mapping;
@@ -35,8 +35,10 @@ fn rate(victim: &Victim, attack: Attack<'_>) -> f64 {
 /// Runs each attack for [`TIME`], against a neighbour that goes as fast as it can.
 #[test]
 fn the_neighbour_makes_progress_under_attack() {
-    let victim =
-        Victim::resting(Config { close: Duration::from_millis(200), ..Config::default() }, Duration::ZERO);
+    let victim = Victim::with_pauses(
+        Config { close: Duration::from_millis(200), ..Config::default() },
+        Duration::ZERO,
+    );
     let alone = rate(&victim, &|_| std::thread::sleep(Duration::from_millis(10)));
     let attacks: [(&str, Attack<'_>); 5] = [
         ("wrong tags", &wrong_tags),
@@ -51,40 +53,40 @@ fn the_neighbour_makes_progress_under_attack() {
         println!("{name:<24} {attacked:>8.0} rounds/s, {:.2} of it", attacked / alone);
         assert!(attacked > 0.0, "{name}: the neighbour made no progress");
     }
-    let fared = victim.survives();
+    let fared = victim.assert_survives();
     println!("the longest of {} rounds took {:?}", fared.rounds, fared.longest);
 }
 
 fn wrong_tags(victim: &Victim) {
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     attacked.peer.send(&write(victim.foreign.tag, victim.foreign.addr), &[0xee; 64]);
-    attacked.peer.hear_terminate();
+    attacked.peer.receive_terminate();
     attacked.closed();
 }
 
 fn garbage(victim: &Victim) {
     let mut peer = Peer::dial(victim.addr());
-    peer.raw(&[0xee; 4096]);
-    let mut attacked = victim.attacked();
-    attacked.peer.raw(&[0xee; 4096]);
+    peer.send_bytes(&[0xee; 4096]);
+    let mut attacked = victim.connect_peer();
+    attacked.peer.send_bytes(&[0xee; 4096]);
     attacked.peer.finish();
-    assert!(attacked.pair.wait_closed(PATIENCE));
+    assert!(attacked.pair.wait_closed(TIMEOUT));
 }
 
 fn resets(victim: &Victim) {
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     attacked.peer.send(&read(1, victim.open.tag, victim.open.addr, u32::try_from(AREA).unwrap()), &[]);
     attacked.peer.reset();
-    assert!(attacked.pair.wait_closed(PATIENCE));
+    assert!(attacked.pair.wait_closed(TIMEOUT));
 }
 
 fn never_reads(victim: &Victim) {
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     for msn in 1..=32 {
         attacked.peer.send(&read(msn, victim.open.tag, victim.open.addr, u32::try_from(AREA).unwrap()), &[]);
     }
     attacked.peer.send(&send(99), &[]);
-    assert!(attacked.pair.wait_closed(PATIENCE));
+    assert!(attacked.pair.wait_closed(TIMEOUT));
 }
 
 fn flood(victim: &Victim) {
@@ -92,11 +94,11 @@ fn flood(victim: &Victim) {
     let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE;
     let region = Memory::direct(memory.addr(0), memory.len() as u64, rights).unwrap();
     let tag = victim.engine.device().register(victim.domain, region).unwrap();
-    let mut attacked = victim.attacked_by(Way::default(), 0);
+    let mut attacked = victim.connect_peer_with(StartupSettings::default(), 0);
     attacked.peer.open();
     let fpdu = attacked.peer.frame(&write(tag, memory.addr(0)), &[0xee; 60_000]);
     for _ in 0..200 {
-        attacked.peer.raw(&fpdu);
+        attacked.peer.send_bytes(&fpdu);
     }
     attacked.closed();
     victim.engine.device().table().deregister(tag).unwrap();

@@ -1,7 +1,7 @@
 //! Read V2 (requirement X4), which does not reveal the sink of a Read: what a peer can try while such a Read
 //! is in progress, and what it can request by one.
 
-use crate::common::peer::{Heard, Way};
+use crate::common::peer::{Received, StartupSettings};
 use crate::common::victim::{AREA, Area, Attacked, RECEIVES, Victim};
 use crate::common::{add, read, write};
 use ironwarp_engine::config::Config;
@@ -21,7 +21,7 @@ const SOURCE: Place = Place { tag: Tag(0x7777_7700), offset: 0x4000 };
 
 /// A peer that has announced itself as Ironwarp.
 fn kin(victim: &Victim, capabilities: Capabilities) -> Attacked {
-    let mut attacked = victim.attacked_by(Way::default(), RECEIVES);
+    let mut attacked = victim.connect_peer_with(StartupSettings::default(), RECEIVES);
     attacked.peer.open_as_ironwarp(capabilities);
     attacked
 }
@@ -29,10 +29,10 @@ fn kin(victim: &Victim, capabilities: Capabilities) -> Attacked {
 /// Starts a Read of the victim, and returns its request as the peer received it.
 fn asked(victim: &Victim, sink: &Area) -> (Attacked, Vec<u8>) {
     let mut attacked = kin(victim, Capabilities::all());
-    attacked.goes_on(1); // the signal was sent before this, so it has been received
+    attacked.assert_works(1); // the signal was sent before this, so it has been received
     attacked.post(7, Request::Read(SOURCE), sink.sge(0, u32::try_from(LEN).unwrap()));
-    let heard = attacked.peer.hear_message();
-    let Heard::Message(Header::ReadV2Request(request), _, fpdu) = heard else { panic!("{heard:?}") };
+    let received = attacked.peer.receive_message();
+    let Received::Message(Header::ReadV2Request(request), _, fpdu) = received else { panic!("{received:?}") };
     assert_eq!((request.msn, request.len as usize, request.source), (1, LEN, SOURCE));
     (attacked, fpdu)
 }
@@ -47,7 +47,7 @@ fn request(msn: u32, tag: Tag, offset: u64, len: u32) -> Header {
 
 /// Checks that the stream ends with this cause, and the Read with this status.
 fn ends(attacked: &mut Attacked, cause: Cause, fpdu: &[u8], status: Status) -> QpError {
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, fpdu));
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::for_segment(cause, fpdu));
     attacked.closed();
     let failed = attacked.failed(RECEIVES - 1);
     assert_eq!((failed.wr_id, failed.status), (7, status), "{failed:?}");
@@ -68,8 +68,8 @@ fn the_request_does_not_reveal_the_sink() {
     let done = attacked.one();
     assert_eq!((done.wr_id, done.status, done.byte_len as usize), (7, Status::Success, LEN));
     assert!(victim.memory.holds_only(victim.private.at, LEN, 0xee));
-    victim.untouched_but(&[(victim.private.at, LEN)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(victim.private.at, LEN)]);
+    victim.assert_survives();
 }
 
 /// The peer cannot write to the sink of a Read in progress, even if it has guessed its tag and address:
@@ -112,8 +112,8 @@ fn the_sink_cannot_be_written_while_the_read_is_under_way() {
                 error => assert_eq!(error, QpError::Protocol(Protocol::UnexpectedResponse), "{name}"),
             }
             assert!(victim.memory.holds_only(sink.at, came, 0xee));
-            victim.untouched_but(&[(sink.at, came), (victim.private.at, 10)]);
-            victim.survives();
+            victim.assert_untouched_except(&[(sink.at, came), (victim.private.at, 10)]);
+            victim.assert_survives();
         }
     }
 }
@@ -144,8 +144,8 @@ fn responses_of_another_sequence_offset_or_length() {
         let fpdu = attacked.peer.send(&header, &vec![0xee; len]);
         let error = ends(&mut attacked, cause, &fpdu, Status::BadResponse);
         assert_eq!(error, QpError::Protocol(rule), "{header}");
-        victim.untouched_but(&[(victim.private.at, 10)]);
-        victim.survives();
+        victim.assert_untouched_except(&[(victim.private.at, 10)]);
+        victim.assert_survives();
     }
 }
 
@@ -157,31 +157,31 @@ fn responses_without_a_request() {
     let victim = Victim::new();
     let mut attacked = kin(&victim, Capabilities::all());
     let fpdu = attacked.peer.send(&response(1, 0, true), &[0xee; 8]);
-    assert_eq!(*attacked.terminated_for(cause, &fpdu), QpError::Protocol(Protocol::UnexpectedResponse));
-    victim.untouched();
-    victim.survives();
+    assert_eq!(*attacked.assert_terminated(cause, &fpdu), QpError::Protocol(Protocol::UnexpectedResponse));
+    victim.assert_untouched();
+    victim.assert_survives();
 
     let victim = Victim::new();
     let (mut attacked, _) = asked(&victim, &victim.bindable);
     attacked.peer.send(&response(1, 0, true), &[0xee; LEN]);
     assert_eq!(attacked.one().status, Status::Success);
     let fpdu = attacked.peer.send(&response(2, 0, true), &[0xdd; LEN]);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, &fpdu));
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::for_segment(cause, &fpdu));
     attacked.closed();
     assert_eq!(*attacked.error(RECEIVES - 1), QpError::Protocol(Protocol::UnexpectedResponse));
     assert!(victim.memory.holds_only(victim.bindable.at, LEN, 0xee));
-    victim.survives();
+    victim.assert_survives();
 
     let victim = Victim::new();
     let mut attacked = kin(&victim, Capabilities::all() - Capabilities::READ_V2);
-    attacked.goes_on(1);
+    attacked.assert_works(1);
     attacked.post(7, Request::Read(SOURCE), victim.bindable.sge(0, 64));
-    assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::ReadRequest(_), ..)));
+    assert!(matches!(attacked.peer.receive_message(), Received::Message(Header::ReadRequest(_), ..)));
     let fpdu = attacked.peer.send(&response(1, 0, true), &[0xee; LEN]);
     let error = ends(&mut attacked, cause, &fpdu, Status::BadResponse);
     assert_eq!(error, QpError::Protocol(Protocol::UnexpectedResponse));
-    victim.untouched_but(&[(victim.private.at, 10)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(victim.private.at, 10)]);
+    victim.assert_survives();
 }
 
 // --- The victim is asked ---
@@ -201,21 +201,29 @@ fn requests_are_answered_in_order() {
     ];
     let burst: Vec<u8> = questions.iter().flat_map(|header| attacked.peer.frame(header, &[])).collect();
     let before = victim.memory.read(at, AREA);
-    attacked.peer.raw(&burst);
-    let mut answers = Vec::new();
-    while answers.len() < questions.len() {
-        let Heard::Message(header, payload, _) = attacked.peer.hear_message() else { panic!("{answers:?}") };
-        answers.push((header, payload));
+    attacked.peer.send_bytes(&burst);
+    let mut send_read_response = Vec::new();
+    while send_read_response.len() < questions.len() {
+        let Received::Message(header, payload, _) = attacked.peer.receive_message() else {
+            panic!("{send_read_response:?}")
+        };
+        send_read_response.push((header, payload));
     }
     let v2 = |msn| response(msn, 0, true);
-    assert_eq!(answers[0], (v2(1), before[..64].to_vec()));
-    assert!(matches!(answers[1].0, Header::ReadResponse(_)) && answers[1].1 == before[64..128]);
-    assert_eq!(answers[2], (v2(2), vec![]));
+    assert_eq!(send_read_response[0], (v2(1), before[..64].to_vec()));
+    assert!(
+        matches!(send_read_response[1].0, Header::ReadResponse(_))
+            && send_read_response[1].1 == before[64..128]
+    );
+    assert_eq!(send_read_response[2], (v2(2), vec![]));
     let original = u64::from_ne_bytes(before[1024..1032].try_into().unwrap());
-    assert_eq!(answers[3].0, Header::AtomicResponse(AtomicResponse { msn: 1, id: 0x1004, original }));
-    assert_eq!(answers[4], (v2(3), victim.memory.read(at + 128, AREA - 128)));
-    attacked.goes_on(1);
-    victim.survives();
+    assert_eq!(
+        send_read_response[3].0,
+        Header::AtomicResponse(AtomicResponse { msn: 1, id: 0x1004, original })
+    );
+    assert_eq!(send_read_response[4], (v2(3), victim.memory.read(at + 128, AREA - 128)));
+    attacked.assert_works(1);
+    victim.assert_survives();
 }
 
 /// The checks of a Read (requirement M9), the sequence of the stream, and the agreed depth (requirement M11).
@@ -234,17 +242,17 @@ fn requests_that_are_refused() {
         let victim = Victim::new();
         let mut attacked = kin(&victim, Capabilities::all());
         let fpdu = attacked.peer.send(&ask(&victim), &[]);
-        let error = attacked.terminated_for(cause, &fpdu);
+        let error = attacked.assert_terminated(cause, &fpdu);
         assert!(matches!(&*error, QpError::Remote(denied) if denied.check == check), "{error}");
-        victim.untouched();
-        victim.survives();
+        victim.assert_untouched();
+        victim.assert_survives();
     }
     let victim = Victim::new();
     let mut attacked = kin(&victim, Capabilities::all());
     let fpdu = attacked.peer.send(&request(2, victim.open.tag, victim.open.addr, 8), &[]);
-    let error = attacked.terminated_for(Cause::UntaggedBuffer(UntaggedBuffer::Sequence), &fpdu);
+    let error = attacked.assert_terminated(Cause::UntaggedBuffer(UntaggedBuffer::Sequence), &fpdu);
     assert_eq!(*error, QpError::Protocol(Protocol::Sequence { queue: 1, expected: 1, found: 2 }));
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// 1/2/02: both kinds of Reads count against one depth.
@@ -264,20 +272,20 @@ fn more_reads_of_both_kinds_than_agreed() {
             break;
         }
     }
-    let (messages, _) = attacked.peer.hear_out();
+    let (messages, _) = attacked.peer.receive_until_end();
     let Some((Header::Terminate(terminate), _)) = messages.last() else { panic!("no Terminate") };
     assert_eq!(terminate.cause, Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer));
     attacked.closed();
     assert_eq!(*attacked.error(RECEIVES), QpError::Protocol(Protocol::ReadsExceeded { ird: 32 }));
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 // --- Which peers receive private messages ---
 
 /// Records everything that a queue pair sends for requests of every kind, ending with a Send with Immediate,
-/// which fails. The peer answers each request as the RFC specifies.
-fn hear_all(attacked: &mut Attacked, victim: &Victim) -> Vec<Vec<u8>> {
+/// which fails. The peer send_read_response each request as the RFC specifies.
+fn receive_all(attacked: &mut Attacked, victim: &Victim) -> Vec<Vec<u8>> {
     let (sge, place) = (|len| victim.open.sge(0, len), SOURCE);
     let atomic = Request::Atomic { target: place, op: AtomicOp::FetchAdd { add: 1, mask: 0 } };
     let immediate = |id, operation| {
@@ -294,10 +302,10 @@ fn hear_all(attacked: &mut Attacked, victim: &Victim) -> Vec<Vec<u8>> {
     attacked.pair.qp().post_send(vec![immediate(8, Request::Write(place))]).unwrap();
     // If requests complete by acknowledgement, the last message is an empty Read.
     let probed = attacked.pair.qp().attributes().completes == Completes::WhenAcknowledged;
-    let (mut heard, mut told) = (Vec::new(), false);
+    let (mut received, mut told) = (Vec::new(), false);
     loop {
-        let Heard::Message(header, _, fpdu) = attacked.peer.hear() else { panic!("{heard:?}") };
-        heard.push(fpdu);
+        let Received::Message(header, _, fpdu) = attacked.peer.receive_next() else { panic!("{received:?}") };
+        received.push(fpdu);
         let last = matches!(header, Header::ReadRequest(_)) && told;
         match header {
             Header::ReadRequest(ReadRequest { sink, len, .. }) => {
@@ -322,10 +330,10 @@ fn hear_all(attacked: &mut Attacked, victim: &Victim) -> Vec<Vec<u8>> {
     attacked.pair.qp().post_send(vec![immediate(9, Request::Send { invalidate: None })]).unwrap();
     let failed = attacked.failed(RECEIVES);
     assert_eq!((failed.wr_id, failed.status), (9, Status::LocalQpOperation), "{failed:?}");
-    while let Heard::Message(_, _, fpdu) = attacked.peer.hear() {
-        heard.push(fpdu);
+    while let Received::Message(_, _, fpdu) = attacked.peer.receive_next() {
+        received.push(fpdu);
     }
-    heard
+    received
 }
 
 fn is_private(fpdu: &[u8]) -> bool {
@@ -345,24 +353,24 @@ fn only_ironwarp_peers_receive_private_messages() {
         for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
             let victim = Victim::new();
             let mut attacked = if dials {
-                victim.dials(completes, Way::default())
+                victim.dial_peer(completes, StartupSettings::default())
             } else {
                 let (pair, cq) = victim.queue_pair(completes, RECEIVES);
-                let peer = victim.connected(&pair, Way::default());
+                let peer = victim.connected(&pair, StartupSettings::default());
                 Attacked { peer, pair, cq }
             };
             attacked.peer.open();
-            let heard = hear_all(&mut attacked, &victim);
-            assert!(heard.len() > 8 && !heard.iter().any(|fpdu| is_private(fpdu)), "{heard:x?}");
-            victim.survives();
+            let received = receive_all(&mut attacked, &victim);
+            assert!(received.len() > 8 && !received.iter().any(|fpdu| is_private(fpdu)), "{received:x?}");
+            victim.assert_survives();
         }
     }
     // An Ironwarp peer without any capabilities.
     let victim = Victim::new();
     let mut attacked = kin(&victim, Capabilities::empty());
-    let heard = hear_all(&mut attacked, &victim);
-    assert!(!heard.iter().any(|fpdu| is_private(fpdu)), "{heard:x?}");
-    victim.survives();
+    let received = receive_all(&mut attacked, &victim);
+    assert!(!received.iter().any(|fpdu| is_private(fpdu)), "{received:x?}");
+    victim.assert_survives();
 }
 
 /// One setting disables all private messages: no signal is sent, nothing private is sent to a peer that
@@ -372,21 +380,21 @@ fn one_setting_disables_all_private_messages() {
     for dials in [false, true] {
         let victim = Victim::with(Config { private: false, ..Config::default() });
         let mut attacked = if dials {
-            victim.dials(Completes::WhenSent, Way::default())
+            victim.dial_peer(Completes::WhenSent, StartupSettings::default())
         } else {
-            victim.attacked_by(Way::default(), RECEIVES)
+            victim.connect_peer_with(StartupSettings::default(), RECEIVES)
         };
         attacked.peer.open_as_ironwarp(Capabilities::all());
-        let heard = hear_all(&mut attacked, &victim);
-        assert!(!heard.iter().any(|fpdu| is_private(fpdu)), "{heard:x?}");
-        assert!(!heard.iter().any(|fpdu| is_signal(fpdu)), "{heard:x?}");
-        victim.survives();
+        let received = receive_all(&mut attacked, &victim);
+        assert!(!received.iter().any(|fpdu| is_private(fpdu)), "{received:x?}");
+        assert!(!received.iter().any(|fpdu| is_signal(fpdu)), "{received:x?}");
+        victim.assert_survives();
     }
     let victim = Victim::with(Config { private: false, ..Config::default() });
     let mut attacked = kin(&victim, Capabilities::all());
     let fpdu = attacked.peer.send(&request(1, victim.open.tag, victim.open.addr, 8), &[]);
-    let error = attacked.terminated_for(Cause::Operation(Operation::Opcode), &fpdu);
+    let error = attacked.assert_terminated(Cause::Operation(Operation::Opcode), &fpdu);
     assert!(matches!(*error, QpError::Violation(_)), "{error}");
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }

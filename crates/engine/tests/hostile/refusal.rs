@@ -1,9 +1,9 @@
 //! Requirement M7, the reactive option: a refused registration by work request drains the send queue, and the
 //! connection continues. `local_checks` tests the other option, which ends the connection.
 
-use crate::common::peer::{Heard, Way};
+use crate::common::peer::{Received, StartupSettings};
 use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
-use crate::common::{PATIENCE, read, write};
+use crate::common::{TIMEOUT, read, write};
 use ironwarp_engine::QueuePairAttributes;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Check, Memory, RegisterError, Rights, next_tag};
@@ -35,7 +35,7 @@ impl Victim {
             let buffers = self.private.sge(id * 256, 256).into();
             pair.qp().post_receive(ReceiveRequest { id, buffers }).unwrap();
         }
-        let mut peer = self.connected(&pair, Way::default());
+        let mut peer = self.connected(&pair, StartupSettings::default());
         peer.open();
         Attacked { peer, pair, cq }
     }
@@ -65,15 +65,15 @@ impl Attacked {
 
     /// Waits until its registration was refused, which happens after earlier requests were sent.
     fn until_drained(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.pair.qp().state() != State::Drained {
             assert!(Instant::now() < deadline, "{:?}", self.pair.qp().state());
         }
     }
 
-    fn hears_send(&mut self) {
-        let heard = self.peer.hear_message();
-        assert!(matches!(heard, Heard::Message(Header::Send(_), ..)), "{heard:?}");
+    fn receive_send(&mut self) {
+        let received = self.peer.receive_message();
+        assert!(matches!(received, Received::Message(Header::Send(_), ..)), "{received:?}");
     }
 }
 
@@ -93,28 +93,31 @@ fn requests_after_a_refusal_are_flushed_and_the_consumer_tries_again() {
         panic!("{ended:?}");
     };
     assert_eq!((denied.check, &ended[1].cause), (Check::Instance, &ended[2].cause));
-    attacked.hears_send();
+    attacked.receive_send();
 
     // Requests posted before the program notices are flushed; everything else still works.
     assert_eq!(attacked.pair.qp().state(), State::Drained);
     attacked.posts(vec![request(4, SEND, some), request(5, SEND, some)]);
     attacked.ended(&[(4, Status::Flushed), (5, Status::Flushed)]);
     attacked.peer.send(&write(victim.open.tag, victim.open.addr), b"written");
-    attacked.goes_on(1);
+    attacked.assert_works(1);
     attacked.peer.send(&read(1, victim.open.tag, victim.open.addr, 7), &[]);
-    let heard = attacked.peer.hear_message();
-    assert!(matches!(&heard, Heard::Message(Header::ReadResponse(_), bytes, _) if bytes == b"written"));
+    let received = attacked.peer.receive_message();
+    assert!(matches!(&received, Received::Message(Header::ReadResponse(_), bytes, _) if bytes == b"written"));
 
     // The tag can still be used.
     attacked.pair.modify(State::ReadyToSend).unwrap();
     let registered = Sge { tag, addr: victim.open.addr, len: 7 };
     attacked.posts(vec![victim.registration(6, tag), request(7, SEND, registered)]);
     attacked.ended(&[(6, Status::Success), (7, Status::Success)]);
-    let heard = attacked.peer.hear_message();
-    assert!(matches!(&heard, Heard::Message(Header::Send(_), bytes, _) if bytes == b"written"), "{heard:?}");
+    let received = attacked.peer.receive_message();
+    assert!(
+        matches!(&received, Received::Message(Header::Send(_), bytes, _) if bytes == b"written"),
+        "{received:?}"
+    );
     assert_eq!(attacked.pair.qp().error(), None);
-    victim.untouched_but(&[(victim.open.at, 7), (victim.private.at, 10)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(victim.open.at, 7), (victim.private.at, 10)]);
+    victim.assert_survives();
 }
 
 /// Requests before the refused one are not affected and complete first, even if the consumer has resumed
@@ -128,14 +131,14 @@ fn requests_before_a_refusal_complete_first() {
         let wrong = victim.registration(2, Tag(0xff));
         attacked.posts(vec![request(1, Operation::Read(ELSEWHERE), victim.open.sge(0, 8)), wrong]);
         attacked.posts(vec![request(3, SEND, some)]);
-        let heard = attacked.peer.hear_message();
-        let Heard::Message(Header::ReadRequest(asked), ..) = heard else { panic!("{heard:?}") };
+        let received = attacked.peer.receive_message();
+        let Received::Message(Header::ReadRequest(asked), ..) = received else { panic!("{received:?}") };
         attacked.until_drained();
         if goes_on {
             attacked.pair.modify(State::ReadyToSend).unwrap();
             attacked.posts(vec![request(4, SEND, victim.readable.sge(8, 8))]);
-            let heard = attacked.peer.hear_message();
-            let Heard::Message(Header::Send(_), bytes, _) = heard else { panic!("{heard:?}") };
+            let received = attacked.peer.receive_message();
+            let Received::Message(Header::Send(_), bytes, _) = received else { panic!("{received:?}") };
             assert_eq!(bytes, victim.memory.read(victim.readable.at + 8, 8), "not the flushed request");
         }
         let mut early = 0;
@@ -146,8 +149,8 @@ fn requests_before_a_refusal_complete_first() {
         if goes_on {
             attacked.ended(&[(4, Status::Success)]);
         }
-        attacked.goes_on(1);
-        victim.survives();
+        attacked.assert_works(1);
+        victim.assert_survives();
     }
 }
 
@@ -165,10 +168,10 @@ fn a_registration_may_be_refused_repeatedly() {
         attacked.pair.modify(State::ReadyToSend).unwrap();
         attacked.posts(vec![request(10 * round + 2, SEND, some)]);
         attacked.ended(&[(10 * round + 2, Status::Success)]);
-        attacked.hears_send();
+        attacked.receive_send();
     }
-    attacked.goes_on(1);
-    victim.survives();
+    attacked.assert_works(1);
+    victim.assert_survives();
 }
 
 /// A drained queue pair ends like any other: by the peer's Terminate, or because the program closes it.
@@ -190,9 +193,9 @@ fn a_drained_queue_pair_ends_as_others_do() {
     attacked.posts(vec![victim.registration(1, Tag(0xff)), request(2, SEND, some)]);
     attacked.pair.disconnect();
     attacked.ended(&[(1, Status::WindowBind), (2, Status::Flushed)]);
-    assert_eq!(attacked.peer.hear_message(), Heard::End);
+    assert_eq!(attacked.peer.receive_message(), Received::End);
     attacked.peer.finish();
-    assert!(attacked.pair.wait_closed(PATIENCE));
-    victim.untouched();
-    victim.survives();
+    assert!(attacked.pair.wait_closed(TIMEOUT));
+    victim.assert_untouched();
+    victim.assert_survives();
 }

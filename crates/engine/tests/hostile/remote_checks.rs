@@ -1,6 +1,6 @@
 //! Requirement M9, a to f: the memory that a remote Write or Read names is checked before a byte moves.
 
-use crate::common::peer::Way;
+use crate::common::peer::StartupSettings;
 use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
 use crate::common::{read, write};
 use ironwarp_engine::config::Config;
@@ -23,18 +23,18 @@ type Named = fn(&Victim, u32) -> (Tag, u64);
 /// Makes an access, and checks that it is refused.
 fn refused(config: Config, access: Access, named: Named, check: Check, cause: Cause) {
     let victim = Victim::with(config);
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let (tag, offset) = named(&victim, attacked.pair.qp().id());
     let fpdu = match access {
         Access::Write => attacked.peer.send(&write(tag, offset), &[0xee; LEN as usize]),
         Access::Read => attacked.peer.send(&read(1, tag, offset, LEN), &[]),
     };
-    let error = attacked.terminated_for(cause, &fpdu);
+    let error = attacked.assert_terminated(cause, &fpdu);
     let QpError::Remote(denied) = &*error else { panic!("{error:?}") };
     assert_eq!((denied.check, denied.tag, denied.offset), (check, tag, offset), "{denied}");
     assert_eq!((denied.len, denied.domain), (LEN.into(), victim.domain), "{denied}");
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 macro_rules! refused {
@@ -137,7 +137,7 @@ fn b_region_in_strict_mode() {
 
 fn refused_in_strict_mode(config: Config, access: Access, named: Named, cause: Cause) {
     let victim = Victim::alone(config);
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let (tag, offset) = named(&victim, attacked.pair.qp().id());
     let header = match access {
         Access::Write => write(tag, offset),
@@ -145,45 +145,45 @@ fn refused_in_strict_mode(config: Config, access: Access, named: Named, cause: C
     };
     let payload = if matches!(access, Access::Write) { &[0xee; LEN as usize][..] } else { &[] };
     let fpdu = attacked.peer.send(&header, payload);
-    let error = attacked.terminated_for(cause, &fpdu);
+    let error = attacked.assert_terminated(cause, &fpdu);
     let QpError::Remote(Denied { check: Check::Kind, .. }) = *error else { panic!("{error:?}") };
-    victim.untouched();
+    victim.assert_untouched();
 }
 
 /// Strict mode still allows windows: the same accesses succeed.
 #[test]
 fn strict_mode_leaves_windows_open() {
     let victim = Victim::alone(Config { strict_windows: true, ..Config::default() });
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let remote = Rights::REMOTE_READ | Rights::REMOTE_WRITE;
     let window = victim.window(&victim.bindable, attacked.pair.qp().id(), remote);
     attacked.peer.send(&write(window, victim.bindable.addr), b"through the window");
     attacked.peer.send(&read(1, window, victim.bindable.addr, 18), &[]);
-    let answer = attacked.peer.hear_message();
-    let crate::common::peer::Heard::Message(Header::ReadResponse(_), payload, _) = answer else {
+    let answer = attacked.peer.receive_message();
+    let crate::common::peer::Received::Message(Header::ReadResponse(_), payload, _) = answer else {
         panic!("{answer:?}")
     };
     assert_eq!(payload, b"through the window");
     let at = victim.bindable.at;
-    victim.untouched_but(&[(at, 18)]);
+    victim.assert_untouched_except(&[(at, 18)]);
 }
 
 /// Empty messages are not checked (RFC 5041 §5.2, RFC 5040 §5.2).
 #[test]
 fn empty_messages_are_not_checked() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     for tag in [Tag(0xff), victim.foreign.tag, next_tag(victim.open.tag)] {
         attacked.peer.send(&write(tag, u64::MAX), &[]);
     }
     attacked.peer.send(&read(1, victim.foreign.tag, u64::MAX, 0), &[]);
     assert!(matches!(
-        attacked.peer.hear_message(),
-        crate::common::peer::Heard::Message(Header::ReadResponse(_), payload, _) if payload.is_empty()
+        attacked.peer.receive_message(),
+        crate::common::peer::Received::Message(Header::ReadResponse(_), payload, _) if payload.is_empty()
     ));
-    attacked.goes_on(1);
-    victim.untouched_but(&[(victim.private.at, 10)]);
-    victim.survives();
+    attacked.assert_works(1);
+    victim.assert_untouched_except(&[(victim.private.at, 10)]);
+    victim.assert_survives();
 }
 
 /// Each segment is checked: the second segment of a Write may exceed the range if the first did not.
@@ -191,24 +191,25 @@ fn empty_messages_are_not_checked() {
 fn every_segment_is_checked() {
     use ironwarp_wire::{Place, Tagged};
     let victim = Victim::new();
-    let mut attacked: Attacked = victim.attacked();
+    let mut attacked: Attacked = victim.connect_peer();
     let area = victim.open;
     let place = Place { tag: area.tag, offset: area.end() - 8 };
     attacked.peer.send(&Header::Write(Tagged { last: false, place }), &[0xee; 8]);
     let fpdu = attacked.peer.send(&write(area.tag, area.end()), &[0xee; 1]);
-    attacked.terminated_for(tagged(TaggedBuffer::Bounds), &fpdu);
-    victim.untouched_but(&[(area.at + AREA - 8, 8)]);
-    victim.survives();
+    attacked.assert_terminated(tagged(TaggedBuffer::Bounds), &fpdu);
+    victim.assert_untouched_except(&[(area.at + AREA - 8, 8)]);
+    victim.assert_survives();
 }
 
 /// The same checks apply to payload that is placed directly: large, and without CRC.
 #[test]
 fn large_payload_without_crc_is_checked_as_well() {
     let victim = Victim::with(Config { crc: false, ..Config::default() });
-    let mut attacked = victim.attacked_by(Way { crc: false, ..Way::default() }, RECEIVES);
+    let mut attacked =
+        victim.connect_peer_with(StartupSettings { crc: false, ..StartupSettings::default() }, RECEIVES);
     attacked.peer.open();
     let fpdu = attacked.peer.send(&write(victim.open.tag, victim.open.addr), &[0xee; 40_000]);
-    attacked.terminated_for(tagged(TaggedBuffer::Bounds), &fpdu);
-    victim.untouched();
-    victim.survives();
+    attacked.assert_terminated(tagged(TaggedBuffer::Bounds), &fpdu);
+    victim.assert_untouched();
+    victim.assert_survives();
 }

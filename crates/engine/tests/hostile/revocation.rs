@@ -5,9 +5,9 @@
 //! is revoked, and the memory is filled with a canary. The flood continues until the victim has ended all of
 //! these streams. Meanwhile the canary must not change, and no response may contain a byte of it.
 
-use crate::common::peer::{Heard, Peer, Way};
+use crate::common::peer::{Peer, Received, StartupSettings};
 use crate::common::victim::Victim;
-use crate::common::{PATIENCE, add, read, write};
+use crate::common::{TIMEOUT, add, read, write};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{CompletionQueue, QueuePair};
 use ironwarp_rnic::memory::{Binding, Bytes, Memory, Reregistration, Rights, Scope, Stream, Translation};
@@ -53,7 +53,7 @@ impl Target {
 
     fn stormer(&self, crc: bool) -> Stormer {
         let pair = self.victim.queue_pair_on(&self.cq, Completes::WhenSent, 0);
-        let mut peer = self.victim.connected(&pair, Way { crc, ..Way::default() });
+        let mut peer = self.victim.connected(&pair, StartupSettings { crc, ..StartupSettings::default() });
         peer.open();
         Stormer { peer, pair }
     }
@@ -93,7 +93,7 @@ impl Target {
             (1..=24).flat_map(|msn| storm[3].peer.frame(&self.add(msn, tag), &[])).collect(),
         ];
         for (stormer, burst) in storm.iter_mut().zip(&bursts) {
-            stormer.peer.raw(burst);
+            stormer.peer.send_bytes(burst);
         }
         // Revoke the tag when the flood has reached a certain offset, which differs in each round.
         self.hit_at(round * 7919 % LEN);
@@ -106,12 +106,12 @@ impl Target {
         let [first, second, third, fourth] = &mut storm;
         for writer in [first, second] {
             let burst = self.writes(writer, tag, 512);
-            writer.peer.raw(&burst);
+            writer.peer.send_bytes(&burst);
         }
         let last = third.peer.frame(&self.read(9, tag), &[]);
-        third.peer.raw(&last);
+        third.peer.send_bytes(&last);
         let last = fourth.peer.frame(&self.add(25, tag), &[]);
-        fourth.peer.raw(&last);
+        fourth.peer.send_bytes(&last);
         for stormer in &mut storm {
             self.storm_ends(stormer, round);
         }
@@ -121,28 +121,28 @@ impl Target {
     /// Waits until the victim has ended this stream, and checks that nothing was changed or sent until then.
     fn storm_ends(&self, stormer: &mut Stormer, round: usize) {
         loop {
-            match stormer.peer.hear() {
-                Heard::Message(Header::ReadResponse(_), payload, _) => {
+            match stormer.peer.receive_next() {
+                Received::Message(Header::ReadResponse(_), payload, _) => {
                     assert!(
                         !payload.contains(&CANARY),
                         "round {round}: bytes were sent after the revocation"
                     );
                 }
-                Heard::Message(Header::AtomicResponse(response), ..) => {
+                Received::Message(Header::AtomicResponse(response), ..) => {
                     assert_ne!(
                         response.original,
                         u64::from_ne_bytes([CANARY; 8]),
                         "round {round}: a word was sent after the revocation"
                     );
                 }
-                Heard::Message(..) => {}
-                Heard::Silence => panic!("round {round}: the stream was not ended"),
-                Heard::End | Heard::Reset => break,
+                Received::Message(..) => {}
+                Received::Silence => panic!("round {round}: the stream was not ended"),
+                Received::End | Received::Reset => break,
             }
             assert!(self.memory.holds_only(0, LEN, CANARY), "round {round}: changed");
         }
         stormer.peer.finish();
-        assert!(stormer.pair.wait_closed(PATIENCE), "round {round}");
+        assert!(stormer.pair.wait_closed(TIMEOUT), "round {round}");
         let error = stormer.pair.qp().error().cloned().expect("the stream has ended");
         assert!(matches!(*error, ironwarp_rnic::error::QpError::Remote(_)), "round {round}: {error}");
     }
@@ -166,14 +166,14 @@ impl Target {
     }
 
     fn hit_at(&self, at: usize) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.memory.holds_only(at, 1, STORM) {
             assert!(Instant::now() < deadline, "the flood did not reach the offset");
         }
     }
 
     fn over(self, begin: Instant) {
-        let fared = self.victim.survives();
+        let fared = self.victim.assert_survives();
         println!("{ROUNDS} rounds in {:?}; the neighbour: {fared:?}", begin.elapsed());
         assert!(begin.elapsed() < Duration::from_secs(120));
     }

@@ -1,9 +1,9 @@
 //! Shared receive queues with greedy peers: the peer that has waited longest is served first, and a peer that
 //! waits forever does not affect others.
 
-use crate::common::peer::{Peer, Way};
+use crate::common::peer::{Peer, StartupSettings};
 use crate::common::victim::{RECEIVE, Victim};
-use crate::common::{PATIENCE, send};
+use crate::common::{TIMEOUT, send};
 use ironwarp_engine::{CompletionQueue, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::qp::Receives;
@@ -40,7 +40,7 @@ impl Crowd {
             ..QueuePairAttributes::new(self.victim.domain, &self.cq)
         };
         let pair = self.victim.engine.create_qp(attributes).unwrap();
-        let mut peer = self.victim.connected(&pair, Way::default());
+        let mut peer = self.victim.connected(&pair, StartupSettings::default());
         peer.open();
         (pair, peer)
     }
@@ -55,7 +55,7 @@ impl Crowd {
     }
 
     fn one(&self) -> Completion {
-        assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "expected a completion");
+        assert!(self.cq.wait(Some(TIMEOUT)).unwrap(), "expected a completion");
         let mut done = None;
         self.cq.poll(1, |completion| done = Some(completion)).unwrap();
         done.unwrap()
@@ -66,9 +66,9 @@ impl Crowd {
         assert!(!self.cq.wait(Some(Duration::from_millis(100))).unwrap(), "completed without a receive");
     }
 
-    fn survives(&self) {
-        self.victim.untouched_but(&[(self.victim.private.at, 16 * RECEIVE)]);
-        self.victim.survives();
+    fn assert_survives(&self) {
+        self.victim.assert_untouched_except(&[(self.victim.private.at, 16 * RECEIVE)]);
+        self.victim.assert_survives();
     }
 }
 
@@ -96,7 +96,7 @@ fn peers_that_starve_a_shared_queue_are_served_one_after_another() {
         round.dedup();
         assert_eq!(round.len(), PEERS, "{served:?}");
     }
-    crowd.survives();
+    crowd.assert_survives();
 }
 
 /// A peer disconnects while it waits: its turn is not lost for the others.
@@ -110,11 +110,11 @@ fn a_peer_that_leaves_while_it_waits_takes_no_receive() {
     second.send(&send(1), b"patient");
     crowd.settles();
     first.reset();
-    assert!(gone.wait_closed(PATIENCE), "the reset was not noticed");
+    assert!(gone.wait_closed(TIMEOUT), "the reset was not noticed");
     crowd.post(1);
     let done = crowd.one();
     assert_eq!((done.wr_id, done.status, done.byte_len), (1, Status::Success, 7), "{done:?}");
-    crowd.survives();
+    crowd.assert_survives();
 }
 
 /// XRC: a message names a shared receive queue that does not exist, or no longer exists. It ends its own
@@ -138,9 +138,9 @@ fn messages_for_a_shared_queue_that_does_not_exist() {
             let (pair, mut peer) = crowd.peer(Receives::Named(Arc::clone(&domain)));
             let fpdu = peer.send(&header, &[]);
             let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
-            assert_eq!(peer.hear_terminate(), Terminate::for_segment(cause, &fpdu), "{srq}");
+            assert_eq!(peer.receive_terminate(), Terminate::for_segment(cause, &fpdu), "{srq}");
             peer.finish();
-            assert!(pair.wait_closed(PATIENCE));
+            assert!(pair.wait_closed(TIMEOUT));
             let error = pair.qp().error().cloned().expect("the stream has ended");
             assert_eq!(*error, QpError::Protocol(Protocol::NoSharedQueue(srq)));
         }
@@ -149,7 +149,7 @@ fn messages_for_a_shared_queue_that_does_not_exist() {
     peer.send(&named_send(1, 1), b"well-behaved");
     crowd.post(1);
     assert_eq!(crowd.one().byte_len, 12);
-    crowd.survives();
+    crowd.assert_survives();
 }
 
 fn named_send(msn: u32, srq: u32) -> Header {
@@ -172,5 +172,5 @@ fn receives_of_a_shared_queue_are_counted_per_stream() {
         assert_eq!(crowd.one().status, Status::Success);
     }
     assert_eq!((greedy.qp().shared_receives(), modest.qp().shared_receives()), (5, 1));
-    crowd.survives();
+    crowd.assert_survives();
 }

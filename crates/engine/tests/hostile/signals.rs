@@ -1,8 +1,8 @@
 //! Forged signals: two Ironwarp peers communicate by empty Writes, which any peer can send.
 
-use crate::common::peer::{Heard, Way};
+use crate::common::peer::{Received, StartupSettings};
 use crate::common::victim::{Attacked, Victim};
-use crate::common::{PATIENCE, send};
+use crate::common::{TIMEOUT, send};
 use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::qp::{Completes, Retries};
 use ironwarp_rnic::queue::{Operation, Status};
@@ -15,7 +15,7 @@ const SEND: Operation = Operation::Send { invalidate: None };
 /// The signals that the peer receives within a short time.
 fn signals(attacked: &mut Attacked) -> Vec<Signal> {
     let mut signals = Vec::new();
-    while let Heard::Message(header, ..) = attacked.peer.hear_for(Duration::from_millis(100)) {
+    while let Received::Message(header, ..) = attacked.peer.receive_within(Duration::from_millis(100)) {
         let Header::Write(write) = header else { panic!("{header:?}") };
         signals.push(Signal::parse(write.place).expect("a signal").expect("of this release"));
     }
@@ -26,17 +26,17 @@ fn signals(attacked: &mut Attacked) -> Vec<Signal> {
 #[test]
 fn capabilities_twice() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked_by(Way::default(), 4);
+    let mut attacked = victim.connect_peer_with(StartupSettings::default(), 4);
     attacked.peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE | Capabilities::WANTS_ACKNOWLEDGE);
     let first = signals(&mut attacked);
     assert!(matches!(first[..], [Signal::Capabilities(_)]), "{first:?}");
     attacked.peer.open_as_ironwarp(Capabilities::empty());
     attacked.peer.open_as_ironwarp(Capabilities::all());
-    attacked.goes_on(1);
+    attacked.assert_works(1);
     // The peer still gets acknowledgements, and got no second answer.
     let rest = signals(&mut attacked);
     assert_eq!(rest, [Signal::Acknowledged(1)]);
-    victim.survives();
+    victim.assert_survives();
 }
 
 fn signal_of(word: u64) -> Header {
@@ -48,15 +48,15 @@ fn signal_of(word: u64) -> Header {
 #[test]
 fn unknown_signals() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked_by(Way::default(), 4);
+    let mut attacked = victim.connect_peer_with(StartupSettings::default(), 4);
     attacked.peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE | Capabilities::WANTS_ACKNOWLEDGE);
     signals(&mut attacked);
     for word in [0, 4 << 56, 0x7f << 56 | 1] {
         attacked.peer.send(&signal_of(word), &[]);
     }
-    attacked.goes_on(1);
-    victim.untouched_but(&[(victim.private.at, 10)]);
-    victim.survives();
+    attacked.assert_works(1);
+    victim.assert_untouched_except(&[(victim.private.at, 10)]);
+    victim.assert_survives();
 }
 
 /// A peer of another release is told so at once, and so is the local user.
@@ -70,18 +70,18 @@ fn signals_of_another_release() {
     let cause = Cause::Operation(Code::StreamCatastrophic);
     for (name, word, why) in cases {
         let victim = Victim::new();
-        let mut attacked = victim.attacked_by(Way::default(), 4);
+        let mut attacked = victim.connect_peer_with(StartupSettings::default(), 4);
         let fpdu = attacked.peer.send(&signal_of(word), &[]);
-        assert_eq!(*attacked.terminated_for(cause, &fpdu), QpError::OtherRelease(why), "{name}");
-        victim.survives();
+        assert_eq!(*attacked.assert_terminated(cause, &fpdu), QpError::OtherRelease(why), "{name}");
+        victim.assert_survives();
     }
     let victim = Victim::new();
-    let mut attacked = victim.attacked_by(Way::default(), 4);
+    let mut attacked = victim.connect_peer_with(StartupSettings::default(), 4);
     attacked.peer.open_as_ironwarp(Capabilities::empty());
     let fpdu = attacked.peer.send(&signal_of(0x80 << 56), &[]);
-    let error = attacked.terminated_for(cause, &fpdu);
+    let error = attacked.assert_terminated(cause, &fpdu);
     assert_eq!(*error, QpError::OtherRelease(Unreadable::Extension(0x80)));
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// A standard peer does not know that an empty Write with this tag would be a signal, so it need not follow
@@ -89,22 +89,22 @@ fn signals_of_another_release() {
 #[test]
 fn a_must_understand_signal_of_a_peer_that_is_not_ironwarp() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked_by(Way::default(), 4);
+    let mut attacked = victim.connect_peer_with(StartupSettings::default(), 4);
     attacked.peer.send(&signal_of(0xff << 56), &[]);
-    attacked.goes_on(1);
-    victim.untouched_but(&[(victim.private.at, 10)]);
-    victim.survives();
+    attacked.assert_works(1);
+    victim.assert_untouched_except(&[(victim.private.at, 10)]);
+    victim.assert_survives();
 }
 
 /// The peer acknowledges more than was sent. Outstanding requests are not reported as complete.
 #[test]
 fn an_acknowledgement_of_more_than_was_sent() {
     let victim = Victim::new();
-    let mut attacked = victim.acknowledged(0);
+    let mut attacked = victim.connect_acknowledging_peer(0);
     attacked.post(1, SEND, victim.open.sge(0, 8));
     attacked.post(2, SEND, victim.open.sge(0, 8));
     for _ in 0..2 {
-        assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+        assert!(matches!(attacked.peer.receive_message(), Received::Message(Header::Send(_), ..)));
     }
     attacked.peer.send(&Signal::Acknowledged(1).to_header(), &[]);
     let done = attacked.one();
@@ -113,30 +113,30 @@ fn an_acknowledgement_of_more_than_was_sent() {
     let failed = attacked.one();
     assert_eq!((failed.wr_id, failed.status), (2, Status::Flushed), "{failed:?}");
     let cause = Cause::Operation(Code::StreamCatastrophic);
-    assert_eq!(attacked.peer.hear_terminate(), ironwarp_wire::Terminate::for_segment(cause, &fpdu));
+    assert_eq!(attacked.peer.receive_terminate(), ironwarp_wire::Terminate::for_segment(cause, &fpdu));
     attacked.closed();
     assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::Acknowledged { sent: 2, found: 3 }));
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// Acknowledgements that go back or are repeated have no effect.
 #[test]
 fn an_acknowledgement_of_less() {
     let victim = Victim::new();
-    let mut attacked = victim.acknowledged(4);
+    let mut attacked = victim.connect_acknowledging_peer(4);
     attacked.post(1, SEND, victim.open.sge(0, 8));
     attacked.post(2, SEND, victim.open.sge(0, 8));
     for _ in 0..2 {
-        assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+        assert!(matches!(attacked.peer.receive_message(), Received::Message(Header::Send(_), ..)));
     }
     for count in [0, 2, 1, 0, 2] {
         attacked.peer.send(&Signal::Acknowledged(count).to_header(), &[]);
     }
     let done: Vec<_> = attacked.completions(2).iter().map(|done| (done.wr_id, done.status)).collect();
     assert_eq!(done, [(1, Status::Success), (2, Status::Success)]);
-    attacked.goes_on(1);
-    victim.survives();
+    attacked.assert_works(1);
+    victim.assert_survives();
 }
 
 /// A peer announces acknowledgements and sends none: the request waits, and fails when the peer leaves. It is
@@ -144,19 +144,19 @@ fn an_acknowledgement_of_less() {
 #[test]
 fn acknowledgements_that_never_come() {
     let victim = Victim::new();
-    let mut attacked = victim.acknowledged(0);
+    let mut attacked = victim.connect_acknowledging_peer(0);
     attacked.peer.send(&send(1), b"waits forever");
     attacked.post(1, SEND, victim.open.sge(0, 8));
-    assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+    assert!(matches!(attacked.peer.receive_message(), Received::Message(Header::Send(_), ..)));
     assert!(!attacked.cq.wait(Some(Duration::from_millis(50))).unwrap());
     let Attacked { peer, pair, cq } = attacked;
     peer.reset();
-    assert!(cq.wait(Some(PATIENCE)).unwrap());
+    assert!(cq.wait(Some(TIMEOUT)).unwrap());
     cq.poll(1, |failed| assert_eq!((failed.wr_id, failed.status), (1, Status::RetryExceeded), "{failed:?}"))
         .unwrap();
-    assert!(pair.wait_closed(PATIENCE));
-    victim.untouched();
-    victim.survives();
+    assert!(pair.wait_closed(TIMEOUT));
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// A queue pair with a limited wait for receives, connected to a peer that sends signals. The wait is the
@@ -164,7 +164,7 @@ fn acknowledgements_that_never_come() {
 fn impatient(victim: &Victim) -> Attacked {
     let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
     pair.qp().set_retries(Retries { rnr_retry: 6, ..Retries::default() });
-    let mut peer = victim.connected(&pair, Way::default());
+    let mut peer = victim.connected(&pair, StartupSettings::default());
     peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
     Attacked { peer, pair, cq }
 }
@@ -181,20 +181,20 @@ fn not_ready_a_million_times() {
     let victim = Victim::new();
     let mut attacked = impatient(&victim);
     attacked.post(1, SEND, victim.open.sge(0, 8));
-    assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+    assert!(matches!(attacked.peer.receive_message(), Received::Message(Header::Send(_), ..)));
     let signal = attacked.peer.frame(&Signal::NotReady(0).to_header(), &[]);
     let many = signal.repeat(1000);
     let mut most = 0;
     for _ in 0..1000 {
-        attacked.peer.raw(&many);
+        attacked.peer.send_bytes(&many);
         most = most.max(pending_timers(&victim));
     }
     assert!(most < 100, "{most} timers were pending");
     let failed = attacked.one();
     assert_eq!((failed.wr_id, failed.status), (1, Status::Flushed), "{failed:?}");
     assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::NotReadyAgain { last: 0, found: 0 }));
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// A peer reports every message as not ready, and acknowledges it at once: one timer serves all of them.
@@ -205,14 +205,14 @@ fn not_ready_for_each_message() {
     let before = pending_timers(&victim);
     for number in 0..500 {
         attacked.post(number, SEND, victim.open.sge(0, 8));
-        assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+        assert!(matches!(attacked.peer.receive_message(), Received::Message(Header::Send(_), ..)));
         attacked.peer.send(&Signal::NotReady(number).to_header(), &[]);
         attacked.peer.send(&Signal::Acknowledged(number + 1).to_header(), &[]);
         assert_eq!(attacked.one().status, Status::Success);
     }
     let after = pending_timers(&victim);
     assert!(after < before + 100, "{before} timers were pending before, {after} after");
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// A message that waits later has its own time limit, although all messages share one timer.
@@ -224,7 +224,7 @@ fn not_ready_for_the_second_message() {
     attacked.pair.qp().set_retries(retries);
     for number in 0..2 {
         attacked.post(number, SEND, victim.open.sge(0, 8));
-        assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+        assert!(matches!(attacked.peer.receive_message(), Received::Message(Header::Send(_), ..)));
         attacked.peer.send(&Signal::NotReady(number).to_header(), &[]);
         if number == 0 {
             attacked.peer.send(&Signal::Acknowledged(1).to_header(), &[]);
@@ -235,10 +235,10 @@ fn not_ready_for_the_second_message() {
     let failed = attacked.one();
     assert_eq!((failed.wr_id, failed.status), (1, Status::RnrRetryExceeded), "{failed:?}");
     // The signal may have arrived a moment before `began`.
-    let patience = retries.rnr_timeout(0).unwrap();
-    assert!(began.elapsed() > patience * 9 / 10, "failed after {:?}", began.elapsed());
-    victim.untouched();
-    victim.survives();
+    let timeout = retries.rnr_timeout(0).unwrap();
+    assert!(began.elapsed() > timeout * 9 / 10, "failed after {:?}", began.elapsed());
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// The stream fails because of a local error while acknowledgements are outstanding: requests that the peer
@@ -246,12 +246,12 @@ fn not_ready_for_the_second_message() {
 #[test]
 fn a_failure_here_before_the_acknowledgement() {
     let victim = Victim::new();
-    let mut attacked = victim.acknowledged(0);
+    let mut attacked = victim.connect_acknowledging_peer(0);
     attacked.post(1, SEND, victim.open.sge(0, 8));
-    assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+    assert!(matches!(attacked.peer.receive_message(), Received::Message(Header::Send(_), ..)));
     attacked.post(2, SEND, victim.foreign.sge(0, 8));
     let failed: Vec<_> = attacked.completions(2).iter().map(|failed| (failed.wr_id, failed.status)).collect();
     assert_eq!(failed, [(1, Status::Flushed), (2, Status::LocalProtection)]);
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }

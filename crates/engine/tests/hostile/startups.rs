@@ -1,7 +1,7 @@
 //! The first bytes of a connection: garbage, other protocols, and silence in every half-open state.
 
-use crate::common::PATIENCE;
-use crate::common::peer::{ENHANCED, Heard, Peer, Way, startup};
+use crate::common::TIMEOUT;
+use crate::common::peer::{ENHANCED, Peer, Received, StartupSettings, startup};
 use crate::common::victim::Victim;
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{ConnectError, ConnectOptions, EventChannel, EventSink, Incoming, Listening};
@@ -30,14 +30,14 @@ fn hasty() -> Config {
 }
 
 fn request() -> Vec<u8> {
-    startup(Role::Request, Way::default(), b"peer")
+    startup(Role::Request, StartupSettings::default(), b"peer")
 }
 
 /// Checks that the victim closes the connection without a message: there is no stream yet that could carry
 /// one (RFC 5044 §7.1.2).
 fn cut_off(peer: &mut Peer) {
-    let heard = peer.hear();
-    assert!(matches!(heard, Heard::End | Heard::Reset), "{heard:?}");
+    let received = peer.receive_next();
+    assert!(matches!(received, Received::End | Received::Reset), "{received:?}");
 }
 
 // --- A peer that dials ---
@@ -55,11 +55,11 @@ fn other_protocols() {
     ];
     for bytes in others {
         let mut peer = Peer::dial(victim.addr());
-        peer.raw(bytes);
+        peer.send_bytes(bytes);
         cut_off(&mut peer);
     }
     assert!(victim.listener().incoming().try_next().is_none(), "the program saw the connection");
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// Requests with a single error.
@@ -81,12 +81,12 @@ fn requests_that_are_wrong() {
         let mut peer = Peer::dial(victim.addr());
         let mut frame = request();
         bend(&mut frame);
-        peer.raw(&frame);
-        let heard = peer.hear();
-        assert!(matches!(heard, Heard::End | Heard::Reset), "{name}: {heard:?}");
+        peer.send_bytes(&frame);
+        let received = peer.receive_next();
+        assert!(matches!(received, Received::End | Received::Reset), "{name}: {received:?}");
     }
     assert!(victim.listener().incoming().try_next().is_none(), "the program saw the connection");
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// RFC 5044 §7.1.2: an initiator must wait for the Reply. If it does not, it is not served, whether this is
@@ -97,19 +97,19 @@ fn bytes_before_the_reply() {
     let mut peer = Peer::dial(victim.addr());
     let mut frame = request();
     frame.push(0);
-    peer.raw(&frame);
+    peer.send_bytes(&frame);
     cut_off(&mut peer);
     let mut peer = Peer::dial(victim.addr());
-    peer.request(Way::default());
-    let incoming = victim.listener().incoming().wait(Some(PATIENCE)).unwrap();
-    peer.raw(b"too early");
+    peer.request(StartupSettings::default());
+    let incoming = victim.listener().incoming().wait(Some(TIMEOUT)).unwrap();
+    peer.send_bytes(b"too early");
     cut_off(&mut peer);
     let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
     incoming.accept(&pair, victim.engine.terms(None, None), &[]).unwrap();
-    let error = pair.wait_connected(PATIENCE).unwrap_err();
+    let error = pair.wait_connected(TIMEOUT).unwrap_err();
     assert!(matches!(*error, ConnectError::Closed), "{error}");
     assert_eq!(pair.qp().state(), State::Init);
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// The peer leaves while the program decides.
@@ -118,8 +118,8 @@ fn a_peer_that_leaves_before_the_reply() {
     let victim = Victim::new();
     for reset in [false, true] {
         let mut peer = Peer::dial(victim.addr());
-        peer.request(Way::default());
-        let incoming = victim.listener().incoming().wait(Some(PATIENCE)).unwrap();
+        peer.request(StartupSettings::default());
+        let incoming = victim.listener().incoming().wait(Some(TIMEOUT)).unwrap();
         if reset {
             peer.reset();
         } else {
@@ -128,12 +128,12 @@ fn a_peer_that_leaves_before_the_reply() {
         let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
         // Whichever the victim sees first: it never gets a stream that works, and never hangs.
         incoming.accept(&pair, victim.engine.terms(None, None), &[]).unwrap();
-        match pair.wait_connected(PATIENCE) {
-            Ok(_) => assert!(pair.wait_closed(PATIENCE)),
+        match pair.wait_connected(TIMEOUT) {
+            Ok(_) => assert!(pair.wait_closed(TIMEOUT)),
             Err(error) => assert!(!matches!(*error, ConnectError::TimedOut), "{error}"),
         }
     }
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// A silent peer is disconnected after [`Config::startup`], in each state that waits for it.
@@ -144,13 +144,13 @@ fn silence_before_the_request() {
     for len in [0, 1, 19, 20, frame.len() - 1] {
         let mut peer = Peer::dial(victim.addr());
         let begin = Instant::now();
-        peer.raw(&frame[..len]);
+        peer.send_bytes(&frame[..len]);
         cut_off(&mut peer);
         assert!(begin.elapsed() >= STARTUP / 2, "after {len} bytes: {:?}", begin.elapsed());
-        assert!(begin.elapsed() < PATIENCE / 2, "after {len} bytes: {:?}", begin.elapsed());
+        assert!(begin.elapsed() < TIMEOUT / 2, "after {len} bytes: {:?}", begin.elapsed());
     }
     assert!(victim.listener().incoming().try_next().is_none(), "the program saw the connection");
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// Sending a byte now and then does not extend the time limit.
@@ -160,13 +160,13 @@ fn a_slow_request() {
     let mut peer = Peer::dial(victim.addr());
     let begin = Instant::now();
     for byte in request() {
-        peer.raw(&[byte]);
-        if peer.hear_for(Duration::from_millis(60)) != Heard::Silence {
+        peer.send_bytes(&[byte]);
+        if peer.receive_within(Duration::from_millis(60)) != Received::Silence {
             break;
         }
     }
     assert!(begin.elapsed() < 5 * STARTUP, "{:?}", begin.elapsed());
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// The time limit applies to the peer, not to the program, which may take longer. A peer that is silent after
@@ -175,19 +175,23 @@ fn a_slow_request() {
 fn a_slow_program_does_not_time_out_its_peer() {
     let victim = Victim::with(hasty());
     let mut peer = Peer::dial(victim.addr());
-    peer.request(Way::default());
-    let incoming = victim.listener().incoming().wait(Some(PATIENCE)).unwrap();
-    assert_eq!(peer.hear_for(2 * STARTUP), Heard::Silence);
+    peer.request(StartupSettings::default());
+    let incoming = victim.listener().incoming().wait(Some(TIMEOUT)).unwrap();
+    assert_eq!(peer.receive_within(2 * STARTUP), Received::Silence);
     let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
     incoming.accept(&pair, victim.engine.terms(None, None), &[]).unwrap();
-    peer.established(Way::default());
-    assert_eq!(peer.hear_for(2 * STARTUP), Heard::Silence, "a responder is silent (RFC 5044 §7.1.2)");
+    peer.await_reply(StartupSettings::default());
+    assert_eq!(
+        peer.receive_within(2 * STARTUP),
+        Received::Silence,
+        "a responder is silent (RFC 5044 §7.1.2)"
+    );
     assert_eq!(pair.qp().state(), State::ReadyToSend);
     pair.disconnect();
-    assert_eq!(peer.hear(), Heard::End);
+    assert_eq!(peer.receive_next(), Received::End);
     peer.finish();
-    assert!(pair.wait_closed(PATIENCE));
-    victim.survives();
+    assert!(pair.wait_closed(TIMEOUT));
+    victim.assert_survives();
 }
 
 /// The program has six times as long as a peer. After that, the peer is rejected instead of waiting forever.
@@ -196,23 +200,23 @@ fn a_program_that_never_decides() {
     let victim = Victim::with(hasty());
     let mut peer = Peer::dial(victim.addr());
     let begin = Instant::now();
-    peer.request(Way::default());
-    let incoming = victim.listener().incoming().wait(Some(PATIENCE)).unwrap();
+    peer.request(StartupSettings::default());
+    let incoming = victim.listener().incoming().wait(Some(TIMEOUT)).unwrap();
     rejected(&mut peer);
     assert!(begin.elapsed() >= 6 * STARTUP, "{:?}", begin.elapsed());
     let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
     incoming.accept(&pair, victim.engine.terms(None, None), &[]).unwrap();
-    let error = pair.wait_connected(PATIENCE).unwrap_err();
+    let error = pair.wait_connected(TIMEOUT).unwrap_err();
     assert!(matches!(*error, ConnectError::Closed), "{error}");
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// Checks that the victim has rejected the connection and closed it.
 fn rejected(peer: &mut Peer) {
-    let reply = peer.hear_startup();
+    let reply = peer.receive_startup();
     let Ok(Parse::Done((reply, _))) = Startup::parse_reply(&reply) else { panic!("{reply:?}") };
     assert_eq!(reply.role, Role::Reply { rejected: true });
-    assert_eq!(peer.hear(), Heard::End);
+    assert_eq!(peer.receive_next(), Received::End);
 }
 
 /// A program that records the peers reported to it.
@@ -266,7 +270,7 @@ fn a_program_that_does_not_accept_its_peers() {
     let mut peers = Vec::new();
     for _ in 0..3 * BACKLOG {
         let mut peer = Peer::dial(at);
-        peer.request(Way::default());
+        peer.request(StartupSettings::default());
         program.await_request(&peer);
         peers.push(peer);
     }
@@ -278,7 +282,7 @@ fn a_program_that_does_not_accept_its_peers() {
         assert_eq!(incoming.peer(), peer.stream.local_addr().unwrap(), "in order of arrival");
     }
     assert!(program.channel.try_next().is_none(), "rejected peers are not reported");
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// Peers that send a Request and leave are not kept for the program.
@@ -289,22 +293,22 @@ fn peers_that_leave_are_forgotten() {
     let (_listening, at) = program.listen(&victim, 100);
     for _ in 0..20 {
         let mut peer = Peer::dial(at);
-        peer.request(Way::default());
+        peer.request(StartupSettings::default());
         peer.reset();
     }
     let mut peer = Peer::dial(at);
-    peer.request(Way::default());
+    peer.request(StartupSettings::default());
     program.await_request(&peer);
     // The counters of a lane are updated once per turn.
     for _ in 0..2 {
         let (done, turn) = std::sync::mpsc::channel();
         victim.engine.call_at(Instant::now(), move || done.send(()).unwrap()).unwrap();
-        turn.recv_timeout(PATIENCE).unwrap();
+        turn.recv_timeout(TIMEOUT).unwrap();
     }
     until(|| victim.engine.steering().load().iter().map(|lane| lane.handshakes).sum::<usize>() == 1);
     assert_eq!(program.channel.try_next().unwrap().peer(), peer.stream.local_addr().unwrap());
     assert!(program.channel.try_next().is_none());
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// Linux siw announces that its program sends first, or announces nothing (revision 1), and also connects for
@@ -314,19 +318,20 @@ fn peers_that_leave_are_forgotten() {
 fn a_silent_peer_without_rtr_is_sent_to_after_a_while() {
     for revision in [Revision::Two(Some(SPEAKS_FIRST)), Revision::Two(None), Revision::One] {
         let victim = Victim::new();
-        let mut attacked = victim.attacked_by(Way { revision, ..Way::default() }, 1);
+        let mut attacked =
+            victim.connect_peer_with(StartupSettings { revision, ..StartupSettings::default() }, 1);
         let begin = Instant::now();
         attacked.post(7, SEND, victim.open.sge(0, 8));
-        let heard = attacked.peer.hear();
+        let received = attacked.peer.receive_next();
         assert!(begin.elapsed() > Duration::from_millis(300), "{revision:?}: after {:?}", begin.elapsed());
         assert!(
-            matches!(&heard, Heard::Message(Header::Send(send), payload, _) if send.msn == 1 && payload.len() == 8),
-            "{revision:?}: {heard:?}"
+            matches!(&received, Received::Message(Header::Send(send), payload, _) if send.msn == 1 && payload.len() == 8),
+            "{revision:?}: {received:?}"
         );
         assert_eq!(attacked.one().wr_id, 7);
         // Messages that it sends later are received as usual.
-        attacked.goes_on(1);
-        victim.survives();
+        attacked.assert_works(1);
+        victim.assert_survives();
     }
 }
 
@@ -336,14 +341,21 @@ fn a_silent_peer_without_rtr_is_sent_to_after_a_while() {
 fn a_peer_that_owes_an_rtr_is_not_sent_to_first() {
     let strict = Config { private: false, ..Config::default() };
     let speaks_first = Revision::Two(Some(SPEAKS_FIRST));
-    for (config, revision) in [(Config::default(), Way::default().revision), (strict, speaks_first)] {
+    for (config, revision) in
+        [(Config::default(), StartupSettings::default().revision), (strict, speaks_first)]
+    {
         let victim = Victim::with(config);
-        let mut attacked = victim.attacked_by(Way { revision, ..Way::default() }, 0);
+        let mut attacked =
+            victim.connect_peer_with(StartupSettings { revision, ..StartupSettings::default() }, 0);
         attacked.post(7, SEND, victim.open.sge(0, 8));
-        assert_eq!(attacked.peer.hear_for(Duration::from_millis(1500)), Heard::Silence, "{revision:?}");
+        assert_eq!(
+            attacked.peer.receive_within(Duration::from_millis(1500)),
+            Received::Silence,
+            "{revision:?}"
+        );
         attacked.peer.open();
-        let heard = attacked.peer.hear();
-        assert!(matches!(&heard, Heard::Message(Header::Send(_), _, _)), "{revision:?}: {heard:?}");
+        let received = attacked.peer.receive_next();
+        assert!(matches!(&received, Received::Message(Header::Send(_), _, _)), "{revision:?}: {received:?}");
     }
 }
 
@@ -353,12 +365,12 @@ fn many_silent_peers() {
     let victim = Victim::with(Config { startup: Duration::from_secs(1), ..Config::default() });
     let mut silent: Vec<_> = (0..200).map(|_| Peer::dial(victim.addr())).collect();
     let begin = Instant::now();
-    victim.attacked().goes_on(1);
+    victim.connect_peer().assert_works(1);
     assert!(begin.elapsed() < Duration::from_secs(1), "it waited for the silent peers");
     for peer in &mut silent {
         cut_off(peer);
     }
-    victim.survives();
+    victim.assert_survives();
 }
 
 // --- A peer that is dialled ---
@@ -370,8 +382,8 @@ fn dialled(victim: &Victim, does: impl FnOnce(&TcpListener)) -> ConnectError {
     let to = listener.local_addr().unwrap();
     victim.engine.connect(&pair, to, &ConnectOptions::default()).unwrap();
     does(&listener);
-    let error = pair.wait_connected(PATIENCE).expect_err("connecting must fail");
-    assert!(pair.wait_closed(PATIENCE));
+    let error = pair.wait_connected(TIMEOUT).expect_err("connecting must fail");
+    assert!(pair.wait_closed(TIMEOUT));
     drop(pair);
     std::sync::Arc::into_inner(error).unwrap_or(ConnectError::Closed)
 }
@@ -379,7 +391,7 @@ fn dialled(victim: &Victim, does: impl FnOnce(&TcpListener)) -> ConnectError {
 #[test]
 fn replies_that_are_wrong() {
     let victim = Victim::new();
-    let reply = || startup(Role::Reply { rejected: false }, Way::default(), b"peer");
+    let reply = || startup(Role::Reply { rejected: false }, StartupSettings::default(), b"peer");
     let bent: [(&str, Bend); 4] = [
         ("key", |reply| reply[15] ^= 1),
         ("a Request", |reply| reply[8..11].copy_from_slice(b"Req")),
@@ -391,15 +403,15 @@ fn replies_that_are_wrong() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         victim.engine.connect(&pair, to, &ConnectOptions::default()).unwrap();
-        let mut peer = Peer::accepts(&listener);
+        let mut peer = Peer::accept(&listener);
         let mut frame = reply();
         bend(&mut frame);
-        peer.raw(&frame);
-        let error = pair.wait_connected(PATIENCE).expect_err(name);
+        peer.send_bytes(&frame);
+        let error = pair.wait_connected(TIMEOUT).expect_err(name);
         assert!(matches!(&*error, ConnectError::Startup(StartupError::Malformed(_))), "{name}: {error}");
         cut_off(&mut peer);
     }
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// A peer that closes the connection on a Request of revision 2 is dialled again with revision 1 (RFC 6581
@@ -409,11 +421,11 @@ fn a_peer_that_closes_at_the_request() {
     let victim = Victim::new();
     let error = dialled(&victim, |listener| {
         for _ in 0..2 {
-            drop(Peer::accepts(listener));
+            drop(Peer::accept(listener));
         }
     });
     assert!(matches!(error, ConnectError::Closed | ConnectError::System(_)), "{error}");
-    victim.survives();
+    victim.assert_survives();
 }
 
 #[test]
@@ -425,14 +437,16 @@ fn silence_instead_of_a_reply() {
         let to = listener.local_addr().unwrap();
         let begin = Instant::now();
         victim.engine.connect(&pair, to, &ConnectOptions::default()).unwrap();
-        let mut peer = Peer::accepts(&listener);
-        peer.raw(&startup(Role::Reply { rejected: false }, Way::default(), b"peer")[..len]);
-        let error = pair.wait_connected(PATIENCE).unwrap_err();
+        let mut peer = Peer::accept(&listener);
+        peer.send_bytes(
+            &startup(Role::Reply { rejected: false }, StartupSettings::default(), b"peer")[..len],
+        );
+        let error = pair.wait_connected(TIMEOUT).unwrap_err();
         assert!(matches!(*error, ConnectError::TimedOut), "{error}");
-        assert!(begin.elapsed() < PATIENCE / 2, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < TIMEOUT / 2, "{:?}", begin.elapsed());
         cut_off(&mut peer);
     }
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// RFC 6581 §8 and §9: an initiator that cannot agree sends the reason and closes. 2/0/05: more Reads than it
@@ -450,13 +464,15 @@ fn replies_that_cannot_be_agreed_to() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         victim.engine.connect(&pair, to, &ConnectOptions::default()).unwrap();
-        let mut peer =
-            Peer::answer(&listener, Way { revision: Revision::Two(Some(enhanced)), ..Way::default() });
-        assert_eq!(peer.hear_terminate().cause, cause);
-        let error = pair.wait_connected(PATIENCE).unwrap_err();
+        let mut peer = Peer::answer(
+            &listener,
+            StartupSettings { revision: Revision::Two(Some(enhanced)), ..StartupSettings::default() },
+        );
+        assert_eq!(peer.receive_terminate().cause, cause);
+        let error = pair.wait_connected(TIMEOUT).unwrap_err();
         assert!(matches!(&*error, ConnectError::Startup(_)), "{error}");
     }
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// Garbage after the Reply, in the same TCP segment: the stream has begun, and ends with the corresponding
@@ -468,26 +484,26 @@ fn garbage_after_the_reply() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = listener.local_addr().unwrap();
     victim.engine.connect(&pair, to, &ConnectOptions::default()).unwrap();
-    let mut peer = Peer::accepts(&listener);
-    let mut frame = startup(Role::Reply { rejected: false }, Way::default(), b"peer");
+    let mut peer = Peer::accept(&listener);
+    let mut frame = startup(Role::Reply { rejected: false }, StartupSettings::default(), b"peer");
     frame.extend([0; 64]);
-    peer.raw(&frame);
-    peer.begins(Way::default());
-    assert_eq!(peer.hear_terminate().cause, Cause::Mpa(MpaFault::Length));
+    peer.send_bytes(&frame);
+    peer.start_stream(StartupSettings::default());
+    assert_eq!(peer.receive_terminate().cause, Cause::Mpa(MpaFault::Length));
     peer.finish();
-    assert!(pair.wait_closed(PATIENCE));
+    assert!(pair.wait_closed(TIMEOUT));
     assert!(pair.qp().error().is_some());
-    victim.survives();
+    victim.assert_survives();
 }
 
 /// A stream to a peer that was dialled is as safe as any other.
 #[test]
 fn a_peer_that_was_dialled_breaks_a_rule() {
     let victim = Victim::new();
-    let mut attacked = victim.dials(Completes::WhenSent, Way::default());
+    let mut attacked = victim.dial_peer(Completes::WhenSent, StartupSettings::default());
     let header = crate::common::write(victim.foreign.tag, victim.foreign.addr);
     let fpdu = attacked.peer.send(&header, &[0xee; 64]);
-    attacked.terminated_for(Cause::TaggedBuffer(ironwarp_wire::TaggedBuffer::Stream), &fpdu);
-    victim.untouched();
-    victim.survives();
+    attacked.assert_terminated(Cause::TaggedBuffer(ironwarp_wire::TaggedBuffer::Stream), &fpdu);
+    victim.assert_untouched();
+    victim.assert_survives();
 }

@@ -31,12 +31,12 @@ fn a_stale_tag_does_not_reach_the_memory_that_reuses_its_index() {
         .find(|tag| tag.0 >> 8 == stale.0 >> 8)
         .expect("the index is reused");
     assert_ne!(fresh, stale);
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let fpdu = attacked.peer.send(&write(stale, addr), &[0xee; 64]);
-    let error = attacked.terminated_for(Cause::TaggedBuffer(TaggedBuffer::Tag), &fpdu);
+    let error = attacked.assert_terminated(Cause::TaggedBuffer(TaggedBuffer::Tag), &fpdu);
     assert!(matches!(&*error, QpError::Remote(denied) if denied.check == Check::Instance), "{error}");
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// Of the tags with a known index, and of random ones, only the one that was given out is honoured.
@@ -47,12 +47,12 @@ fn guessed_tags_are_refused() {
     let near = (0..=255).map(|instance| Tag(index | instance)).filter(|tag| *tag != victim.open.tag);
     let random = (1_u32..200).map(|i| Tag(i.wrapping_mul(0x9e37_79b9) | 0x8000_0000));
     for tag in near.step_by(16).chain(random.step_by(16)) {
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         let fpdu = attacked.peer.send(&write(tag, victim.open.addr), &[0xee; 64]);
-        attacked.terminated_for(Cause::TaggedBuffer(TaggedBuffer::Tag), &fpdu);
+        attacked.assert_terminated(Cause::TaggedBuffer(TaggedBuffer::Tag), &fpdu);
     }
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// RFC 5042 §6.1: tags are not sequential, and the tags of one adapter reveal nothing about those of another.
@@ -76,17 +76,17 @@ fn tags_are_drawn_with_a_key_of_the_adapter() {
 #[test]
 fn a_read_of_memory_deregistered_meanwhile() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let (tag, addr, len) = (victim.open.tag, victim.open.addr, u32::try_from(AREA).unwrap());
     // The peer does not read, so the responses queue up.
     let mut frames = Vec::new();
     for msn in 1..=32 {
         frames.extend(attacked.peer.frame(&read(msn, tag, addr, len), &[]));
     }
-    attacked.peer.raw(&frames);
+    attacked.peer.send_bytes(&frames);
     victim.engine.device().table().deregister(tag).unwrap();
     victim.memory.fill(victim.open.at, AREA, 0xcc);
-    let (messages, _) = attacked.peer.hear_out();
+    let (messages, _) = attacked.peer.receive_until_end();
     let mut served = 0;
     for (header, payload) in &messages {
         match header {
@@ -102,15 +102,15 @@ fn a_read_of_memory_deregistered_meanwhile() {
         assert!(!payload.contains(&0xcc), "bytes were sent after the deregistration");
     }
     attacked.closed();
-    victim.untouched_but(&[(victim.open.at, AREA)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(victim.open.at, AREA)]);
+    victim.assert_survives();
 }
 
 /// Requirement M12: a peer may invalidate a window that was bound for it, and only once.
 #[test]
 fn a_window_is_invalidated_once() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let window = victim.window(&victim.bindable, attacked.pair.qp().id(), Rights::REMOTE_WRITE);
     let invalidate = |msn| {
         let word = SendWord::Invalidate(window);
@@ -122,23 +122,23 @@ fn a_window_is_invalidated_once() {
     // Once the completion is visible, the window is closed.
     let fpdu = attacked.peer.send(&write(window, victim.bindable.addr), &[0xee; 8]);
     assert_eq!(
-        attacked.peer.hear_terminate(),
+        attacked.peer.receive_terminate(),
         ironwarp_wire::Terminate::for_segment(Cause::TaggedBuffer(TaggedBuffer::Tag), &fpdu)
     );
     attacked.closed();
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// A window has only the rights that it was bound with, whatever those of its region.
 #[test]
 fn a_window_has_only_the_rights_it_was_bound_with() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let window = victim.window(&victim.open, attacked.pair.qp().id(), Rights::REMOTE_READ);
     let fpdu = attacked.peer.send(&write(window, victim.open.addr), &[0xee; 8]);
-    let error = attacked.terminated_for(Cause::Protection(Protection::Access), &fpdu);
+    let error = attacked.assert_terminated(Cause::Protection(Protection::Access), &fpdu);
     assert!(matches!(&*error, QpError::Remote(denied) if denied.check == Check::Right), "{error}");
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }

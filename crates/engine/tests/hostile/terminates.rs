@@ -17,9 +17,9 @@
 //! within DDP alone), 2/0/01 (there is no connection left to send it on), 2/0/04 (there is no stream yet, RFC
 //! 5044 §7.1.2: close). 2/0/05 and 06, for an initiator that cannot agree, are in `startups.rs`.
 
-use crate::common::peer::{Heard, Way};
+use crate::common::peer::{Received, StartupSettings};
 use crate::common::victim::{AREA, Attacked, RECEIVE, RECEIVES, Victim};
-use crate::common::{PATIENCE, read, segment, send, write};
+use crate::common::{TIMEOUT, read, segment, send, write};
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::memory::{Check, Rights};
@@ -36,11 +36,11 @@ use std::sync::Arc;
 /// of the queue pair.
 fn ends(attack: impl FnOnce(&Victim, &mut Attacked) -> Vec<u8>, cause: Cause) -> QpError {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let fpdu = attack(&victim, &mut attacked);
-    let error = attacked.terminated_for(cause, &fpdu);
-    victim.untouched();
-    victim.survives();
+    let error = attacked.assert_terminated(cause, &fpdu);
+    victim.assert_untouched();
+    victim.assert_survives();
     QpError::clone(&error)
 }
 
@@ -68,7 +68,7 @@ fn invalidate() {
     ];
     for (named, check) in named {
         let victim = Victim::new();
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         let tag = named(&victim, attacked.pair.qp().id());
         let word = SendWord::Invalidate(tag);
         let header = Header::Send(Send { msn: 1, last: true, offset: 0, solicited: false, word });
@@ -76,15 +76,15 @@ fn invalidate() {
         let failed = attacked.one();
         assert_eq!((failed.wr_id, failed.status), (0, Status::LocalAccess), "{failed:?}");
         let cause = Cause::Protection(Protection::Invalidate);
-        assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, &fpdu));
+        assert_eq!(attacked.peer.receive_terminate(), Terminate::for_segment(cause, &fpdu));
         attacked.closed();
         let error = attacked.error(RECEIVES - 1);
         assert!(matches!(&*error, QpError::Remote(denied) if denied.check == check), "{error}");
         for area in [&victim.open, &victim.foreign] {
             assert!(victim.engine.device().table().look_up(area.tag).expect("the entry exists").valid);
         }
-        victim.untouched();
-        victim.survives();
+        victim.assert_untouched();
+        victim.assert_survives();
     }
 }
 
@@ -155,13 +155,13 @@ fn interleaved_messages() {
     for (name, header) in first {
         for second in [write(Tag(0x1234_5600), 0), read(1, Tag(0x1234_5600), 0, 8)] {
             let victim = Victim::new();
-            let mut attacked = victim.attacked();
+            let mut attacked = victim.connect_peer();
             attacked.peer.send(&header, &[]);
             let fpdu = attacked.peer.send(&second, &[]);
-            let error = attacked.terminated_for(cause, &fpdu);
+            let error = attacked.assert_terminated(cause, &fpdu);
             assert_eq!(*error, QpError::Protocol(Protocol::Interleaved), "{name}");
-            victim.untouched();
-            victim.survives();
+            victim.assert_untouched();
+            victim.assert_survives();
         }
     }
     let error = ends(
@@ -215,15 +215,15 @@ fn read_responses_for_another_place_or_length() {
     ];
     for (name, bend, code) in bent {
         let victim = Victim::new();
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         let elsewhere = Place { tag: Tag(0x7777_7700), offset: 0 };
         attacked.post(7, Request::Read(elsewhere), victim.open.sge(0, 64));
-        let heard = attacked.peer.hear_message();
-        let Heard::Message(Header::ReadRequest(request), ..) = heard else { panic!("{heard:?}") };
+        let received = attacked.peer.receive_message();
+        let Received::Message(Header::ReadRequest(request), ..) = received else { panic!("{received:?}") };
         let (place, len, last) = bend(request.sink);
         let fpdu = attacked.peer.send(&Header::ReadResponse(Tagged { last, place }), &vec![0xee; len]);
         assert_eq!(
-            attacked.peer.hear_terminate(),
+            attacked.peer.receive_terminate(),
             Terminate::for_segment(Cause::TaggedBuffer(code), &fpdu),
             "{name}"
         );
@@ -231,8 +231,8 @@ fn read_responses_for_another_place_or_length() {
         let failed = attacked.failed(RECEIVES);
         // Only the request that the response belongs to fails with a bad response.
         assert_eq!((failed.wr_id, failed.status), (7, Status::BadResponse), "{name}: {failed:?}");
-        victim.untouched();
-        victim.survives();
+        victim.assert_untouched();
+        victim.assert_survives();
     }
 }
 
@@ -252,22 +252,22 @@ fn queue_number() {
 #[test]
 fn no_receive_in_strict_mode() {
     let victim = Victim::with(Config { strict_receive: true, ..Config::default() });
-    let mut attacked = victim.attacked_by(Way::default(), 0);
+    let mut attacked = victim.connect_peer_with(StartupSettings::default(), 0);
     attacked.peer.open();
     let fpdu = attacked.peer.send(&send(1), b"hello");
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, &fpdu));
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::for_segment(cause, &fpdu));
     attacked.closed();
     assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::NoReceive));
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// 1/2/02: more Reads than agreed (requirement M11). The peer does not read the responses, so they pile up.
 #[test]
 fn more_reads_than_agreed() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked();
+    let mut attacked = victim.connect_peer();
     let ird = u32::from(victim.engine.config().ird);
     // A thousand times as many responses as the kernel's buffers hold.
     let area = victim.open;
@@ -278,7 +278,7 @@ fn more_reads_than_agreed() {
             break;
         }
     }
-    let (messages, _) = attacked.peer.hear_out();
+    let (messages, _) = attacked.peer.receive_until_end();
     let Some((Header::Terminate(terminate), _)) = messages.last() else { panic!("no Terminate") };
     let msn = match terminate.offender.header {
         Some(ironwarp_wire::ddp::DdpHeader::Untagged(header)) => header.msn,
@@ -289,8 +289,8 @@ fn more_reads_than_agreed() {
     assert_eq!(*terminate, Terminate::for_segment(cause, &sent[msn as usize - 1]));
     attacked.closed();
     assert_eq!(*attacked.error(RECEIVES), QpError::Protocol(Protocol::ReadsExceeded { ird: 32 }));
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 /// 1/2/03: RFC 5041 §5.2.
@@ -315,13 +315,13 @@ fn message_offset() {
     assert_eq!(error, QpError::Protocol(Protocol::Offset { expected: 0, found: 4 }));
     for found in [0, 4, 6, u32::MAX] {
         let victim = Victim::new();
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         attacked.peer.send(&segment(1, 0, false), b"hello");
         let fpdu = attacked.peer.send(&segment(1, found, true), b"hello");
-        let error = attacked.terminated_for(cause, &fpdu);
+        let error = attacked.assert_terminated(cause, &fpdu);
         assert_eq!(*error, QpError::Protocol(Protocol::Offset { expected: 5, found }));
-        victim.untouched_but(&[(victim.private.at, 5)]);
-        victim.survives();
+        victim.assert_untouched_except(&[(victim.private.at, 5)]);
+        victim.assert_survives();
     }
     let change = |segment: &mut [u8]| segment[17] = 1;
     let error = ends_by(&read(1, Tag(1), 0, 8), &[], change, cause);
@@ -339,16 +339,16 @@ fn message_too_long() {
     };
     for attack in [&whole as &dyn Fn(&mut Attacked) -> Vec<u8>, &parts] {
         let victim = Victim::new();
-        let mut attacked = victim.attacked();
+        let mut attacked = victim.connect_peer();
         let fpdu = attack(&mut attacked);
         let failed = attacked.one();
         assert_eq!((failed.wr_id, failed.status), (0, Status::LocalLength), "{failed:?}");
-        assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, &fpdu));
+        assert_eq!(attacked.peer.receive_terminate(), Terminate::for_segment(cause, &fpdu));
         attacked.closed();
         let (room, found) = (RECEIVE as u64, RECEIVE as u64 + 1);
         assert_eq!(*attacked.error(RECEIVES - 1), QpError::Protocol(Protocol::TooLong { room, found }));
-        victim.untouched_but(&[(victim.private.at, RECEIVE)]);
-        victim.survives();
+        victim.assert_untouched_except(&[(victim.private.at, RECEIVE)]);
+        victim.assert_survives();
     }
 }
 
@@ -365,7 +365,7 @@ fn request_of_fixed_length_that_is_longer() {
             fpdu[1] += 4;
             let crc = ironwarp_wire::mpa::Crc::of(&fpdu).to_bytes();
             fpdu.extend(crc);
-            attacked.peer.raw(&fpdu);
+            attacked.peer.send_bytes(&fpdu);
             fpdu
         },
         cause,
@@ -393,7 +393,7 @@ fn crc() {
         |_, attacked| {
             let mut fpdu = attacked.peer.frame(&send(1), b"hello");
             *fpdu.last_mut().unwrap() ^= 1;
-            attacked.peer.raw(&fpdu);
+            attacked.peer.send_bytes(&fpdu);
             fpdu
         },
         Cause::Mpa(MpaFault::Crc),
@@ -410,7 +410,7 @@ fn segment_shorter_than_its_header() {
             |_, attacked| {
                 let mut fpdu = attacked.peer.frame(&header, &[]);
                 fpdu[..2].copy_from_slice(&u16::to_be_bytes(ulpdu));
-                attacked.peer.raw(&fpdu);
+                attacked.peer.send_bytes(&fpdu);
                 fpdu
             },
             Cause::Mpa(MpaFault::Length),
@@ -423,25 +423,29 @@ fn segment_shorter_than_its_header() {
 #[test]
 fn marker() {
     let victim = Victim::new();
-    let mut attacked = victim.attacked_by(Way { markers: true, ..Way::default() }, RECEIVES);
+    let mut attacked =
+        victim.connect_peer_with(StartupSettings { markers: true, ..StartupSettings::default() }, RECEIVES);
     // The first bytes of the stream are a marker.
     let mut fpdu = attacked.peer.frame(&write(Tag(0), 0), &[]);
-    attacked.peer.raw(&fpdu);
-    attacked.goes_on(1);
+    attacked.peer.send_bytes(&fpdu);
+    attacked.assert_works(1);
     fpdu = attacked.peer.frame(&write(victim.open.tag, victim.open.addr), &[0xee; 600]);
     // The FPDU begins at byte 24 + 36 of the stream, counting markers, so the next marker is at 512.
     let at = 512 - 60;
     assert_eq!(fpdu[at..at + 2], [0, 0], "expected a marker here");
     fpdu[at + 3] ^= 4;
-    attacked.peer.raw(&fpdu);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(Cause::Mpa(MpaFault::Length), &fpdu));
+    attacked.peer.send_bytes(&fpdu);
+    assert_eq!(
+        attacked.peer.receive_terminate(),
+        Terminate::for_segment(Cause::Mpa(MpaFault::Length), &fpdu)
+    );
     attacked.closed();
     let error = attacked.error(RECEIVES - 1);
     assert!(matches!(&*error, QpError::Violation(Violation::Marker { .. })), "{error}");
     // Payload before the marker was placed, where the peer may write; the message was never delivered.
     let (open, inbox) = (victim.open.at, victim.private.at);
-    victim.untouched_but(&[(open, 600), (inbox, 10)]);
-    victim.survives();
+    victim.assert_untouched_except(&[(open, 600), (inbox, 10)]);
+    victim.assert_survives();
 }
 
 // --- RDMAP, local catastrophic error ---
@@ -452,18 +456,18 @@ fn local_catastrophe_when_the_completion_queue_overflows() {
     let victim = Victim::new();
     let small = victim.engine.create_cq(2).unwrap();
     let pair = victim.queue_pair_on(&small, Completes::WhenSent, RECEIVES);
-    let mut peer = victim.connected(&pair, Way::default());
+    let mut peer = victim.connected(&pair, StartupSettings::default());
     peer.open();
     for msn in 1..=3 {
         peer.send(&send(msn), &[]);
     }
-    assert_eq!(peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE);
+    assert_eq!(peer.receive_terminate(), Terminate::LOCAL_CATASTROPHE);
     peer.finish();
-    assert!(pair.wait_closed(PATIENCE));
+    assert!(pair.wait_closed(TIMEOUT));
     let error = pair.qp().error().cloned().expect("the stream is over");
     assert_eq!(*error, QpError::Overrun(small.cq().id()));
-    victim.untouched();
-    victim.survives();
+    victim.assert_untouched();
+    victim.assert_survives();
 }
 
 // --- A Terminate from the peer ---
@@ -478,14 +482,17 @@ fn an_error_for_an_empty_read_acknowledges_the_messages_before_it() {
     ] {
         let victim = Victim::new();
         let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
-        let mut peer = victim.connected(&pair, Way::default());
+        let mut peer = victim.connected(&pair, StartupSettings::default());
         peer.open();
         let mut attacked = Attacked { peer, pair, cq };
         attacked.post(7, Request::Send { invalidate: None }, victim.open.sge(0, 8));
-        let sent = attacked.peer.hear();
-        assert!(matches!(sent, Heard::Message(Header::Send(_), ..)), "{sent:?}");
-        let asked = attacked.peer.hear();
-        assert!(matches!(asked, Heard::Message(Header::ReadRequest(read), ..) if read.len == 0), "{asked:?}");
+        let sent = attacked.peer.receive_next();
+        assert!(matches!(sent, Received::Message(Header::Send(_), ..)), "{sent:?}");
+        let asked = attacked.peer.receive_next();
+        assert!(
+            matches!(asked, Received::Message(Header::ReadRequest(read), ..) if read.len == 0),
+            "{asked:?}"
+        );
         // As siw does: the length of what it sent in place of the sequence number.
         let blamed = attacked.peer.frame(&read(16, Tag(0), 0, 16), &[]);
         attacked.peer.send(&Header::Terminate(Terminate::for_segment(complaint, &blamed)), &[]);
@@ -493,6 +500,6 @@ fn an_error_for_an_empty_read_acknowledges_the_messages_before_it() {
         assert_eq!((completion.wr_id, completion.status), (7, status), "{complaint:?}: {completion:?}");
         let error = Arc::clone(attacked.pair.qp().error().expect("the stream is over"));
         assert!(matches!(*error, QpError::Terminated(_)), "{error}");
-        victim.survives();
+        victim.assert_survives();
     }
 }

@@ -1,9 +1,9 @@
 //! Registered memory that the program has unmapped or write-protected: registration pins nothing, so a peer
 //! may still name it. The result is an error, never a signal.
 
-use crate::common::peer::{Heard, Way};
+use crate::common::peer::{Received, StartupSettings};
 use crate::common::victim::{Attacked, RECEIVES, Victim};
-use crate::common::{PATIENCE, read, send, write};
+use crate::common::{TIMEOUT, read, send, write};
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Memory, Rights};
@@ -55,7 +55,8 @@ struct Scene {
 impl Scene {
     fn new(case: Case, loss: Loss, receives: usize) -> Self {
         let victim = Victim::with(Config { crc: case.crc, ..Config::default() });
-        let mut attacked = victim.attacked_by(Way { crc: case.crc, ..Way::default() }, receives);
+        let mut attacked = victim
+            .connect_peer_with(StartupSettings { crc: case.crc, ..StartupSettings::default() }, receives);
         attacked.peer.open();
         let mapping = Mapping::new(PAGES);
         let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
@@ -80,8 +81,8 @@ impl Scene {
             self.case
         );
         self.attacked.closed();
-        self.victim.untouched();
-        self.victim.survives();
+        self.victim.assert_untouched();
+        self.victim.assert_survives();
         drop(self.mapping);
     }
 }
@@ -92,7 +93,7 @@ fn a_write_to_unmapped_memory() {
         for case in CASES {
             let mut scene = Scene::new(case, loss, RECEIVES);
             let fpdu = scene.attacked.peer.send(&write(scene.tag, scene.addr), &vec![0xee; case.len]);
-            let error = scene.attacked.terminated_for(UNMAPPED, &fpdu);
+            let error = scene.attacked.assert_terminated(UNMAPPED, &fpdu);
             scene.ends(&error, true);
         }
     }
@@ -104,8 +105,8 @@ fn a_read_of_unmapped_memory() {
         let mut scene = Scene::new(case, Loss::Unmap, RECEIVES);
         let len = u32::try_from(case.len).unwrap();
         scene.attacked.peer.send(&read(1, scene.tag, scene.addr, len), &[]);
-        let (messages, end) = scene.attacked.peer.hear_out();
-        assert_eq!(end, Heard::End, "{case:?}");
+        let (messages, end) = scene.attacked.peer.receive_until_end();
+        assert_eq!(end, Received::End, "{case:?}");
         let Some((Header::Terminate(terminate), _)) = messages.last() else {
             panic!("{case:?}: {messages:?}")
         };
@@ -131,7 +132,7 @@ fn a_receive_into_unmapped_memory() {
             scene.attacked.peer.send(&send(1), &vec![0xee; case.len]);
             let failed = scene.attacked.one();
             assert_eq!((failed.wr_id, failed.status), (7, Status::LocalProtection), "{case:?}: {failed:?}");
-            assert_eq!(scene.attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE, "{case:?}");
+            assert_eq!(scene.attacked.peer.receive_terminate(), Terminate::LOCAL_CATASTROPHE, "{case:?}");
             let error = failed.cause.expect("a cause");
             scene.ends(&error, false);
         }
@@ -145,13 +146,15 @@ fn a_read_response_into_unmapped_memory() {
             let mut scene = Scene::new(case, loss, 0);
             let elsewhere = Place { tag: Tag(0x7777_7700), offset: 0 };
             scene.attacked.post(7, Operation::Read(elsewhere), scene.sge());
-            let heard = scene.attacked.peer.hear_message();
-            let Heard::Message(Header::ReadRequest(request), ..) = heard else { panic!("{heard:?}") };
+            let received = scene.attacked.peer.receive_message();
+            let Received::Message(Header::ReadRequest(request), ..) = received else {
+                panic!("{received:?}")
+            };
             let answer = Header::ReadResponse(Tagged { last: true, place: request.sink });
             scene.attacked.peer.send(&answer, &vec![0xee; case.len]);
             let failed = scene.attacked.one();
             assert_eq!((failed.wr_id, failed.status), (7, Status::LocalProtection), "{case:?}: {failed:?}");
-            assert_eq!(scene.attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE, "{case:?}");
+            assert_eq!(scene.attacked.peer.receive_terminate(), Terminate::LOCAL_CATASTROPHE, "{case:?}");
             let error = failed.cause.expect("a cause");
             scene.ends(&error, false);
         }
@@ -166,7 +169,7 @@ fn a_send_of_unmapped_memory() {
         scene.attacked.post(7, Operation::Send { invalidate: None }, scene.sge());
         let failed = scene.attacked.one();
         assert_eq!((failed.wr_id, failed.status), (7, Status::LocalProtection), "{case:?}: {failed:?}");
-        let (messages, _) = scene.attacked.peer.hear_out();
+        let (messages, _) = scene.attacked.peer.receive_until_end();
         let sent: usize = messages.iter().map(|(_, payload)| payload.len()).sum();
         assert!(sent <= case.there, "{case:?}: {sent} bytes of inaccessible memory");
         let last = messages.last().map(|(header, _)| *header);
@@ -187,7 +190,8 @@ fn pages_that_come_and_go() {
         let region = Memory::direct(memory.addr(0), memory.len() as u64, rights).unwrap();
         let tag = victim.engine.device().register(victim.domain, region).unwrap();
         for round in 0..20 {
-            let mut attacked = victim.attacked_by(Way { crc, ..Way::default() }, 0);
+            let mut attacked =
+                victim.connect_peer_with(StartupSettings { crc, ..StartupSettings::default() }, 0);
             attacked.peer.open();
             let addr = memory.addr(0);
             // In half of the rounds, the pages are writable again when the Write arrives.
@@ -197,18 +201,18 @@ fn pages_that_come_and_go() {
             }
             attacked.peer.send(&write(tag, addr + HALF as u64 - 100), &[0xee; 50_000]);
             attacked.peer.send(&read(1, Tag(0), 0, 0), &[]);
-            let heard = attacked.peer.hear_message();
-            let Heard::Message(header, ..) = heard else { panic!("{heard:?}") };
+            let received = attacked.peer.receive_message();
+            let Received::Message(header, ..) = received else { panic!("{received:?}") };
             match header {
                 Header::ReadResponse(_) => assert_eq!(round % 2, 0),
                 Header::Terminate(terminate) => assert_eq!((terminate.cause, round % 2), (UNMAPPED, 1)),
                 other => panic!("{other:?}"),
             }
             attacked.peer.finish();
-            assert!(attacked.pair.wait_closed(PATIENCE));
+            assert!(attacked.pair.wait_closed(TIMEOUT));
             memory.unprotect(HALF, HALF);
         }
-        victim.untouched();
-        victim.survives();
+        victim.assert_untouched();
+        victim.assert_survives();
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Longer than any operation here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A QPN that no queue pair here has: the kernel does not choose its port.
 pub(crate) const NOBODY: u32 = 2000 << 8;
@@ -99,8 +99,8 @@ impl Host {
 
 /// Checks that both are connected, and sends a message in each direction. Either end may send first.
 pub(crate) fn talk(one: &mut Host, a: &QueuePair, other: &mut Host, b: &QueuePair) {
-    a.wait_connected(PATIENCE).unwrap();
-    b.wait_connected(PATIENCE).unwrap();
+    a.wait_connected(TIMEOUT).unwrap();
+    b.wait_connected(TIMEOUT).unwrap();
     other.receive(b, 0, 64);
     one.receive(a, 0, 64);
     other.send(b, 100, b"from the other");
@@ -113,12 +113,12 @@ pub(crate) fn talk(one: &mut Host, a: &QueuePair, other: &mut Host, b: &QueuePai
     assert_eq!(other.bytes(0, 12), b"from the one");
 }
 
-/// The error with which connecting a queue pair failed.
+/// Waits until connecting a queue pair has failed, and returns the error.
 pub(crate) fn refusal(pair: &QueuePair) -> Arc<ConnectError> {
-    pair.wait_connected(PATIENCE).unwrap_err()
+    pair.wait_connected(TIMEOUT).unwrap_err()
 }
 
-/// A TCP client that speaks MPA, but is not the expected peer.
+/// A TCP client or server that exchanges MPA startup frames, but is not the expected peer.
 #[derive(Debug)]
 pub(crate) struct Stranger {
     stream: TcpStream,
@@ -132,9 +132,9 @@ impl From<TcpStream> for Stranger {
     }
 }
 
-/// The answer that a [`Stranger`] receives.
+/// The answer that a [`Stranger`] receives to its Request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum Received {
     Accepted,
     Rejected,
     /// No answer; the connection was closed.
@@ -168,17 +168,18 @@ impl Stranger {
         self.frame(Role::Request, private_data);
     }
 
+    /// Sends a startup frame.
     fn frame(&mut self, role: Role, private_data: &[u8]) {
         let enhanced = Enhanced { ird: 8, ord: 8, rtr: Some(RtrSet::WRITE) };
         let revision = Revision::Two(Some(enhanced));
         let frame = Startup { role, markers: false, crc: true, revision, private_data };
         let mut bytes = [0; MAX_STARTUP];
         let len = frame.emit(&mut bytes).unwrap();
-        self.raw(&bytes[..len]);
+        self.send_bytes(&bytes[..len]);
     }
 
     /// Connects to the port of the hello's destination, and sends the hello.
-    pub(crate) fn say(from: &str, to: &str, hello: &Hello) -> Self {
+    pub(crate) fn send_hello(from: &str, to: &str, hello: &Hello) -> Self {
         let mut stranger = Self::connect(from, to, port(hello.destination)).unwrap();
         stranger.request(&hello.emit().unwrap());
         stranger
@@ -186,9 +187,10 @@ impl Stranger {
 
     /// Opens the stream as an initiator does: with an empty Write.
     pub(crate) fn open(&mut self) {
-        self.raw(&Self::empty_writes(1));
+        self.send_bytes(&Self::empty_writes(1));
     }
 
+    /// Encodes this number of empty Writes.
     fn empty_writes(number: usize) -> Vec<u8> {
         let place = Place { tag: Tag(1), offset: 0 };
         let header = Header::Write(Tagged { last: true, place });
@@ -206,36 +208,38 @@ impl Stranger {
         while self.stream.write_all(&bytes).is_ok() {}
     }
 
-    /// The local and the remote address of the connection.
+    /// Returns the local and the remote address of the connection.
     pub(crate) fn addresses(&self) -> (SocketAddr, SocketAddr) {
         (self.stream.local_addr().unwrap(), self.stream.peer_addr().unwrap())
     }
 
-    /// The hello in the last Reply.
-    pub(crate) fn told(&self) -> Hello {
+    /// Returns the hello in the last Reply.
+    pub(crate) fn reply_hello(&self) -> Hello {
         Hello::parse(&self.private_data).unwrap()
     }
 
-    /// Closes the connection with a reset, so that nothing remains of it.
-    pub(crate) fn vanish(self) {
+    /// Closes the connection with a reset, which leaves no state of it in the kernel.
+    pub(crate) fn reset(self) {
         rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
     }
 
-    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+    /// Sends bytes.
+    pub(crate) fn send_bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// The answer that arrives within this time.
-    pub(crate) fn hear_for(&mut self, time: Duration) -> Heard {
+    /// Receives the answer to a Request, within this time.
+    pub(crate) fn receive_within(&mut self, time: Duration) -> Received {
         self.stream.set_read_timeout(Some(time)).unwrap();
         match self.read_frame(|bytes| Startup::parse_reply(bytes)) {
-            Ok(Role::Reply { rejected: true }) => Heard::Rejected,
-            Ok(_) => Heard::Accepted,
-            Err(heard) => heard,
+            Ok(Role::Reply { rejected: true }) => Received::Rejected,
+            Ok(_) => Received::Accepted,
+            Err(received) => received,
         }
     }
 
-    fn read_frame(&mut self, parse: fn(&[u8]) -> Parsed<'_>) -> Result<Role, Heard> {
+    /// Receives a startup frame, and keeps its private data. Returns its role.
+    fn read_frame(&mut self, parse: fn(&[u8]) -> Parsed<'_>) -> Result<Role, Received> {
         let mut bytes = Vec::new();
         loop {
             if let Ok(Parse::Done((frame, _))) = parse(&bytes) {
@@ -244,24 +248,27 @@ impl Stranger {
             }
             let mut more = [0; 512];
             match self.stream.read(&mut more) {
-                Ok(0) => return Err(Heard::Closed),
+                Ok(0) => return Err(Received::Closed),
                 Ok(n) => bytes.extend_from_slice(&more[..n]),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Err(Heard::Silence),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    return Err(Received::Silence);
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
-                    return Err(Heard::Closed);
+                    return Err(Received::Closed);
                 }
                 Err(error) => panic!("{error}"),
             }
         }
     }
 
-    pub(crate) fn hear(&mut self) -> Heard {
-        self.hear_for(PATIENCE)
+    /// Receives the answer to a Request.
+    pub(crate) fn receive_next(&mut self) -> Received {
+        self.receive_within(TIMEOUT)
     }
 
-    /// The reason for the rejection, if there is one.
-    pub(crate) fn refusal(&mut self) -> Option<Reason> {
-        assert_eq!(self.hear(), Heard::Rejected);
+    /// Receives a rejection, and returns its reason, if there is one.
+    pub(crate) fn receive_refusal(&mut self) -> Option<Reason> {
+        assert_eq!(self.receive_next(), Received::Rejected);
         match Hello::parse(&self.private_data).unwrap().kind {
             HelloKind::Refusal(reason) => Some(reason),
             _ => None,
@@ -273,16 +280,16 @@ impl Stranger {
         self.reply(true, |_| private_data.to_vec());
     }
 
-    /// Waits for a Request, and replies to it.
+    /// Waits for a Request, and replies to it, with the private data that `answer` returns for that of the Request.
     pub(crate) fn reply(&mut self, rejected: bool, answer: impl FnOnce(&[u8]) -> Vec<u8>) {
         if self.read_frame(|bytes| Startup::parse_request(bytes)).is_ok() {
-            let said = answer(&self.private_data);
-            self.frame(Role::Reply { rejected }, &said);
+            let private_data = answer(&self.private_data);
+            self.frame(Role::Reply { rejected }, &private_data);
         }
     }
 }
 
-/// The port contained in a QPN.
+/// Returns the port that a QPN contains.
 pub(crate) fn port(number: u32) -> u16 {
     u16::try_from(number >> 8).unwrap()
 }

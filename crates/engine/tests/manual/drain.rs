@@ -2,7 +2,7 @@
 //! unread in its socket: hardware would have received them. The lane of the closing end is blocked meanwhile,
 //! so that only the close itself can read the socket.
 
-use crate::common::{Heard, Host, NOBODY, PATIENCE, Stranger, talk};
+use crate::common::{Host, NOBODY, Received, Stranger, TIMEOUT, talk};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{Engine, QueuePair};
 use ironwarp_rnic::memory::{Memory, Rights};
@@ -46,7 +46,7 @@ fn hold(engine: &Engine) -> Held {
         assert!(released.recv().is_err(), "the channel is only closed");
     };
     engine.call_at(Instant::now(), wait).unwrap();
-    begun.recv_timeout(PATIENCE).expect("the lane is running");
+    begun.recv_timeout(TIMEOUT).expect("the lane is running");
     Held { _release: release }
 }
 
@@ -67,7 +67,7 @@ fn await_unread(local: SocketAddr, peer: SocketAddr, bytes: u64) {
         if u64::from_str_radix(unread, 16).unwrap() >= bytes {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE, "{queues}");
+        assert!(begun.elapsed() < TIMEOUT, "{queues}");
         std::thread::yield_now();
     }
 }
@@ -82,8 +82,8 @@ fn connected(one: &Host, other: &Host) -> (Arc<QueuePair>, Arc<QueuePair>) {
     one.bring_up(&a, "127.0.0.2", ("127.0.0.3", b.id()));
     other.bring_up(&b, "127.0.0.3", ("127.0.0.2", a.id()));
     a.set_retries(Retries { timeout: 14, ..Retries::default() });
-    a.wait_connected(PATIENCE).unwrap();
-    b.wait_connected(PATIENCE).unwrap();
+    a.wait_connected(TIMEOUT).unwrap();
+    b.wait_connected(TIMEOUT).unwrap();
     (a, b)
 }
 
@@ -99,7 +99,7 @@ fn arrives(close: Close, operation: impl Fn(Place) -> Operation, sent: &[u8]) {
     let described = Memory::direct(theirs.as_ptr() as u64, theirs.len() as u64, rights).unwrap();
     let tag = other.engine.device().register(other.domain, described).unwrap();
     other.receive(&b, 200, 64);
-    let established = b.wait_connected(PATIENCE).unwrap();
+    let established = b.wait_connected(TIMEOUT).unwrap();
 
     let held = hold(&other.engine);
     let operation = operation(Place { tag, offset: theirs.as_ptr() as u64 });
@@ -153,9 +153,9 @@ fn a_peer_that_keeps_sending_does_not_delay_the_close() {
         let pair = host.pair();
         host.bring_up(&pair, "127.0.0.3", ("127.0.0.2", NOBODY));
         let mut stranger = Stranger::hello("127.0.0.2", ("127.0.0.3", pair.id()), NOBODY);
-        assert_eq!(stranger.hear(), Heard::Accepted);
+        assert_eq!(stranger.receive_next(), Received::Accepted);
         stranger.open();
-        pair.wait_connected(PATIENCE).unwrap();
+        pair.wait_connected(TIMEOUT).unwrap();
         let (peer, local) = stranger.addresses();
         let flood = std::thread::spawn(move || stranger.flood());
         let held = hold(&host.engine);
@@ -165,7 +165,7 @@ fn a_peer_that_keeps_sending_does_not_delay_the_close() {
             close.apply(&pair);
             done.send(()).unwrap();
         });
-        assert!(is_done.recv_timeout(PATIENCE).is_ok(), "{close:?} did not return");
+        assert!(is_done.recv_timeout(TIMEOUT).is_ok(), "{close:?} did not return");
         closing.join().unwrap();
         drop(held);
         drop(host);
@@ -182,14 +182,14 @@ fn an_empty_write_succeeds_if_the_peer_has_just_closed() {
         let (a, b) = connected(&one, &other);
         talk(&mut one, &a, &mut other, &b);
         close.apply(&b);
-        assert!(a.wait_closed(PATIENCE));
+        assert!(a.wait_closed(TIMEOUT));
         let empty =
             || vec![WorkRequest::new(1, Operation::Write(Place::default()), Data::Memory(Sges::default()))];
         a.post_send(empty()).unwrap();
         assert_eq!(one.one().wr_id, 1, "{close:?}");
         let begun = Instant::now();
         while a.qp().queued_sends() == 0 {
-            assert!(begun.elapsed() < PATIENCE, "the empty Writes still succeed");
+            assert!(begun.elapsed() < TIMEOUT, "the empty Writes still succeed");
             a.post_send(empty()).unwrap();
             one.cq.poll(16, |completion| assert_eq!(completion.status, Status::Success)).unwrap();
         }
@@ -203,7 +203,7 @@ fn nothing_else_succeeds_if_the_peer_has_closed() {
     let (a, b) = connected(&one, &other);
     talk(&mut one, &a, &mut other, &b);
     b.retire();
-    assert!(a.wait_closed(PATIENCE));
+    assert!(a.wait_closed(TIMEOUT));
     one.send(&a, 500, b"lost");
     let empty = WorkRequest::new(1, Operation::Write(Place::default()), Data::Memory(Sges::default()));
     a.post_send([empty]).unwrap();

@@ -1,6 +1,6 @@
 //! Invalid arguments are refused at once, after which the call can be repeated.
 
-use super::common::{Host, NOBODY, PATIENCE, gid, talk};
+use super::common::{Host, NOBODY, TIMEOUT, gid, talk};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::gid::{Gid, GidTable, MAX_GIDS};
 use ironwarp_engine::{BringUpError, BringUpOptions, Local, QueuePairAttributes, Remote};
@@ -84,5 +84,5 @@ fn the_index_of_a_gid_is_its_address() {
     one.bring_up_with(&a, ("127.0.0.1", b.id()), &options);
     other.bring_up_with(&b, ("127.0.0.1", a.id()), &options);
     talk(&mut one, &a, &mut other, &b);
-    assert!(a.wait_connected(PATIENCE).unwrap().local.ip().is_loopback());
+    assert!(a.wait_connected(TIMEOUT).unwrap().local.ip().is_loopback());
 }

@@ -1,6 +1,6 @@
 //! QPNs of manually connected queue pairs: each consists of a port, from the configured range, and a slot.
 
-use super::common::{Host, PATIENCE, port};
+use super::common::{Host, TIMEOUT, port};
 use ironwarp_engine::config::{Config, PortRange};
 use ironwarp_engine::sys::reserve::{Kind, Reservation};
 use std::collections::{HashMap, HashSet};
@@ -43,8 +43,8 @@ fn five_hundred_queue_pairs_share_three_ports_and_all_talk() {
         tell(index % 2 != 0);
     }
     for (index, (a, b)) in near.iter().zip(&far).enumerate() {
-        a.wait_connected(PATIENCE).unwrap();
-        b.wait_connected(PATIENCE).unwrap();
+        a.wait_connected(TIMEOUT).unwrap();
+        b.wait_connected(TIMEOUT).unwrap();
         other.receive(b, 8 * index, 8);
     }
     for (index, a) in near.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! The ends can be connected in any order and at any address, whichever end dials, and either may send first.
 
-use super::common::{Heard, Host, PATIENCE, Stranger, gid, port, refusal, talk};
+use super::common::{Host, Received, Stranger, TIMEOUT, gid, port, refusal, talk};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{BringUpError, BringUpOptions, ConnectError, Local, QueuePair, Remote};
 use ironwarp_rnic::connect::Role;
@@ -22,7 +22,7 @@ fn in_order(first: &str, second: &str) {
     one.bring_up(&a, first, (second, b.id()));
     other.bring_up(&b, second, (first, a.id()));
     talk(&mut one, &a, &mut other, &b);
-    let established = a.wait_connected(PATIENCE).unwrap();
+    let established = a.wait_connected(TIMEOUT).unwrap();
     assert_eq!(established.peer.ip(), gid(second).ip().unwrap());
     assert_eq!(established.local.ip(), gid(first).ip().unwrap());
     assert_eq!(a.remote(), Some(Remote { gid: gid(second), qpn: b.id() }));
@@ -52,8 +52,8 @@ fn at_one_address_the_numbers_decide() {
         let (a, b) = if swap { (pairs.1, pairs.0) } else { pairs };
         host.bring_up(&a, "127.0.0.1", ("127.0.0.1", b.id()));
         host.bring_up(&b, "127.0.0.1", ("127.0.0.1", a.id()));
-        a.wait_connected(PATIENCE).unwrap();
-        b.wait_connected(PATIENCE).unwrap();
+        a.wait_connected(TIMEOUT).unwrap();
+        b.wait_connected(TIMEOUT).unwrap();
         host.receive(&b, 0, 64);
         host.send(&a, 100, b"neighbour");
         host.one();
@@ -87,7 +87,7 @@ fn a_queue_pair_connected_to_itself() {
         let mut host = Host::new(Config::default());
         let pair = host.pair();
         host.bring_up(&pair, address, (address, pair.id()));
-        pair.wait_connected(PATIENCE).unwrap();
+        pair.wait_connected(TIMEOUT).unwrap();
         for round in 0..20 {
             let message = vec![round; 1 << usize::from(round.min(17))];
             host.receive(&pair, 0, message.len());
@@ -97,7 +97,7 @@ fn a_queue_pair_connected_to_itself() {
             assert_eq!(host.bytes(0, message.len()), message);
         }
         pair.disconnect();
-        assert!(pair.wait_closed(PATIENCE));
+        assert!(pair.wait_closed(TIMEOUT));
     }
 }
 
@@ -144,11 +144,11 @@ fn a_request_fails_after_the_time_given_by_timeout_and_retry_count() {
         assert_eq!(failed, [(0, Status::RetryExceeded), (8, Status::Flushed)]);
         let (took, least) = (begun.elapsed(), told.response_timeout().unwrap());
         assert!(least >= Duration::from_secs(1));
-        assert!(took >= least && took < PATIENCE, "{took:?}");
+        assert!(took >= least && took < TIMEOUT, "{took:?}");
         let error = refusal(&pair);
         assert!(matches!(*error, ConnectError::TimedOut), "{error}");
         assert_eq!(pair.qp().state(), State::Error);
-        assert!(pair.wait_closed(PATIENCE));
+        assert!(pair.wait_closed(TIMEOUT));
     }
 }
 
@@ -176,7 +176,7 @@ fn a_request_to_a_peer_that_has_closed_fails_with_retry_exceeded() {
         talk(&mut one, &a, &mut other, &b);
         one.receive(&a, 200, 8);
         b.retire();
-        assert!(a.wait_closed(PATIENCE));
+        assert!(a.wait_closed(TIMEOUT));
         assert_eq!(a.qp().state(), State::ReadyToSend, "the queue pair keeps its state");
         one.send(&a, 0, b"in vain");
         let mut statuses = [one.next(), one.next()].map(|completion| completion.status);
@@ -199,7 +199,7 @@ fn requests_left_on_a_destroyed_queue_pair_do_not_affect_its_peer() {
     let gone = Sge { tag: Tag(0x00de_ad00), addr: 0, len: 8 };
     let send = Operation::Send { invalidate: None };
     b.post_send(vec![WorkRequest::new(7, send, Data::Memory(gone.into()))]).unwrap();
-    assert!(a.wait_closed(PATIENCE));
+    assert!(a.wait_closed(TIMEOUT));
     assert_eq!(a.qp().state(), State::ReadyToSend);
 }
 
@@ -244,7 +244,7 @@ fn a_queue_pair_in_the_error_state_is_not_connected_any_more() {
     one.bring_up(&a, "127.0.0.3", ("127.0.0.2", b.id()));
     a.modify(State::Error).unwrap();
     let mut peer = Stranger::hello("127.0.0.2", ("127.0.0.3", a.id()), b.id());
-    assert_eq!(peer.hear(), Heard::Rejected);
+    assert_eq!(peer.receive_next(), Received::Rejected);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn disconnecting_while_connecting_is_reported() {
         pair.disconnect();
         let error = refusal(&pair);
         assert!(matches!(*error, ConnectError::GivenUp), "{error}");
-        assert!(pair.wait_closed(PATIENCE));
+        assert!(pair.wait_closed(TIMEOUT));
     }
 }
 
@@ -274,8 +274,7 @@ fn depths_are_carried_through_and_the_path_mtu_is_reported() {
     let to = |address, pair: &QueuePair| Remote { gid: gid(address), qpn: pair.id() };
     one.engine.bring_up(&a, to("127.0.0.3", &b), &options("127.0.0.2", 3, 5)).unwrap();
     other.engine.bring_up(&b, to("127.0.0.2", &a), &options("127.0.0.3", 4, 2)).unwrap();
-    let (a_is, b_is) =
-        (a.wait_connected(PATIENCE).unwrap().agreed, b.wait_connected(PATIENCE).unwrap().agreed);
+    let (a_is, b_is) = (a.wait_connected(TIMEOUT).unwrap().agreed, b.wait_connected(TIMEOUT).unwrap().agreed);
     assert_eq!((a_is.ord, b_is.ord), (5, 2));
     assert!(a_is.ird >= b_is.ord && b_is.ird >= a_is.ord, "each end can hold what the other may send");
     assert_eq!(a.bring_up_options(), Some(options("127.0.0.2", 3, 5)));

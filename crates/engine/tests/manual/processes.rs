@@ -1,6 +1,6 @@
 //! Two processes that exchange a GID and a QPN over a pipe, and nothing else.
 
-use super::common::{Host, PATIENCE};
+use super::common::{Host, TIMEOUT};
 use ironwarp_engine::Remote;
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::queue::Opcode;
@@ -25,7 +25,7 @@ fn take_part(own: &str, exchange: impl FnOnce(&str) -> String) {
     let (gid, qpn) = other.split_once(' ').unwrap();
     let qpn = qpn.parse().unwrap();
     host.bring_up(&pair, own, (gid, qpn));
-    pair.wait_connected(PATIENCE).unwrap();
+    pair.wait_connected(TIMEOUT).unwrap();
     assert_eq!(pair.remote(), Some(Remote { gid: gid.parse().unwrap(), qpn }));
     for round in 0..ROUNDS {
         for len in LENGTHS {
@@ -38,7 +38,7 @@ fn take_part(own: &str, exchange: impl FnOnce(&str) -> String) {
         }
     }
     pair.disconnect();
-    assert!(pair.wait_closed(PATIENCE));
+    assert!(pair.wait_closed(TIMEOUT));
 }
 
 fn between(own: &str, others: &str) {

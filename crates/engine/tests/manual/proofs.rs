@@ -1,7 +1,7 @@
 //! How a queue pair authenticates its peer: by the cluster key, and on the same host by the user.
 //! `docs/wire.md` describes the proofs; these tests compute them independently from that description.
 
-use super::common::{Heard, Host, NOBODY, PATIENCE, Stranger, gid, port, refusal, talk};
+use super::common::{Host, NOBODY, Received, Stranger, TIMEOUT, gid, port, refusal, talk};
 use super::log;
 use hmac::{Hmac, Mac};
 use ironwarp_engine::config::{ClusterKey, Config, Users};
@@ -59,9 +59,12 @@ fn hello_to(number: u32) -> Hello {
 
 /// The nonce in the challenge of a queue pair at [`HERE`].
 fn challenge(number: u32) -> Token {
-    let mut stranger = Stranger::say(PEER, HERE, &hello_to(number));
-    assert_eq!((stranger.hear(), stranger.told().kind), (Heard::Rejected, HelloKind::Challenge));
-    stranger.told().acceptor_nonce.unwrap()
+    let mut stranger = Stranger::send_hello(PEER, HERE, &hello_to(number));
+    assert_eq!(
+        (stranger.receive_next(), stranger.reply_hello().kind),
+        (Received::Rejected, HelloKind::Challenge)
+    );
+    stranger.reply_hello().acceptor_nonce.unwrap()
 }
 
 fn proved(key: &[u8], number: u32) -> Hello {
@@ -98,12 +101,12 @@ fn the_exchange_is_the_documented_one() {
     let host = keyed();
     let pair = waiting(&host);
     let hello = proved(KEY, pair.id());
-    let mut peer = Stranger::say(PEER, HERE, &hello);
-    assert_eq!(peer.hear(), Heard::Accepted);
+    let mut peer = Stranger::send_hello(PEER, HERE, &hello);
+    assert_eq!(peer.receive_next(), Received::Accepted);
     let expected = proof(b"answer", KEY, &hello, (PEER, NOBODY), (HERE, pair.id()));
-    assert_eq!((peer.told().kind, peer.told().proof), (HelloKind::Answer, Some(expected)));
+    assert_eq!((peer.reply_hello().kind, peer.reply_hello().proof), (HelloKind::Answer, Some(expected)));
     peer.open();
-    pair.wait_connected(PATIENCE).unwrap();
+    pair.wait_connected(TIMEOUT).unwrap();
 }
 
 #[test]
@@ -120,12 +123,12 @@ fn wrong_proofs_are_refused_and_the_right_one_is_still_taken() {
         }),
         ("another nonce of the dialler", Hello { dialler_nonce: Some([8; 16]), ..right }),
     ] {
-        let refused = Stranger::say(PEER, HERE, &wrong).refusal();
+        let refused = Stranger::send_hello(PEER, HERE, &wrong).receive_refusal();
         assert_eq!(refused, Some(Reason::WrongProof), "{what}");
     }
-    let mut stale = Stranger::say(PEER, HERE, &Hello { acceptor_nonce: Some([9; 16]), ..right });
-    assert_eq!((stale.hear(), stale.told().kind), (Heard::Rejected, HelloKind::Challenge));
-    assert_eq!(Stranger::say(PEER, HERE, &right).hear(), Heard::Accepted);
+    let mut stale = Stranger::send_hello(PEER, HERE, &Hello { acceptor_nonce: Some([9; 16]), ..right });
+    assert_eq!((stale.receive_next(), stale.reply_hello().kind), (Received::Rejected, HelloKind::Challenge));
+    assert_eq!(Stranger::send_hello(PEER, HERE, &right).receive_next(), Received::Accepted);
 }
 
 /// A proof is valid for a single connection: it cannot be used again, neither during that connection nor
@@ -135,17 +138,17 @@ fn a_replayed_proof_is_refused() {
     let host = keyed();
     let pair = waiting(&host);
     let hello = proved(KEY, pair.id());
-    let mut peer = Stranger::say(PEER, HERE, &hello);
-    assert_eq!(peer.hear(), Heard::Accepted);
+    let mut peer = Stranger::send_hello(PEER, HERE, &hello);
+    assert_eq!(peer.receive_next(), Received::Accepted);
     peer.open();
-    pair.wait_connected(PATIENCE).unwrap();
-    assert_eq!(Stranger::say(PEER, HERE, &hello).refusal(), Some(Reason::Busy));
+    pair.wait_connected(TIMEOUT).unwrap();
+    assert_eq!(Stranger::send_hello(PEER, HERE, &hello).receive_refusal(), Some(Reason::Busy));
     pair.modify(State::Reset).unwrap();
     pair.modify(State::Init).unwrap();
     host.bring_up(&pair, HERE, (PEER, NOBODY));
-    let mut again = Stranger::say(PEER, HERE, &hello);
-    assert_eq!((again.hear(), again.told().kind), (Heard::Rejected, HelloKind::Challenge));
-    assert_ne!(again.told().acceptor_nonce, hello.acceptor_nonce);
+    let mut again = Stranger::send_hello(PEER, HERE, &hello);
+    assert_eq!((again.receive_next(), again.reply_hello().kind), (Received::Rejected, HelloKind::Challenge));
+    assert_ne!(again.reply_hello().acceptor_nonce, hello.acceptor_nonce);
 }
 
 /// Tries to connect two ends with these settings, the first of which dials. Returns its error.
@@ -190,7 +193,7 @@ fn both_ends_log_once_why_they_do_not_connect() {
     for _ in 0..3 {
         let mut old = Stranger::connect(PEER, HERE, port(pair.id())).unwrap();
         old.request(&version_1);
-        assert_eq!(old.refusal(), Some(Reason::Version));
+        assert_eq!(old.receive_refusal(), Some(Reason::Version));
     }
     for line in [
         "refused the peer: it has no cluster key and this end has one: set the same key on both ends",
@@ -213,7 +216,7 @@ fn a_squatter_on_the_peers_port_is_not_taken_for_the_peer() {
     let far = u32::from(squatter.local_addr().unwrap().port()) << 8;
     host.bring_up(&pair, PEER, (HERE, far));
     be_impatient(&mut host, &pair);
-    let answers = thread::spawn(move || {
+    let send_read_response = thread::spawn(move || {
         for (turn, stream) in squatter.incoming().enumerate() {
             let mut stranger = Stranger::from(stream.unwrap());
             stranger.reply(turn % 2 == 0, |request| {
@@ -227,7 +230,7 @@ fn a_squatter_on_the_peers_port_is_not_taken_for_the_peer() {
     });
     let error = refusal(&pair);
     assert!(matches!(*error, ConnectError::Unproven), "{error}");
-    drop(answers); // the thread ends with the process
+    drop(send_read_response); // the thread ends with the process
 }
 
 /// Without a cluster key, the ends prove the secret that two connection managers have exchanged.
@@ -240,7 +243,7 @@ fn a_secret_for_two_queue_pairs_is_proved_and_ends_with_a_reset() {
     other.bring_up(&far, HERE, (PEER, near.id()));
     // The right address and QPNs are not enough.
     let hello = Hello::new(HelloKind::Dial, far.id(), near.id());
-    assert_eq!(Stranger::say(PEER, HERE, &hello).refusal(), Some(Reason::KeyNeeded));
+    assert_eq!(Stranger::send_hello(PEER, HERE, &hello).receive_refusal(), Some(Reason::KeyNeeded));
     one.bring_up(&near, PEER, (HERE, far.id()));
     talk(&mut one, &near, &mut other, &far);
     for (host, pair) in [(&one, &near), (&other, &far)] {
@@ -275,11 +278,11 @@ fn another_user_of_the_host_is_refused_though_it_knows_all_numbers() {
     let host = Host::new(Config::default());
     let pair = waiting(&host);
     let number = pair.id();
-    let refused = as_another_user(|| Stranger::hello(PEER, (HERE, number), NOBODY).refusal());
+    let refused = as_another_user(|| Stranger::hello(PEER, (HERE, number), NOBODY).receive_refusal());
     assert_eq!(refused, Some(Reason::OtherUser));
     assert_eq!(
-        Stranger::hello(PEER, (HERE, number), NOBODY).hear(),
-        Heard::Accepted,
+        Stranger::hello(PEER, (HERE, number), NOBODY).receive_next(),
+        Received::Accepted,
         "the same user is accepted"
     );
 }
@@ -293,8 +296,8 @@ fn users_that_are_listed_may_connect() {
         let host = Host::new(Config { users, ..Config::default() });
         let pair = waiting(&host);
         let number = pair.id();
-        let heard = as_another_user(|| Stranger::hello(PEER, (HERE, number), NOBODY).hear());
-        assert_eq!(heard, Heard::Accepted);
+        let received = as_another_user(|| Stranger::hello(PEER, (HERE, number), NOBODY).receive_next());
+        assert_eq!(received, Received::Accepted);
     }
 }
 
@@ -310,7 +313,7 @@ fn another_user_at_the_peers_port_is_not_taken_for_the_peer() {
     let far = u32::from(squatter.local_addr().unwrap().port()) << 8;
     host.bring_up(&pair, PEER, (HERE, far));
     be_impatient(&mut host, &pair);
-    let answers = thread::spawn(move || {
+    let send_read_response = thread::spawn(move || {
         set_thread_uid(Uid::from_raw(OTHER_USER)).unwrap();
         for stream in squatter.incoming() {
             let mut stranger = Stranger::from(stream.unwrap());
@@ -319,12 +322,12 @@ fn another_user_at_the_peers_port_is_not_taken_for_the_peer() {
                 Hello::new(HelloKind::Answer, asked.source, asked.destination).emit().unwrap().to_vec()
             });
             // Wait until the dialler closes the connection.
-            assert_eq!(stranger.hear(), Heard::Closed);
+            assert_eq!(stranger.receive_next(), Received::Closed);
         }
     });
     let error = refusal(&pair);
     assert!(error.to_string().contains("belongs to user 65534"), "{error}");
-    drop(answers); // the thread ends with the process
+    drop(send_read_response); // the thread ends with the process
 }
 
 #[test]
@@ -340,15 +343,18 @@ fn packet_sequence_numbers_are_compared_where_both_ends_know_them() {
         host.bring_up_with(&pair, (PEER, NOBODY), &options);
         pair.set_send_psn(9);
         let hello = Hello::new(HelloKind::Dial, pair.id(), NOBODY);
-        let mut other_sq = Stranger::say(PEER, HERE, &Hello { receive_psn: Some(8), ..hello });
-        assert_eq!(other_sq.refusal(), Some(Reason::Psn));
-        let mut peer = Stranger::say(PEER, HERE, &Hello { send_psn: Some(sent), ..hello });
+        let mut other_sq = Stranger::send_hello(PEER, HERE, &Hello { receive_psn: Some(8), ..hello });
+        assert_eq!(other_sq.receive_refusal(), Some(Reason::Psn));
+        let mut peer = Stranger::send_hello(PEER, HERE, &Hello { send_psn: Some(sent), ..hello });
         match accepted {
             true => {
-                assert_eq!(peer.hear(), Heard::Accepted);
-                assert_eq!((peer.told().receive_psn, peer.told().send_psn), (Some(expected), Some(9)));
+                assert_eq!(peer.receive_next(), Received::Accepted);
+                assert_eq!(
+                    (peer.reply_hello().receive_psn, peer.reply_hello().send_psn),
+                    (Some(expected), Some(9))
+                );
             }
-            false => assert_eq!(peer.refusal(), Some(Reason::Psn)),
+            false => assert_eq!(peer.receive_refusal(), Some(Reason::Psn)),
         }
     }
 }
@@ -362,9 +368,9 @@ fn an_abandoned_attempt_does_not_block_the_peer() {
     for turn in 0..200 {
         let mut attempt = Stranger::hello(PEER, (HERE, pair.id()), far.id());
         if turn % 2 == 0 {
-            attempt.hear();
+            attempt.receive_next();
         }
-        attempt.vanish();
+        attempt.reset();
     }
     peer.bring_up(&far, PEER, (HERE, pair.id()));
     talk(&mut host, &pair, &mut peer, &far);
@@ -427,7 +433,7 @@ fn number(text: &str) -> u32 {
 
 /// Sends a message and receives one.
 fn exchange(host: &mut Host, pair: &QueuePair) {
-    pair.wait_connected(PATIENCE).unwrap();
+    pair.wait_connected(TIMEOUT).unwrap();
     host.receive(pair, 0, 64);
     host.send(pair, 100, b"a message");
     host.one();
@@ -494,10 +500,10 @@ fn refused(count: u32, victim: u32, own: u32) {
                 ..plain
             },
         };
-        let mut stranger = Stranger::say(PEER_AT, VICTIM_AT, &hello);
-        assert_eq!(stranger.hear(), Heard::Rejected, "turn {turn}");
-        nonce = stranger.told().acceptor_nonce.unwrap_or(nonce);
-        stranger.vanish();
+        let mut stranger = Stranger::send_hello(PEER_AT, VICTIM_AT, &hello);
+        assert_eq!(stranger.receive_next(), Received::Rejected, "turn {turn}");
+        nonce = stranger.reply_hello().acceptor_nonce.unwrap_or(nonce);
+        stranger.reset();
     }
     println!("\n{count} refused in {:?}", began.elapsed());
 }
@@ -510,7 +516,7 @@ fn without_a_key_another_host_is_known_by_its_address_and_number_alone() {
         let pair = host.pair();
         host.bring_up(&pair, VICTIM_AT, (PEER_AT, NOBODY));
         partner.tell(&format!("number {}", pair.id()));
-        pair.wait_connected(PATIENCE).unwrap();
+        pair.wait_connected(TIMEOUT).unwrap();
         partner.wait_for("done");
     };
     let far = || {
@@ -518,10 +524,10 @@ fn without_a_key_another_host_is_known_by_its_address_and_number_alone() {
         ip("link set iw1 up");
         let victim = number(&child::wait_for("number "));
         let mut stranger = Stranger::hello(PEER_AT, (VICTIM_AT, victim), NOBODY);
-        assert_eq!(stranger.hear(), Heard::Accepted);
+        assert_eq!(stranger.receive_next(), Received::Accepted);
         stranger.open();
         child::tell("done");
-        assert_eq!(stranger.hear(), Heard::Closed); // when the victim ends
+        assert_eq!(stranger.receive_next(), Received::Closed); // when the victim ends
     };
     on_two_hosts("proofs::without_a_key_another_host_is_known_by_its_address_and_number_alone", near, far);
 }

@@ -1,7 +1,7 @@
 //! Connections from anyone but the expected peer do no harm: the expected peer can still connect, or stays
 //! connected.
 
-use super::common::{Heard, Host, NOBODY, PATIENCE, Stranger, port, refusal, talk};
+use super::common::{Host, NOBODY, Received, Stranger, TIMEOUT, port, refusal, talk};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{ConnectError, QueuePair};
 use ironwarp_rnic::qp::Retries;
@@ -27,11 +27,11 @@ fn waiting(host: &Host, peer: &Host) -> (Arc<QueuePair>, Arc<QueuePair>) {
 /// Waits until all connections made to this listener before have been handled. A client whose Request has
 /// arrived when it is accepted may overtake another in the same turn of the lane. When it has been rejected,
 /// that turn is over, so the second one overtakes none.
-fn all_is_seen(at: &str, number: u32) {
+fn wait_until_handled(at: &str, number: u32) {
     // Slots from 240 on are never used.
     let nobody = u32::from(port(number)) << 8 | 250;
     for _ in 0..2 {
-        assert_eq!(Stranger::hello("127.0.0.9", (at, nobody), NOBODY).hear(), Heard::Rejected);
+        assert_eq!(Stranger::hello("127.0.0.9", (at, nobody), NOBODY).receive_next(), Received::Rejected);
     }
 }
 
@@ -49,7 +49,7 @@ fn a_hello_that_is_not_the_peers_is_rejected_and_the_peer_still_connects() {
         (PEER, number & !0xff | 250, source),
     ] {
         let mut stranger = Stranger::hello(from, (HERE, destination), source);
-        assert_eq!(stranger.hear(), Heard::Rejected, "{source:#x} at {from} for {destination:#x}");
+        assert_eq!(stranger.receive_next(), Received::Rejected, "{source:#x} at {from} for {destination:#x}");
     }
     peer.bring_up(&far, PEER, (HERE, number));
     talk(&mut host, &pair, &mut peer, &far);
@@ -63,11 +63,11 @@ fn an_invalid_hello_is_rejected() {
     for private_data in [&b""[..], b"IRWH", b"IRWH\x02\0\0\0\0\0\0\0\0\0\0\0", &[0xff; 16], &[0; 200]] {
         let mut stranger = Stranger::connect(PEER, HERE, at).unwrap();
         stranger.request(private_data);
-        assert_eq!(stranger.hear(), Heard::Rejected, "{private_data:?}");
+        assert_eq!(stranger.receive_next(), Received::Rejected, "{private_data:?}");
     }
     let mut other_protocol = Stranger::connect(PEER, HERE, at).unwrap();
-    other_protocol.raw(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    assert_eq!(other_protocol.hear(), Heard::Closed);
+    other_protocol.send_bytes(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(other_protocol.receive_next(), Received::Closed);
     peer.bring_up(&far, PEER, (HERE, pair.id()));
     talk(&mut host, &pair, &mut peer, &far);
 }
@@ -84,7 +84,7 @@ fn hellos_of_another_release_are_refused_with_the_reason() {
     for (private_data, reason) in [(version_1, Reason::Version), (must_bit, Reason::MustUnderstand)] {
         let mut stranger = Stranger::connect(PEER, HERE, port(pair.id())).unwrap();
         stranger.request(&private_data);
-        assert_eq!(stranger.refusal(), Some(reason));
+        assert_eq!(stranger.receive_refusal(), Some(reason));
     }
     peer.bring_up(&far, PEER, (HERE, pair.id()));
     talk(&mut host, &pair, &mut peer, &far);
@@ -122,11 +122,11 @@ fn silent_connections_time_out_and_do_not_block_the_peer() {
     let mut silent: Vec<_> =
         (0..50).map(|_| Stranger::connect(PEER, HERE, port(pair.id())).unwrap()).collect();
     let mut half = Stranger::connect(PEER, HERE, port(pair.id())).unwrap();
-    half.raw(b"MPA ID Req");
+    half.send_bytes(b"MPA ID Req");
     peer.bring_up(&far, PEER, (HERE, pair.id()));
     talk(&mut host, &pair, &mut peer, &far);
-    assert!(silent.iter_mut().all(|one| one.hear() == Heard::Closed));
-    assert_eq!(half.hear(), Heard::Closed);
+    assert!(silent.iter_mut().all(|one| one.receive_next() == Received::Closed));
+    assert_eq!(half.receive_next(), Received::Closed);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_second_connection_for_a_connected_queue_pair_changes_nothing() {
     // From the right address, with the right QPNs.
     for _ in 0..10 {
         let mut double = Stranger::hello(PEER, (HERE, pair.id()), far.id());
-        assert_eq!(double.hear(), Heard::Rejected);
+        assert_eq!(double.receive_next(), Received::Rejected);
     }
     talk(&mut host, &pair, &mut peer, &far);
 }
@@ -151,7 +151,7 @@ fn an_end_that_dials_takes_no_connection() {
     host.bring_up(&waits, HERE, (PEER, NOBODY)); // creates a listener
     host.bring_up(&dials, HERE, ("127.0.0.5", NOBODY));
     let mut stranger = Stranger::hello("127.0.0.5", (HERE, dials.id()), NOBODY);
-    assert_eq!(stranger.hear(), Heard::Rejected);
+    assert_eq!(stranger.receive_next(), Received::Rejected);
 }
 
 /// The port has a listener because another queue pair waits; this one is not being connected yet.
@@ -164,13 +164,13 @@ fn an_early_hello_waits_and_is_served() {
     let mut wrong = Stranger::hello(PEER, (HERE, number), NOBODY + 2);
     let mut right = Stranger::hello(PEER, (HERE, number), NOBODY + 1);
     let mut elsewhere = Stranger::hello("127.0.0.7", (HERE, number), NOBODY + 1);
-    all_is_seen(HERE, number);
+    wait_until_handled(HERE, number);
     host.bring_up(&late, HERE, (PEER, NOBODY + 1));
-    assert_eq!(right.hear(), Heard::Accepted);
-    assert_eq!(wrong.hear(), Heard::Rejected);
-    assert_eq!(elsewhere.hear(), Heard::Rejected);
+    assert_eq!(right.receive_next(), Received::Accepted);
+    assert_eq!(wrong.receive_next(), Received::Rejected);
+    assert_eq!(elsewhere.receive_next(), Received::Rejected);
     right.open();
-    late.wait_connected(PATIENCE).unwrap();
+    late.wait_connected(TIMEOUT).unwrap();
 }
 
 /// The sender of an early hello may be gone when its turn comes: the queue pair waits for the next one.
@@ -180,7 +180,7 @@ fn an_early_hello_whose_sender_left_is_discarded() {
     let (open, late, far) = (host.pair(), host.pair(), peer.pair());
     host.bring_up(&open, HERE, (PEER, NOBODY));
     drop(Stranger::hello(PEER, (HERE, late.id()), far.id()));
-    all_is_seen(HERE, late.id());
+    wait_until_handled(HERE, late.id());
     host.bring_up(&late, HERE, (PEER, far.id()));
     peer.bring_up(&far, PEER, (HERE, late.id()));
     talk(&mut host, &late, &mut peer, &far);
@@ -195,16 +195,16 @@ fn early_hellos_are_bounded_in_number() {
     let mut parked = Vec::new();
     for slot in 0..32 {
         parked.extend((0..8).map(|_| hello(slot)));
-        all_is_seen(HERE, pairs[33].id()); // all have the same port
-        assert_eq!(hello(slot).hear(), Heard::Rejected, "at most eight wait for one queue pair");
+        wait_until_handled(HERE, pairs[33].id()); // all have the same port
+        assert_eq!(hello(slot).receive_next(), Received::Rejected, "at most eight wait for one queue pair");
     }
-    assert_eq!(hello(32).hear(), Heard::Rejected, "at most 256 wait for the port");
+    assert_eq!(hello(32).receive_next(), Received::Rejected, "at most 256 wait for the port");
     // The others still wait. When a queue pair is destroyed, those that wait for it are rejected.
-    assert_eq!(parked[8].hear_for(Duration::from_millis(1)), Heard::Silence);
+    assert_eq!(parked[8].receive_within(Duration::from_millis(1)), Received::Silence);
     let mut pairs = pairs;
     drop(pairs.remove(0));
-    assert!(parked[..8].iter_mut().all(|one| one.hear() == Heard::Rejected));
-    assert_eq!(parked[8].hear_for(Duration::from_millis(1)), Heard::Silence);
+    assert!(parked[..8].iter_mut().all(|one| one.receive_next() == Received::Rejected));
+    assert_eq!(parked[8].receive_within(Duration::from_millis(1)), Received::Silence);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn early_hellos_are_bounded_in_time() {
     let (open, late) = (host.pair(), host.pair());
     host.bring_up(&open, HERE, (PEER, NOBODY));
     let mut early = Stranger::hello(PEER, (HERE, late.id()), NOBODY + 1);
-    assert_eq!(early.hear(), Heard::Rejected);
+    assert_eq!(early.receive_next(), Received::Rejected);
 }
 
 /// Data after an early hello is not read indefinitely: the client must not send before the Reply.
@@ -223,9 +223,9 @@ fn an_early_hello_with_more_behind_it_is_cut_off() {
     let (open, late) = (host.pair(), host.pair());
     host.bring_up(&open, HERE, (PEER, NOBODY));
     let mut early = Stranger::hello(PEER, (HERE, late.id()), NOBODY + 1);
-    all_is_seen(HERE, late.id());
-    early.raw(&[0; 1000]);
-    assert_eq!(early.hear(), Heard::Closed);
+    wait_until_handled(HERE, late.id());
+    early.send_bytes(&[0; 1000]);
+    assert_eq!(early.receive_next(), Received::Closed);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_listener_is_not_reachable_at_an_address_that_it_does_not_serve() {
     assert!(refused("127.0.0.1", PEER));
     assert!(refused(PEER, PEER));
     assert!(refused("::1", "::1"));
-    assert_eq!(Stranger::hello(PEER, (HERE, number), NOBODY).hear(), Heard::Accepted);
+    assert_eq!(Stranger::hello(PEER, (HERE, number), NOBODY).receive_next(), Received::Accepted);
 }
 
 /// The adapter listens at two addresses, but each queue pair is reachable at its own only.
@@ -252,9 +252,9 @@ fn a_queue_pair_is_reachable_at_its_own_address_only() {
     host.bring_up(&here, HERE, (PEER, NOBODY));
     host.bring_up(&there, "127.0.0.4", (PEER, NOBODY));
     let mut wrong = Stranger::hello(PEER, ("127.0.0.4", here.id()), NOBODY);
-    assert_eq!(wrong.hear(), Heard::Rejected);
+    assert_eq!(wrong.receive_next(), Received::Rejected);
     let mut right = Stranger::hello(PEER, (HERE, here.id()), NOBODY);
-    assert_eq!(right.hear(), Heard::Accepted);
+    assert_eq!(right.receive_next(), Received::Accepted);
 }
 
 #[test]
@@ -263,6 +263,9 @@ fn a_setting_makes_it_reachable_everywhere_for_its_peer_alone() {
     let pair = host.pair();
     let number = pair.id();
     host.bring_up(&pair, HERE, (PEER, NOBODY));
-    assert_eq!(Stranger::hello("127.0.0.4", ("127.0.0.1", number), NOBODY).hear(), Heard::Rejected);
-    assert_eq!(Stranger::hello(PEER, ("127.0.0.1", number), NOBODY).hear(), Heard::Accepted);
+    assert_eq!(
+        Stranger::hello("127.0.0.4", ("127.0.0.1", number), NOBODY).receive_next(),
+        Received::Rejected
+    );
+    assert_eq!(Stranger::hello(PEER, ("127.0.0.1", number), NOBODY).receive_next(), Received::Accepted);
 }

@@ -1,6 +1,6 @@
 //! The descriptor of a completion handler, as programs use it.
 
-use super::{PATIENCE, completion};
+use super::{TIMEOUT, completion};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::sys::poller::{Epoll, Events, Interest};
 use ironwarp_engine::{CompletionHandler, CompletionQueue, Engine};
@@ -119,7 +119,7 @@ fn a_queue_moves_between_handlers_and_none() {
     assert!(!readable(&old) && cq.cq().handler().is_none());
     cq.set_handler(Some(&new));
     assert!(readable(&new) && !readable(&old), "a pending event moves to the new handler");
-    assert_eq!((new.wait(Some(PATIENCE)), old.try_next()), (Some(event(cq)), None));
+    assert_eq!((new.wait(Some(TIMEOUT)), old.try_next()), (Some(event(cq)), None));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_waiting_thread_is_woken_by_an_event_only() {
     let (handler, queues) = queues(&engine, 1);
     assert_eq!(handler.wait(Some(Duration::from_millis(5))), None);
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| handler.wait(Some(PATIENCE)));
+        let waiter = scope.spawn(|| handler.wait(Some(TIMEOUT)));
         complete(&queues[0]);
         assert_eq!(waiter.join().unwrap(), Some(event(&queues[0])));
     });
@@ -146,7 +146,7 @@ fn moderation_delays_the_wake_and_loses_nothing() {
     assert_eq!(handler.try_next(), Some(event(&queues[0])), "the first event is delivered at once");
     complete(&queues[1]);
     complete(&queues[2]);
-    assert_eq!(handler.wait(Some(PATIENCE)), Some(event(&queues[1])));
+    assert_eq!(handler.wait(Some(TIMEOUT)), Some(event(&queues[1])));
     assert!(began.elapsed() >= INTERVAL, "{:?}", began.elapsed());
     assert_eq!(handler.try_next(), Some(event(&queues[2])), "all events that arrived meanwhile");
     assert!(!readable(&handler));
@@ -176,7 +176,7 @@ fn a_moderated_queue_raises_its_event_by_count_or_by_time() {
     assert!(!queue.arm(Arm::Next));
     let began = Instant::now();
     complete(queue);
-    assert_eq!(handler.wait(Some(PATIENCE)), Some(event(queue)));
+    assert_eq!(handler.wait(Some(TIMEOUT)), Some(event(queue)));
     assert!(began.elapsed() >= PERIOD, "the period that started before the change does not count");
 }
 
@@ -189,7 +189,7 @@ fn changing_moderation_cancels_running_timers() {
     engine.moderate(&handler, Duration::from_millis(1)).unwrap();
     complete(&queues[0]);
     assert_eq!(handler.try_next(), Some(event(&queues[0])), "the timer runs");
-    engine.moderate(&handler, PATIENCE).unwrap();
+    engine.moderate(&handler, TIMEOUT).unwrap();
     complete(&queues[1]);
     assert_eq!(handler.try_next(), Some(event(&queues[1])), "this is the first event after the change");
     assert_eq!(queues[0].poll(1, drop), Ok(1));
@@ -198,6 +198,6 @@ fn changing_moderation_cancels_running_timers() {
     // Timers of a lane expire in order: once this one has expired, the earlier one would have, too.
     engine.moderate_cq(&clocks[0], 2, Duration::from_millis(2)).unwrap();
     complete(&clocks[0]);
-    assert_eq!(other.wait(Some(PATIENCE)), Some(event(&clocks[0])));
+    assert_eq!(other.wait(Some(TIMEOUT)), Some(event(&clocks[0])));
     assert!(!readable(&handler) && handler.try_next().is_none());
 }

@@ -9,7 +9,7 @@ mod stopped;
 use ironwarp_rnic::queue::{Completion, Opcode};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn completion(wr_id: u64) -> Completion {
     Completion::succeeded(wr_id, Opcode::Receive, 1, 0)

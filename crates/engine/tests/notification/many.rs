@@ -6,7 +6,7 @@
 //! Occasionally a queue is moved to the other handler, or to none for a while, or is resized. If an event
 //! were lost, its completion would stay in the queue and the test would not end.
 
-use super::{PATIENCE, completion};
+use super::{TIMEOUT, completion};
 use ironwarp_engine::EventFdWake;
 use ironwarp_rnic::event::{CompletionHandler, HandlerId, Wake};
 use ironwarp_rnic::queue::{Arm, Completion, Cq};
@@ -199,7 +199,7 @@ impl Queue {
 }
 
 fn sleep(wake: &Counted) {
-    let limit = Timespec::try_from(PATIENCE).unwrap();
+    let limit = Timespec::try_from(TIMEOUT).unwrap();
     let ready = poll(&mut [PollFd::new(&wake.wake, PollFlags::IN)], Some(&limit)).unwrap();
     assert_eq!(ready, 1, "an event was lost");
 }

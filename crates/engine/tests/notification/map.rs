@@ -1,7 +1,7 @@
 //! The event map in operation (requirements I6, I8, I9): which queue an event goes to, and which vector
 //! becomes readable.
 
-use super::{PATIENCE, completion};
+use super::{TIMEOUT, completion};
 use ironwarp_engine::EventFdWake;
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{CompletionHandler, CompletionQueue, Engine, SetMapError};
@@ -137,7 +137,7 @@ fn changing_the_map_neither_loses_nor_repeats_events() {
     assert!(!readable(&vector));
     complete(&cq);
     assert!(readable(&vector));
-    let there = handlers.iter().filter(|handler| handler.wait(Some(PATIENCE / 1000)).is_some()).count();
+    let there = handlers.iter().filter(|handler| handler.wait(Some(TIMEOUT / 1000)).is_some()).count();
     assert_eq!(there, 1);
 }
 

@@ -1,6 +1,6 @@
 //! Asynchronous events, and how the adapter stops if they are not taken.
 
-use super::{PATIENCE, completion};
+use super::{TIMEOUT, completion};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{ConnectOptions, Engine, QueuePairAttributes};
 use ironwarp_rnic::error::QpError;
@@ -29,7 +29,7 @@ fn asynchronous_events_are_kept_until_taken_or_their_object_is_destroyed() {
     assert_eq!((events.try_next(), events.try_next()), (Some(stays_event), None));
     engine.device().raise(AsyncEvent::PortActive(1));
     let again = engine.async_events().unwrap();
-    assert_eq!(again.wait(Some(PATIENCE)), Some(AsyncEvent::PortActive(1)), "all callers share one queue");
+    assert_eq!(again.wait(Some(TIMEOUT)), Some(AsyncEvent::PortActive(1)), "all callers share one queue");
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn an_overrun_is_reported_unless_the_queue_is_destroyed() {
     let cq = engine.create_cq(1).unwrap();
     cq.cq().push(completion(1)).unwrap();
     cq.cq().push(completion(2)).unwrap_err();
-    assert_eq!(events.wait(Some(PATIENCE)), Some(AsyncEvent::CqError(cq.cq().id())));
+    assert_eq!(events.wait(Some(TIMEOUT)), Some(AsyncEvent::CqError(cq.cq().id())));
     let other = engine.create_cq(1).unwrap();
     other.cq().push(completion(1)).unwrap();
     other.cq().push(completion(2)).unwrap_err();
@@ -58,10 +58,10 @@ fn an_unread_event_queue_stops_the_adapter_at_its_maximum_size() {
     let near = client.create_qp(QueuePairAttributes::new(domain, &cqs[0])).unwrap();
     let far = server.create_qp(QueuePairAttributes::new(server.device().allocate_domain(), &cqs[1])).unwrap();
     client.connect(&near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-    let incoming = listener.incoming().wait(Some(PATIENCE)).unwrap();
+    let incoming = listener.incoming().wait(Some(TIMEOUT)).unwrap();
     far.qp().post_receive(ReceiveRequest { id: 7, buffers: Sges::default() }).unwrap();
     incoming.accept(&far, server.terms(None, None), &[]).unwrap();
-    near.wait_connected(PATIENCE).unwrap();
+    near.wait_connected(TIMEOUT).unwrap();
 
     // Events are discarded until a program asks for them, so that peers cannot stop the adapter of a program
     // that never does.
@@ -79,13 +79,13 @@ fn an_unread_event_queue_stops_the_adapter_at_its_maximum_size() {
         assert!(raised <= 2 * Sizes::default().max, "the event queue is bounded");
     }
     assert!(raised >= Sizes::default().max, "the event queue grows to its maximum");
-    assert_eq!(cqs[1].wait(Some(PATIENCE)), Ok(true));
+    assert_eq!(cqs[1].wait(Some(TIMEOUT)), Ok(true));
     let flushed = |done: ironwarp_rnic::queue::Completion| {
         assert_eq!((done.wr_id, done.status), (7, Status::Flushed));
         assert_eq!(done.cause.as_deref(), Some(&QpError::Stopped));
     };
     assert_eq!(cqs[1].poll(4, flushed), Ok(1));
-    assert!(far.wait_closed(PATIENCE));
+    assert!(far.wait_closed(TIMEOUT));
 
     let taken: Vec<_> = std::iter::from_fn(|| queue.try_next()).collect();
     assert_eq!(taken.len(), raised, "none is missing, and the last one reports the overflow");
@@ -95,10 +95,10 @@ fn an_unread_event_queue_stops_the_adapter_at_its_maximum_size() {
     // New connections end at once.
     let late = client.create_qp(QueuePairAttributes::new(domain, &cqs[0])).unwrap();
     client.connect(&late, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-    let incoming = listener.incoming().wait(Some(PATIENCE)).unwrap();
+    let incoming = listener.incoming().wait(Some(TIMEOUT)).unwrap();
     let far = server.create_qp(QueuePairAttributes::new(server.device().allocate_domain(), &cqs[1])).unwrap();
     incoming.accept(&far, server.terms(None, None), &[]).unwrap();
-    assert!(far.wait_closed(PATIENCE));
+    assert!(far.wait_closed(TIMEOUT));
 }
 
 /// Requirement N11: accepted requests complete or are flushed, after which no event is raised.

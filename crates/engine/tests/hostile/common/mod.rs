@@ -14,7 +14,7 @@ use ironwarp_wire::{
 use std::time::Duration;
 
 /// Longer than any operation here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The place that peers name as the sink of their Reads. Only the peer knows it.
 pub(crate) const SINK: Place = Place { tag: Tag(0x5151_5100), offset: 0x1000 };

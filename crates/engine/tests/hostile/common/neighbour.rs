@@ -1,7 +1,7 @@
 //! The neighbour: a well-behaved connection between two queue pairs of the victim's adapter. Its data must
 //! arrive unchanged, and it must never stall, whatever other peers do to the adapter.
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::memory::{Memory, Rights};
 use ironwarp_rnic::qp::{Completes, Receives};
@@ -25,7 +25,7 @@ const FETCHED: usize = 3 * PAGE;
 
 /// The results of a neighbour.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fared {
+pub(crate) struct NeighbourResult {
     pub(crate) rounds: u64,
     pub(crate) longest: Duration,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Fared {
 pub(crate) struct Neighbour {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
-    thread: JoinHandle<Fared>,
+    thread: JoinHandle<NeighbourResult>,
 }
 
 impl Neighbour {
@@ -45,7 +45,7 @@ impl Neighbour {
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, count) = (Arc::clone(&stop), Arc::clone(&rounds));
         let thread = std::thread::spawn(move || {
-            let mut fared = Fared { rounds: 0, longest: Duration::ZERO };
+            let mut fared = NeighbourResult { rounds: 0, longest: Duration::ZERO };
             while !stopped.load(Ordering::Relaxed) {
                 let begin = Instant::now();
                 home.round(fared.rounds);
@@ -65,8 +65,8 @@ impl Neighbour {
     }
 
     /// Waits for at least one more round, stops the neighbour and checks its results.
-    pub(crate) fn leave(self) -> Fared {
-        let (before, deadline) = (self.rounds(), Instant::now() + PATIENCE);
+    pub(crate) fn leave(self) -> NeighbourResult {
+        let (before, deadline) = (self.rounds(), Instant::now() + TIMEOUT);
         while self.rounds() == before && Instant::now() < deadline && !self.thread.is_finished() {
             std::thread::yield_now();
         }
@@ -109,10 +109,10 @@ impl Home {
         let tag = engine.device().register(domain, region).unwrap();
         let listener = engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
         engine.connect(&near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-        let incoming = listener.incoming().wait(Some(PATIENCE)).expect("the neighbour connects");
+        let incoming = listener.incoming().wait(Some(TIMEOUT)).expect("the neighbour connects");
         incoming.accept(&far, engine.terms(None, None), &[]).unwrap();
-        near.wait_connected(PATIENCE).unwrap();
-        far.wait_connected(PATIENCE).unwrap();
+        near.wait_connected(TIMEOUT).unwrap();
+        far.wait_connected(TIMEOUT).unwrap();
         Self { cq, near, far, memory, tag }
     }
 

@@ -1,6 +1,7 @@
-//! A peer that speaks MPA, DDP and RDMAP over a plain socket, as correctly or incorrectly as a test wants.
+//! [`Peer`], which speaks MPA, DDP and RDMAP over a plain TCP socket, and violates the protocols where a test needs
+//! that.
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use ironwarp_wire::mpa::{
     Enhanced, FpduReader, FpduWriter, Framing, MAX_STARTUP, Piece, Revision, Role, RtrSet, Startup,
 };
@@ -10,12 +11,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How the peer starts a connection.
+/// The settings of the peer's startup frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
-    /// The peer wants CRCs.
+pub(crate) struct StartupSettings {
+    /// Whether the peer requests CRCs.
     pub(crate) crc: bool,
-    /// The victim wants markers in what the peer sends.
+    /// Whether the victim has requested markers in the stream that the peer sends.
     pub(crate) markers: bool,
     /// The MPA revision of its startup frame.
     pub(crate) revision: Revision,
@@ -25,27 +26,29 @@ pub(crate) struct Way {
 pub(crate) const ENHANCED: Enhanced =
     Enhanced { ird: 32, ord: 32, rtr: Some(RtrSet::WRITE.union(RtrSet::READ)) };
 
-impl Default for Way {
+impl Default for StartupSettings {
     fn default() -> Self {
         Self { crc: true, markers: false, revision: Revision::Two(Some(ENHANCED)) }
     }
 }
 
-/// One connection of a hostile peer.
+/// The peer's end of a connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
     writer: FpduWriter,
     reader: FpduReader,
-    hears_markers: bool,
-    /// The messages it understands: private ones only after it has announced its capabilities.
+    /// Whether the victim sends markers.
+    receives_markers: bool,
+    /// The messages that the peer parses: private ones only after it has announced its capabilities.
     dialect: Dialect,
+    /// Bytes that were received and not parsed yet.
     read: Vec<u8>,
 }
 
-/// What the peer receives.
+/// The result of receiving.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Heard {
+pub(crate) enum Received {
     /// A complete FPDU: header, payload, and all of its bytes.
     Message(Header, Vec<u8>, Vec<u8>),
     /// FIN.
@@ -66,90 +69,92 @@ impl Peer {
     fn new(stream: TcpStream, framing: Framing) -> Self {
         stream.set_nodelay(true).unwrap();
         // A victim that does not read must not block the test.
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         let reader = FpduReader::new(Framing { crc: framing.crc, markers: false });
         let writer = FpduWriter::new(framing);
-        Self { stream, writer, reader, hears_markers: false, dialect: Dialect::Standard, read: Vec::new() }
+        Self { stream, writer, reader, receives_markers: false, dialect: Dialect::Standard, read: Vec::new() }
     }
 
     /// Uses an existing connection on which nothing was sent yet.
-    pub(crate) fn on(stream: TcpStream) -> Self {
+    pub(crate) fn from_stream(stream: TcpStream) -> Self {
         Self::new(stream, Framing::default())
     }
 
     /// Accepts a connection from a victim that dials, and reads its Request.
-    pub(crate) fn accepts(listener: &TcpListener) -> Self {
-        let mut peer = Self::on(listener.accept().unwrap().0);
-        let len = peer.startup_frame(|bytes| Startup::parse_request(bytes).unwrap());
+    pub(crate) fn accept(listener: &TcpListener) -> Self {
+        let mut peer = Self::from_stream(listener.accept().unwrap().0);
+        let len = peer.receive_startup_frame(|bytes| Startup::parse_request(bytes).unwrap());
         peer.read.drain(..len);
         peer
     }
 
     /// Returns all bytes received, once there are as many as a startup frame has: 20, plus the length that it
     /// states.
-    pub(crate) fn hear_startup(&mut self) -> Vec<u8> {
-        self.try_hear_startup(PATIENCE).expect("a startup frame")
+    pub(crate) fn receive_startup(&mut self) -> Vec<u8> {
+        self.try_receive_startup(TIMEOUT).expect("a startup frame")
     }
 
     /// Returns all bytes received, once there is a startup frame. `None` if the victim is silent for this
     /// time, or closes.
-    pub(crate) fn try_hear_startup(&mut self, patience: Duration) -> Option<Vec<u8>> {
+    pub(crate) fn try_receive_startup(&mut self, timeout: Duration) -> Option<Vec<u8>> {
         loop {
             let due = self.read.get(18..20).map(|len| 20 + usize::from(u16::from_be_bytes([len[0], len[1]])));
             if due.is_some_and(|due| self.read.len() >= due) {
                 return Some(std::mem::take(&mut self.read));
             }
-            if self.receive(patience).is_some() {
+            if self.read_more(timeout).is_some() {
                 return None;
             }
         }
     }
 
-    /// Accepts a connection from a victim that dials, and answers its Request.
-    pub(crate) fn answer(listener: &TcpListener, way: Way) -> Self {
-        let mut peer = Self::accepts(listener);
-        peer.frame_startup(Role::Reply { rejected: false }, way);
-        peer.begins(way);
+    /// Accepts a connection from a victim that dials, and send_read_response its Request.
+    pub(crate) fn answer(listener: &TcpListener, settings: StartupSettings) -> Self {
+        let mut peer = Self::accept(listener);
+        peer.send_startup(Role::Reply { rejected: false }, settings);
+        peer.start_stream(settings);
         peer
     }
 
-    /// Starts the exchange of FPDUs.
-    pub(crate) fn begins(&mut self, way: Way) {
-        self.begins_with(
-            Framing { crc: way.crc, markers: way.markers },
-            Framing { crc: way.crc, markers: false },
+    /// Starts the exchange of FPDUs: from now on bytes are sent and received as FPDUs.
+    pub(crate) fn start_stream(&mut self, settings: StartupSettings) {
+        self.start_stream_with(
+            Framing { crc: settings.crc, markers: settings.markers },
+            Framing { crc: settings.crc, markers: false },
         );
     }
 
     /// Starts the exchange of FPDUs, with separate framing for each direction.
-    pub(crate) fn begins_with(&mut self, sends: Framing, hears: Framing) {
+    pub(crate) fn start_stream_with(&mut self, sends: Framing, hears: Framing) {
         self.writer = FpduWriter::new(sends);
         self.reader = FpduReader::new(hears);
-        self.hears_markers = hears.markers;
+        self.receives_markers = hears.markers;
     }
 
     /// Sends the Request.
-    pub(crate) fn request(&mut self, way: Way) {
-        self.frame_startup(Role::Request, way);
+    pub(crate) fn request(&mut self, settings: StartupSettings) {
+        self.send_startup(Role::Request, settings);
     }
 
-    fn frame_startup(&mut self, role: Role, way: Way) {
-        let frame = startup(role, way, b"peer");
-        self.raw(&frame);
+    /// Sends a startup frame.
+    fn send_startup(&mut self, role: Role, settings: StartupSettings) {
+        let frame = startup(role, settings, b"peer");
+        self.send_bytes(&frame);
     }
 
     /// Waits for the Reply, which starts the stream.
-    pub(crate) fn established(&mut self, way: Way) {
-        let len = self.startup_frame(|bytes| Startup::parse_reply(bytes).unwrap());
+    pub(crate) fn await_reply(&mut self, settings: StartupSettings) {
+        let len = self.receive_startup_frame(|bytes| Startup::parse_reply(bytes).unwrap());
         let Ok(Parse::Done((reply, _))) = Startup::parse_reply(&self.read) else { unreachable!() };
         assert_eq!(reply.role, Role::Reply { rejected: false });
-        assert_eq!(reply.markers, way.markers);
-        let crc = reply.crc || way.crc;
-        self.begins(Way { crc, ..way });
+        assert_eq!(reply.markers, settings.markers);
+        let crc = reply.crc || settings.crc;
+        self.start_stream(StartupSettings { crc, ..settings });
         self.read.drain(..len);
     }
 
-    fn startup_frame<'s>(
+    /// Receives bytes until `parse` finds a complete startup frame. Returns its length.
+    fn receive_startup_frame<'s>(
         &'s mut self,
         parse: impl for<'a> Fn(&'a [u8]) -> Parse<(Startup<'a>, usize)>,
     ) -> usize {
@@ -157,7 +162,7 @@ impl Peer {
             if let Parse::Done((_, len)) = parse(&self.read) {
                 return len;
             }
-            assert_eq!(self.receive(PATIENCE), None, "a startup frame is expected");
+            assert_eq!(self.read_more(TIMEOUT), None, "a startup frame is expected");
         }
     }
 
@@ -184,7 +189,7 @@ impl Peer {
     /// Sends an FPDU, and returns its bytes.
     pub(crate) fn send(&mut self, header: &Header, payload: &[u8]) -> Vec<u8> {
         let bytes = self.frame(header, payload);
-        self.raw(&bytes);
+        self.send_bytes(&bytes);
         bytes
     }
 
@@ -200,12 +205,13 @@ impl Peer {
         change(&mut bytes[2..covered]);
         let crc = ironwarp_wire::mpa::Crc::of(&bytes[..covered]).to_bytes();
         bytes[covered..].copy_from_slice(&crc);
-        self.raw(&bytes);
+        self.send_bytes(&bytes);
         bytes
     }
 
-    /// Sends bytes. A victim that has closed may answer with RST; what it sent before is still read.
-    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+    /// Sends bytes. Ignores a reset by a victim that has closed the connection: bytes that it sent before can still be
+    /// received.
+    pub(crate) fn send_bytes(&mut self, bytes: &[u8]) {
         match self.stream.write_all(bytes) {
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
             sent => sent.unwrap(),
@@ -214,9 +220,9 @@ impl Peer {
 
     /// Sends bytes in pieces, slowly, so that the victim most likely receives them one by one. The test must
     /// also pass if it does not.
-    pub(crate) fn slowly(&mut self, bytes: &[u8], piece: usize) {
+    pub(crate) fn send_slowly(&mut self, bytes: &[u8], piece: usize) {
         for piece in bytes.chunks(piece) {
-            self.raw(piece);
+            self.send_bytes(piece);
             std::thread::sleep(Duration::from_micros(200)); // the pace of a slow sender, not a synchronisation
         }
     }
@@ -234,31 +240,32 @@ impl Peer {
 
     // --- Receiving ---
 
-    /// Receives the next message or the end, within this time.
-    pub(crate) fn hear_for(&mut self, patience: Duration) -> Heard {
-        let deadline = Instant::now() + patience;
+    /// Receives the next message, or the end of the connection, within this time.
+    pub(crate) fn receive_within(&mut self, timeout: Duration) -> Received {
+        let deadline = Instant::now() + timeout;
         loop {
-            if let Some(message) = self.whole() {
+            if let Some(message) = self.take_fpdu() {
                 return message;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if let Some(heard) = self.receive(left) {
+            if let Some(received) = self.read_more(left) {
                 assert!(
-                    heard != Heard::End || self.read.is_empty(),
+                    received != Received::End || self.read.is_empty(),
                     "the victim closed in the middle of an FPDU"
                 );
-                return heard;
+                return received;
             }
         }
     }
 
-    /// The FPDU at the front of what was read, once it is complete. What the victim sends must be valid.
-    fn whole(&mut self) -> Option<Heard> {
-        if !self.hears_markers {
+    /// Removes the first FPDU from the bytes received, if it is complete. Panics if it is invalid: the victim sends
+    /// only valid FPDUs.
+    fn take_fpdu(&mut self) -> Option<Received> {
+        if !self.receives_markers {
             let mut input = &self.read[..];
             let (fpdu, payload) = self.reader.take_whole(&mut input, self.dialect).unwrap()?;
             let (payload, used) = (payload.to_vec(), self.read.len() - input.len());
-            return Some(Heard::Message(fpdu.header, payload, self.read.drain(..used).collect()));
+            return Some(Received::Message(fpdu.header, payload, self.read.drain(..used).collect()));
         }
         let (mut input, mut reader) = (&self.read[..], self.reader.clone());
         let (mut header, mut payload) = (None, Vec::new());
@@ -271,29 +278,30 @@ impl Peer {
         }
         let used = self.read.len() - input.len();
         self.reader = reader;
-        Some(Heard::Message(header?, payload, self.read.drain(..used).collect()))
+        Some(Received::Message(header?, payload, self.read.drain(..used).collect()))
     }
 
-    pub(crate) fn hear(&mut self) -> Heard {
-        self.hear_for(PATIENCE)
+    /// Receives the next message, or the end of the connection.
+    pub(crate) fn receive_next(&mut self) -> Received {
+        self.receive_within(TIMEOUT)
     }
 
-    /// Receives bytes. Returns `None` if there were any.
-    fn receive(&mut self, patience: Duration) -> Option<Heard> {
-        if patience.is_zero() {
-            return Some(Heard::Silence);
+    /// Reads more bytes from the socket. Returns `None` if there were any, and otherwise why there were none.
+    fn read_more(&mut self, timeout: Duration) -> Option<Received> {
+        if timeout.is_zero() {
+            return Some(Received::Silence);
         }
-        self.stream.set_read_timeout(Some(patience)).unwrap();
+        self.stream.set_read_timeout(Some(timeout)).unwrap();
         let mut bytes = [0; 64 << 10];
         match self.stream.read(&mut bytes) {
-            Ok(0) => Some(Heard::End),
+            Ok(0) => Some(Received::End),
             Ok(n) => {
                 self.read.extend_from_slice(&bytes[..n]);
                 None
             }
             Err(error) => match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => Some(Heard::Silence),
-                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Some(Heard::Reset),
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => Some(Received::Silence),
+                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Some(Received::Reset),
                 ErrorKind::Interrupted => None,
                 _ => panic!("{error}"),
             },
@@ -301,41 +309,46 @@ impl Peer {
     }
 
     /// Receives the next message that is not a signal.
-    pub(crate) fn hear_message(&mut self) -> Heard {
+    pub(crate) fn receive_message(&mut self) -> Received {
         loop {
-            match self.hear() {
-                Heard::Message(Header::Write(write), payload, _)
+            match self.receive_next() {
+                Received::Message(Header::Write(write), payload, _)
                     if payload.is_empty() && Signal::parse(write.place).is_some() => {}
-                heard => return heard,
+                received => return received,
             }
         }
     }
 
     /// Receives all messages up to the end, which must come in time, without signals.
-    pub(crate) fn hear_out(&mut self) -> (Vec<(Header, Vec<u8>)>, Heard) {
+    pub(crate) fn receive_until_end(&mut self) -> (Vec<(Header, Vec<u8>)>, Received) {
         let mut messages = Vec::new();
         loop {
-            match self.hear_message() {
-                Heard::Message(header, payload, _) => messages.push((header, payload)),
+            match self.receive_message() {
+                Received::Message(header, payload, _) => messages.push((header, payload)),
                 end => return (messages, end),
             }
         }
     }
 
     /// Receives a Terminate, which must be the next message and the last, in the form defined by the RFC.
-    pub(crate) fn hear_terminate(&mut self) -> Terminate {
-        let terminate = match self.hear_message() {
-            Heard::Message(Header::Terminate(terminate), _, bytes) => {
-                assert_eq!(self.again(&Header::Terminate(terminate)), bytes, "not in the form of the RFC");
+    pub(crate) fn receive_terminate(&mut self) -> Terminate {
+        let terminate = match self.receive_message() {
+            Received::Message(Header::Terminate(terminate), _, bytes) => {
+                assert_eq!(
+                    self.encode_alone(&Header::Terminate(terminate)),
+                    bytes,
+                    "not in the form of the RFC"
+                );
                 terminate
             }
             other => panic!("expected a Terminate, got {other:?}"),
         };
-        assert_eq!(self.hear(), Heard::End, "nothing follows a Terminate (RFC 5040 §4.8)");
+        assert_eq!(self.receive_next(), Received::End, "nothing follows a Terminate (RFC 5040 §4.8)");
         terminate
     }
 
-    fn again(&self, header: &Header) -> Vec<u8> {
+    /// Encodes a message without payload as an FPDU of its own, without markers.
+    fn encode_alone(&self, header: &Header) -> Vec<u8> {
         let mut bytes = Vec::new();
         FpduWriter::new(Framing { crc: self.writer.framing().crc, markers: false })
             .write(header, &[], |part| bytes.extend_from_slice(part))
@@ -345,9 +358,10 @@ impl Peer {
 }
 
 /// Encodes a startup frame.
-pub(crate) fn startup(role: Role, way: Way, private_data: &[u8]) -> Vec<u8> {
+pub(crate) fn startup(role: Role, settings: StartupSettings, private_data: &[u8]) -> Vec<u8> {
     let mut bytes = [0; MAX_STARTUP];
-    let frame = Startup { role, markers: false, crc: way.crc, revision: way.revision, private_data };
+    let frame =
+        Startup { role, markers: false, crc: settings.crc, revision: settings.revision, private_data };
     let n = frame.emit(&mut bytes).unwrap();
     bytes[..n].to_vec()
 }

@@ -1,9 +1,9 @@
 //! The victim: an adapter with memory in two protection domains, all of it filled with canaries, and with a
 //! neighbour.
 
-use super::PATIENCE;
-use super::neighbour::{Fared, Neighbour};
-use super::peer::{Heard, Peer, Way};
+use super::TIMEOUT;
+use super::neighbour::{Neighbour, NeighbourResult};
+use super::peer::{Peer, Received, StartupSettings};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, Listener, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::error::QpError;
@@ -71,7 +71,7 @@ pub(crate) struct Victim {
     /// Accessible to peers only through windows, and none is bound.
     pub(crate) bindable: Area,
     listener: Listener,
-    /// `None` if the settings forbid what it does.
+    /// Another connection of the same adapter, with an honest peer. `None` if the settings forbid its operations.
     neighbour: Mutex<Option<Neighbour>>,
 }
 
@@ -89,17 +89,17 @@ impl Victim {
     }
 
     pub(crate) fn with(config: Config) -> Self {
-        Self::resting(config, REST)
+        Self::with_pauses(config, REST)
     }
 
-    /// A victim whose neighbour pauses this long between rounds.
-    pub(crate) fn resting(config: Config, rest: Duration) -> Self {
+    /// Creates a victim whose neighbour pauses for `rest` between rounds.
+    pub(crate) fn with_pauses(config: Config, rest: Duration) -> Self {
         let mut victim = Self::alone(config);
         victim.neighbour = Mutex::new(Some(Neighbour::new(&victim.engine, rest)));
         victim
     }
 
-    /// A victim without a neighbour.
+    /// Creates a victim without a neighbour.
     pub(crate) fn alone(config: Config) -> Self {
         let engine = Engine::new(config).unwrap();
         let (domain, other) = (engine.device().allocate_domain(), engine.device().allocate_domain());
@@ -137,12 +137,12 @@ impl Victim {
         &self.listener
     }
 
-    /// Number of rounds that the neighbour has completed.
+    /// Returns the number of rounds that the neighbour has completed.
     pub(crate) fn rounds(&self) -> u64 {
         self.neighbour.lock().unwrap().as_ref().map_or(0, Neighbour::rounds)
     }
 
-    /// A queue pair that is not connected, with a completion queue of its own and posted receives.
+    /// Creates a queue pair with a completion queue of its own and posted receives, which is not connected.
     pub(crate) fn queue_pair(
         &self,
         completes: Completes,
@@ -153,7 +153,7 @@ impl Victim {
         (pair, cq)
     }
 
-    /// A queue pair that is not connected, on this completion queue and with posted receives.
+    /// Creates a queue pair on this completion queue, with posted receives, which is not connected.
     pub(crate) fn queue_pair_on(
         &self,
         cq: &Arc<CompletionQueue>,
@@ -175,49 +175,50 @@ impl Victim {
         pair
     }
 
-    /// Connects a hostile peer in the usual way and opens the stream.
-    pub(crate) fn attacked(&self) -> Attacked {
-        let mut attacked = self.attacked_by(Way::default(), RECEIVES);
+    /// Connects a hostile peer with the default settings, and sends its first message.
+    pub(crate) fn connect_peer(&self) -> Attacked {
+        let mut attacked = self.connect_peer_with(StartupSettings::default(), RECEIVES);
         attacked.peer.open();
         attacked
     }
 
-    /// Connects a hostile peer.
-    pub(crate) fn attacked_by(&self, way: Way, receives: usize) -> Attacked {
+    /// Connects a hostile peer with these settings to a new queue pair.
+    pub(crate) fn connect_peer_with(&self, settings: StartupSettings, receives: usize) -> Attacked {
         let (pair, cq) = self.queue_pair(Completes::WhenSent, receives);
-        let peer = self.connected(&pair, way);
+        let peer = self.connected(&pair, settings);
         Attacked { peer, pair, cq }
     }
 
     /// Connects a hostile peer to this queue pair.
-    pub(crate) fn connected(&self, pair: &Arc<QueuePair>, way: Way) -> Peer {
+    pub(crate) fn connected(&self, pair: &Arc<QueuePair>, settings: StartupSettings) -> Peer {
         let mut peer = Peer::dial(self.addr());
-        peer.request(way);
-        let incoming = self.listener.incoming().wait(Some(PATIENCE)).expect("the Request arrived");
+        peer.request(settings);
+        let incoming = self.listener.incoming().wait(Some(TIMEOUT)).expect("the Request arrived");
         let mut terms = self.engine.terms(None, None);
-        terms.markers = way.markers;
+        terms.markers = settings.markers;
         incoming.accept(pair, terms, b"victim").unwrap();
-        peer.established(way);
-        pair.wait_connected(PATIENCE).unwrap();
+        peer.await_reply(settings);
+        pair.wait_connected(TIMEOUT).unwrap();
         peer
     }
 
-    /// Connects a queue pair with acknowledged completions to a peer that says it acknowledges.
-    pub(crate) fn acknowledged(&self, receives: usize) -> Attacked {
+    /// Connects a hostile peer that announces acknowledgements to a queue pair whose requests complete when they are
+    /// acknowledged.
+    pub(crate) fn connect_acknowledging_peer(&self, receives: usize) -> Attacked {
         let (pair, cq) = self.queue_pair(Completes::WhenAcknowledged, receives);
-        let mut peer = self.connected(&pair, Way::default());
+        let mut peer = self.connected(&pair, StartupSettings::default());
         peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
         Attacked { peer, pair, cq }
     }
 
-    /// Connects the victim to a hostile peer.
-    pub(crate) fn dials(&self, completes: Completes, way: Way) -> Attacked {
+    /// Connects the victim to a hostile peer: here the victim dials.
+    pub(crate) fn dial_peer(&self, completes: Completes, settings: StartupSettings) -> Attacked {
         let (pair, cq) = self.queue_pair(completes, RECEIVES);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         self.engine.connect(&pair, to, &ConnectOptions::default()).unwrap();
-        let peer = Peer::answer(&listener, way);
-        pair.wait_connected(PATIENCE).unwrap();
+        let peer = Peer::answer(&listener, settings);
+        pair.wait_connected(TIMEOUT).unwrap();
         Attacked { peer, pair, cq }
     }
 
@@ -239,12 +240,12 @@ impl Victim {
     }
 
     /// Checks that not a single byte of memory has changed.
-    pub(crate) fn untouched(&self) {
-        self.untouched_but(&[]);
+    pub(crate) fn assert_untouched(&self) {
+        self.assert_untouched_except(&[]);
     }
 
     /// Checks that no byte outside of these ranges, given as offset and length, has changed.
-    pub(crate) fn untouched_but(&self, ranges: &[(usize, usize)]) {
+    pub(crate) fn assert_untouched_except(&self, ranges: &[(usize, usize)]) {
         let (now, before) = (self.memory.read(0, self.memory.len()), canaries(self.memory.len()));
         let may_change = |at: usize| ranges.iter().any(|&(begin, len)| (begin..begin + len).contains(&at));
         let changed = (0..now.len()).find(|&at| now[at] != before[at] && !may_change(at));
@@ -252,12 +253,12 @@ impl Victim {
     }
 
     /// Ends the attack and checks that the neighbour was not affected.
-    pub(crate) fn survives(&self) -> Fared {
+    pub(crate) fn assert_survives(&self) -> NeighbourResult {
         self.neighbour.lock().unwrap().take().expect("the victim has a neighbour").leave()
     }
 }
 
-/// The initial contents of the memory: no two nearby places look the same.
+/// Returns the initial contents of the memory, in which no two nearby places look the same.
 pub(crate) fn canaries(len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i * 167) ^ (i >> 8)).to_le_bytes()[0] | 1).collect()
 }
@@ -267,12 +268,13 @@ impl Attacked {
     pub(crate) fn completions(&self, n: usize) -> Vec<Completion> {
         let mut done = Vec::new();
         while done.len() < n {
-            assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "expected {n} completions, got {done:?}");
+            assert!(self.cq.wait(Some(TIMEOUT)).unwrap(), "expected {n} completions, got {done:?}");
             self.cq.poll(n - done.len(), |completion| done.push(completion)).unwrap();
         }
         done
     }
 
+    /// Waits for a single completion.
     pub(crate) fn one(&self) -> Completion {
         self.completions(1).remove(0)
     }
@@ -303,20 +305,20 @@ impl Attacked {
     }
 
     /// Checks that the victim terminates the stream with this cause, because of the FPDU with these bytes.
-    pub(crate) fn terminated_for(&mut self, cause: Cause, fpdu: &[u8]) -> Arc<QpError> {
-        assert_eq!(self.peer.hear_terminate(), Terminate { cause, offender: offender(cause, fpdu) });
+    pub(crate) fn assert_terminated(&mut self, cause: Cause, fpdu: &[u8]) -> Arc<QpError> {
+        assert_eq!(self.peer.receive_terminate(), Terminate { cause, offender: offender(cause, fpdu) });
         self.closed();
         self.error(RECEIVES)
     }
 
-    /// Closes the peer's end, and checks that the connection is closed completely.
+    /// Closes the peer's end, and checks that the victim closes the connection, too.
     pub(crate) fn closed(&self) {
         self.peer.finish();
-        assert!(self.pair.wait_closed(PATIENCE), "the connection is not closed: {:?}", self.pair.qp());
+        assert!(self.pair.wait_closed(TIMEOUT), "the connection is not closed: {:?}", self.pair.qp());
     }
 
     /// Checks that the stream is still working: a Send from the peer arrives.
-    pub(crate) fn goes_on(&mut self, msn: u32) {
+    pub(crate) fn assert_works(&mut self, msn: u32) {
         self.peer.send(&super::send(msn), b"still here");
         let completion = self.one();
         assert_eq!((completion.status, completion.byte_len), (Status::Success, 10), "{completion:?}");
@@ -324,14 +326,14 @@ impl Attacked {
     }
 
     /// Checks that the victim closed the connection without a message.
-    pub(crate) fn cut_off(&mut self) {
-        let (messages, end) = self.peer.hear_out();
+    pub(crate) fn assert_cut_off(&mut self) {
+        let (messages, end) = self.peer.receive_until_end();
         assert_eq!(messages, []);
-        assert!(matches!(end, Heard::End | Heard::Reset), "{end:?}");
+        assert!(matches!(end, Received::End | Received::Reset), "{end:?}");
     }
 }
 
-/// The part of the offending segment that a Terminate returns (RFC 5040 figure 10).
+/// Returns the part of the offending segment that a Terminate contains (RFC 5040 figure 10).
 fn offender(cause: Cause, fpdu: &[u8]) -> Offender {
     if matches!(cause, Cause::Mpa(_) | Cause::LocalCatastrophic) {
         return Offender::default();
