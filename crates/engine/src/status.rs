@@ -235,6 +235,7 @@ impl AsFd for StatusServer {
 }
 
 impl EventSource for StatusServer {
+    /// Answers pending requests. A failure is logged, and does not end the server.
     fn on_readable(&self) -> io::Result<Rearm> {
         if let Err(error) = self.socket.answer(|| self.text()) {
             // The process lacks descriptors or memory. The next request may succeed.

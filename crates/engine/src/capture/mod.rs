@@ -63,6 +63,7 @@ impl Capture {
         self.tap(false)
     }
 
+    /// Creates a tap for a connection of which this end is the client, or the server.
     fn tap(self: &Arc<Self>, is_client: bool) -> Box<dyn Tap> {
         let state = State {
             cutter: Cutter::new(),

@@ -51,6 +51,7 @@ impl Monitor {
 }
 
 impl EventSource for Monitor {
+    /// Reads the table after a notification, and reports the changes since the last report.
     fn on_readable(&self) -> io::Result<Rearm> {
         if !self.netlink.take_notices()? {
             return Ok(Rearm::Now);

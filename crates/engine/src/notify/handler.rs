@@ -144,6 +144,7 @@ impl LaneTimer {
 }
 
 impl Timer for LaneTimer {
+    /// Has the lane end the interval after this time, unless the timer is dropped before.
     fn start(&self, after: Duration) {
         let this = Weak::clone(&self.this);
         self.lane.call_at(Instant::now() + after, move || {

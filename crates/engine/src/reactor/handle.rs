@@ -56,6 +56,7 @@ pub(crate) struct Counters {
 }
 
 impl LaneHandle {
+    /// Creates the state of a lane whose thread does not run yet. Failures are reported to `reports`.
     pub(super) fn new(number: usize, reports: &Arc<AsyncEvents>) -> io::Result<Arc<Self>> {
         let handle = Arc::new(Self {
             number,

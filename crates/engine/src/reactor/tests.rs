@@ -31,6 +31,7 @@ struct Ends {
 }
 
 impl Ends {
+    /// Opens the adapter, and connects the queue pairs.
     fn new() -> Self {
         let engine = Engine::new(Config { lanes: 1, ..Config::default() }).unwrap();
         let (cq, domain) = (engine.create_cq(16).unwrap(), engine.device().allocate_domain());

@@ -394,7 +394,7 @@ impl Steering {
     }
 }
 
-/// The error for a lane that would have to start while the adapter is being closed.
+/// Returns the error for a lane that would have to start while the adapter is being closed.
 fn stopped() -> io::Error {
     io::Error::other("the adapter is being closed")
 }

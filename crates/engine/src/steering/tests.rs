@@ -28,6 +28,7 @@ struct Server {
 }
 
 impl Server {
+    /// Opens both adapters, without rebalancing.
     fn new() -> Self {
         let [client, engine] =
             [(); 2].map(|()| Engine::new(Config { lanes: 2, rebalance: 0, ..Config::default() }).unwrap());

@@ -29,6 +29,7 @@ impl PendingAcks {
         }
     }
 
+    /// Does the work of [`flush`](Self::flush), which is inlined, if there are entries.
     fn flush_all(&self) {
         if !self.any.swap(false, Ordering::AcqRel) {
             return; // another thread flushes

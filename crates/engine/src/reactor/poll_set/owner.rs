@@ -158,8 +158,8 @@ impl Owner {
         true
     }
 
-    /// Pauses: the lane ignores events until [`resume_serving`](Self::resume_serving). Returns false if the program
-    /// owns the set by now.
+    /// Disarms the entry, and so pauses serving on the lane until [`resume_serving`](Self::resume_serving). Returns
+    /// false if the program owns the set by now.
     pub(super) fn pause(&self) -> bool {
         let mut state = lock(&self.state);
         if *state != State::Serving {
