@@ -3,14 +3,16 @@
 use std::io::{self, Error, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 
-/// The maximum size of an IP packet, because the traffic was never on a real network.
+/// Maximum size of a packet: that of IP, because the traffic was never on a real network.
 const MTU: usize = 65_535;
 const TCP_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
+/// Time to live, or hop limit.
 const HOPS: u8 = 64;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Nominal: only data segments acknowledge, so a long run of data in one direction exceeds the window.
+/// Receive window of each segment. It is nominal: only data segments acknowledge, so much data in one direction exceeds
+/// the window.
 const WINDOW: u16 = u16::MAX;
 
 /// A TCP segment.
@@ -45,14 +47,14 @@ pub struct Flags {
     pub ack: bool,
 }
 
-/// Maximum payload of one TCP segment.
+/// Returns the maximum payload of a TCP segment between addresses of this IP version.
 pub(crate) fn max_payload(address: IpAddr) -> usize {
     let ip_header = if address.is_ipv4() { 20 } else { 40 };
     MTU - ip_header - TCP_HEADER
 }
 
 /// Appends a TCP segment to `packet`.
-pub(crate) fn tcp(segment: &Segment<'_>, packet: &mut Vec<u8>) -> io::Result<()> {
+pub(crate) fn append_tcp(segment: &Segment<'_>, packet: &mut Vec<u8>) -> io::Result<()> {
     let Segment { from, to, seq, ack, flags, payload } = *segment;
     let room = max_payload(from.ip());
     if payload.len() > room {
@@ -61,7 +63,7 @@ pub(crate) fn tcp(segment: &Segment<'_>, packet: &mut Vec<u8>) -> io::Result<()>
             payload.len()
         )));
     }
-    let sum = ip(("TCP segment", TCP), (from, to), TCP_HEADER + payload.len(), packet)?;
+    let sum = append_ip_header(("TCP segment", TCP), (from, to), TCP_HEADER + payload.len(), packet)?;
     let begin = packet.len();
     packet.extend(from.port().to_be_bytes());
     packet.extend(to.port().to_be_bytes());
@@ -73,27 +75,27 @@ pub(crate) fn tcp(segment: &Segment<'_>, packet: &mut Vec<u8>) -> io::Result<()>
     packet.extend(WINDOW.to_be_bytes());
     packet.extend([0; 4]); // checksum, and no urgent data
     packet.extend(payload);
-    let checksum = sum.and(&packet[begin..]).finish();
+    let checksum = sum.add(&packet[begin..]).finish();
     packet[begin + 16..begin + 18].copy_from_slice(&checksum.to_be_bytes());
     Ok(())
 }
 
 /// Appends a UDP datagram to `packet`.
-pub(crate) fn udp(
+pub(crate) fn append_udp(
     (from, to): (SocketAddr, SocketAddr),
     payload: &[u8],
     packet: &mut Vec<u8>,
 ) -> io::Result<()> {
     let len = UDP_HEADER + payload.len();
-    let sum = ip(("datagram", UDP), (from, to), len, packet)?;
+    let sum = append_ip_header(("datagram", UDP), (from, to), len, packet)?;
     let begin = packet.len();
     packet.extend(from.port().to_be_bytes());
     packet.extend(to.port().to_be_bytes());
-    packet.extend(short(len)?);
+    packet.extend(length_field(len)?);
     packet.extend([0; 2]);
     packet.extend(payload);
     // Zero would mean that there is no checksum (RFC 768).
-    let checksum = match sum.and(&packet[begin..]).finish() {
+    let checksum = match sum.add(&packet[begin..]).finish() {
         0 => u16::MAX,
         checksum => checksum,
     };
@@ -102,7 +104,7 @@ pub(crate) fn udp(
 }
 
 /// Appends the Ethernet and IP headers for `len` bytes. Returns the checksum of the pseudo-header.
-fn ip(
+fn append_ip_header(
     (what, protocol): (&str, u8),
     (from, to): (SocketAddr, SocketAddr),
     len: usize,
@@ -115,33 +117,34 @@ fn ip(
             packet.extend([0x08, 0x00]);
             let begin = packet.len();
             packet.extend([0x45, 0]); // version 4, header of five words
-            packet.extend(short(20 + len)?);
+            packet.extend(length_field(20 + len)?);
             packet.extend([0, 0, 0x40, 0, HOPS, protocol, 0, 0]); // don't fragment
             packet.extend(from.octets());
             packet.extend(to.octets());
-            let checksum = Sum(0).and(&packet[begin..]).finish();
+            let checksum = Sum(0).add(&packet[begin..]).finish();
             packet[begin + 10..begin + 12].copy_from_slice(&checksum.to_be_bytes());
-            Ok(Sum(0).and(&from.octets()).and(&to.octets()).and(&[0, protocol]).and(&short(len)?))
+            Ok(Sum(0).add(&from.octets()).add(&to.octets()).add(&[0, protocol]).add(&length_field(len)?))
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
             packet.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-            packet.extend(short(len)?);
+            packet.extend(length_field(len)?);
             packet.extend([protocol, HOPS]);
             packet.extend(from.octets());
             packet.extend(to.octets());
-            Ok(Sum(0).and(&from.octets()).and(&to.octets()).and(&[0, protocol]).and(&short(len)?))
+            Ok(Sum(0).add(&from.octets()).add(&to.octets()).add(&[0, protocol]).add(&length_field(len)?))
         }
         _ => Err(invalid(format!("{what} from {from} to {to}: cannot mix IPv4 and IPv6"))),
     }
 }
 
 /// Encodes a length in two bytes.
-fn short(len: usize) -> io::Result<[u8; 2]> {
+fn length_field(len: usize) -> io::Result<[u8; 2]> {
     let short =
         u16::try_from(len).map_err(|_| invalid(format!("{len} bytes exceed the maximum of an IP packet")))?;
     Ok(short.to_be_bytes())
 }
 
+/// Returns an error for invalid arguments.
 fn invalid(why: String) -> Error {
     Error::new(ErrorKind::InvalidInput, why)
 }
@@ -158,18 +161,20 @@ fn mac(address: IpAddr) -> [u8; 6] {
     [0x02, 0, a, b, c, d]
 }
 
-/// The Internet checksum (RFC 1071) over pieces of even length, except the last.
+/// The sum of an Internet checksum (RFC 1071). All pieces that are added, except the last, must have even length.
 #[derive(Clone, Copy, Debug)]
 struct Sum(u64);
 
 impl Sum {
-    fn and(self, bytes: &[u8]) -> Self {
+    /// Adds bytes.
+    fn add(self, bytes: &[u8]) -> Self {
         let (pairs, odd) = bytes.as_chunks::<2>();
         let sum: u64 = pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum();
         let last = odd.first().map_or(0, |byte| u64::from(*byte) << 8);
         Self(self.0 + sum + last)
     }
 
+    /// Returns the checksum.
     fn finish(self) -> u16 {
         let mut sum = self.0;
         while sum > 0xffff {
@@ -187,8 +192,8 @@ mod tests {
 
     #[test]
     fn the_checksum_is_that_of_rfc_1071() {
-        assert_eq!(!Sum(0).and(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]).finish(), 0xddf2);
-        assert_eq!(!Sum(0).and(&[0x00, 0x01]).and(&[0xf2]).finish(), 0xf201);
+        assert_eq!(!Sum(0).add(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]).finish(), 0xddf2);
+        assert_eq!(!Sum(0).add(&[0x00, 0x01]).add(&[0xf2]).finish(), 0xf201);
     }
 
     /// The checksum over a header and its own checksum is zero.
@@ -196,19 +201,19 @@ mod tests {
     fn an_ipv4_header_checks_itself() {
         let ends = ("10.0.0.1:1000".parse().unwrap(), "10.0.0.2:2000".parse().unwrap());
         let mut packet = Vec::new();
-        udp(ends, b"odd", &mut packet).unwrap();
+        append_udp(ends, b"odd", &mut packet).unwrap();
         assert_eq!(packet.len(), 14 + 20 + 8 + 3);
-        assert_eq!(Sum(0).and(&packet[14..34]).finish(), 0, "checksum of the header");
-        let pseudo = Sum(0).and(&packet[26..34]).and(&[0, UDP, 0, 11]);
-        assert_eq!(pseudo.and(&packet[34..]).finish(), 0, "checksum of the datagram");
+        assert_eq!(Sum(0).add(&packet[14..34]).finish(), 0, "checksum of the header");
+        let pseudo = Sum(0).add(&packet[26..34]).add(&[0, UDP, 0, 11]);
+        assert_eq!(pseudo.add(&packet[34..]).finish(), 0, "checksum of the datagram");
     }
 
     #[test]
     fn oversized_packets_are_rejected() {
         let (v4, v6): (SocketAddr, SocketAddr) = ("10.0.0.1:1".parse().unwrap(), "[::1]:1".parse().unwrap());
-        let error = udp((v4, v6), b"", &mut Vec::new()).unwrap_err().to_string();
+        let error = append_udp((v4, v6), b"", &mut Vec::new()).unwrap_err().to_string();
         assert_eq!(error, "datagram from 10.0.0.1:1 to [::1]:1: cannot mix IPv4 and IPv6");
-        let error = udp((v4, v4), &[0; 65_536], &mut Vec::new()).unwrap_err().to_string();
+        let error = append_udp((v4, v4), &[0; 65_536], &mut Vec::new()).unwrap_err().to_string();
         assert_eq!(error, "65564 bytes exceed the maximum of an IP packet");
     }
 }

@@ -1,9 +1,9 @@
 //! Writes TCP and UDP traffic to a pcap file, with correct headers, sequence numbers and checksums.
 //!
-//! It reads no clock and keeps no connection state: the caller passes the time and an [`OpenConnection`]. Each packet is
-//! written immediately (unless `W` buffers), so the program may stop at any moment.
+//! The writer reads no clock and keeps no connection state: the caller passes the time and an [`OpenConnection`]. Each
+//! packet is written immediately (unless `W` buffers), so that the file is complete even if the program is killed.
 
-use crate::packet::{Flags, Segment, max_payload, tcp, udp};
+use crate::packet::{Flags, Segment, append_tcp, append_udp, max_payload};
 use std::io::{self, Error, ErrorKind, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,6 +22,7 @@ const RECORD_HEADER: usize = 16;
 #[derive(Debug)]
 pub struct CaptureWriter<W> {
     out: W,
+    /// Number of connections opened so far.
     opened: u32,
     /// A packet with its record header, written in one call so that several writers can share a file.
     record: Vec<u8>,
@@ -72,14 +73,14 @@ impl<W: Write> CaptureWriter<W> {
     ) -> io::Result<OpenConnection> {
         let mut connection = OpenConnection { client, server, client_seq, server_seq };
         let syn = Flags { syn: true, ..Flags::default() };
-        self.step(time, &mut connection, true, syn, &[])?;
-        self.step(time, &mut connection, false, Flags { ack: true, ..syn }, &[])?;
-        self.step(time, &mut connection, true, Flags { ack: true, ..Flags::default() }, &[])?;
+        self.write_next(time, &mut connection, true, syn, &[])?;
+        self.write_next(time, &mut connection, false, Flags { ack: true, ..syn }, &[])?;
+        self.write_next(time, &mut connection, true, Flags { ack: true, ..Flags::default() }, &[])?;
         Ok(connection)
     }
 
-    /// Sends bytes from client to server or back, in one segment if they fit, otherwise in as few as possible, of about the
-    /// same length: iWARP analysers need to see more than the first few bytes of an FPDU in one segment.
+    /// Sends bytes from client to server or back, in one segment if they fit, otherwise in as few as possible, of about
+    /// the same length: iWARP analysers need to see more than the first few bytes of an FPDU in one segment.
     pub fn send(
         &mut self,
         time: Duration,
@@ -90,7 +91,7 @@ impl<W: Write> CaptureWriter<W> {
         let segments = bytes.len().div_ceil(max_payload(connection.client.ip())).max(1);
         let flags = Flags { psh: true, ack: true, ..Flags::default() };
         for piece in bytes.chunks(bytes.len().div_ceil(segments).max(1)) {
-            self.step(time, connection, from_client, flags, piece)?;
+            self.write_next(time, connection, from_client, flags, piece)?;
         }
         Ok(())
     }
@@ -99,9 +100,9 @@ impl<W: Write> CaptureWriter<W> {
     pub fn close(&mut self, time: Duration, mut connection: OpenConnection) -> io::Result<()> {
         let ack = Flags { ack: true, ..Flags::default() };
         let fin = Flags { fin: true, ..ack };
-        self.step(time, &mut connection, true, fin, &[])?;
-        self.step(time, &mut connection, false, fin, &[])?;
-        self.step(time, &mut connection, true, ack, &[])
+        self.write_next(time, &mut connection, true, fin, &[])?;
+        self.write_next(time, &mut connection, false, fin, &[])?;
+        self.write_next(time, &mut connection, true, ack, &[])
     }
 
     /// Resets a connection, as the client or as the server.
@@ -112,12 +113,12 @@ impl<W: Write> CaptureWriter<W> {
         by_client: bool,
     ) -> io::Result<()> {
         let flags = Flags { rst: true, ack: true, ..Flags::default() };
-        self.step(time, &mut connection, by_client, flags, &[])
+        self.write_next(time, &mut connection, by_client, flags, &[])
     }
 
     /// Writes one segment as given. No connection needs to be open.
     pub fn segment(&mut self, time: Duration, segment: &Segment<'_>) -> io::Result<()> {
-        self.packet(time, |packet| tcp(segment, packet))
+        self.write_packet(time, |packet| append_tcp(segment, packet))
     }
 
     /// Writes one UDP datagram.
@@ -127,10 +128,11 @@ impl<W: Write> CaptureWriter<W> {
         ends: (SocketAddr, SocketAddr),
         payload: &[u8],
     ) -> io::Result<()> {
-        self.packet(time, |packet| udp(ends, payload, packet))
+        self.write_packet(time, |packet| append_udp(ends, payload, packet))
     }
 
-    fn packet(
+    /// Writes a packet, which `build` appends to the record header.
+    fn write_packet(
         &mut self,
         time: Duration,
         build: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
@@ -163,7 +165,7 @@ impl<W: Write> CaptureWriter<W> {
     }
 
     /// Writes the next segment of a connection.
-    fn step(
+    fn write_next(
         &mut self,
         time: Duration,
         connection: &mut OpenConnection,

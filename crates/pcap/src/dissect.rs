@@ -1,7 +1,7 @@
 //! Dissects an iWARP connection into frames: the two startup frames, then FPDUs.
 //!
-//! A violation ends its direction and becomes a [`Problem`]. Earlier frames and the other direction are not affected. Private
-//! messages are decoded, too.
+//! A violation ends its direction and becomes a [`Problem`]. Earlier frames and the other direction are not affected.
+//! Private messages are decoded, too.
 
 use crate::{Connection, Moment, Stream};
 use ironwarp_wire::mpa::{FpduReader, Framing, Piece, Revision, Role, Startup};
@@ -139,15 +139,15 @@ pub fn dissect(connection: &Connection) -> Option<Conversation> {
         opened: connection.opened,
         closed: connection.closed,
     };
-    let request = conversation.startup(&mut initiator, Startup::parse_request);
-    let reply = conversation.startup(&mut responder, Startup::parse_reply);
+    let request = conversation.parse_startup(&mut initiator, Startup::parse_request);
+    let reply = conversation.parse_startup(&mut responder, Startup::parse_reply);
     if let (Some(request), Some(reply)) = (request, reply) {
-        conversation.agree(&request, &reply);
+        conversation.set_framing(&request, &reply);
         for direction in [&mut initiator, &mut responder] {
             if reply.role == (Role::Reply { rejected: true }) {
                 conversation.problems.extend(direction.after_rejection());
             } else {
-                conversation.fpdus(direction);
+                conversation.parse_fpdus(direction);
             }
         }
     }
@@ -155,44 +155,53 @@ pub fn dissect(connection: &Connection) -> Option<Conversation> {
     Some(conversation)
 }
 
+/// Returns whether a stream begins with an MPA Request, valid or not.
 fn begins_with_request(bytes: &[u8]) -> bool {
     const KEY_LEN: usize = 16;
     bytes.len() >= KEY_LEN && !matches!(Startup::parse_request(bytes), Err(Violation::Key { .. }))
 }
 
+/// Parses a startup frame of one role.
 type ParseStartup<'a> = fn(&'a [u8]) -> Result<Parse<(Startup<'a>, usize)>, Violation>;
 
 impl Conversation {
-    /// The framing of one direction.
+    /// Returns the framing of one direction.
     pub fn framing(&self, from_initiator: bool) -> Framing {
         if from_initiator { self.from_initiator } else { self.from_responder }
     }
 
-    /// RFC 5044 §7.1: either side can enable CRCs for both; markers are requested by the receiver.
-    fn agree(&mut self, request: &OwnedStartup, reply: &OwnedStartup) {
+    /// Sets the framing that the startup frames negotiate (RFC 5044 §7.1): either end can enable CRCs for both
+    /// directions, and the receiver requests markers.
+    fn set_framing(&mut self, request: &OwnedStartup, reply: &OwnedStartup) {
         let crc = request.crc || reply.crc;
         self.from_initiator = Framing { crc, markers: reply.markers };
         self.from_responder = Framing { crc, markers: request.markers };
     }
 
-    fn startup<'a>(&mut self, from: &mut Direction<'a>, parse: ParseStartup<'a>) -> Option<OwnedStartup> {
+    /// Parses the startup frame of a direction, and adds the frame or a problem. Returns the frame.
+    fn parse_startup<'a>(
+        &mut self,
+        from: &mut Direction<'a>,
+        parse: ParseStartup<'a>,
+    ) -> Option<OwnedStartup> {
         let bytes = &from.stream.bytes;
         match parse(bytes) {
             Ok(Parse::Done((startup, len))) => {
                 let startup = OwnedStartup::from(startup);
-                self.frames.push(from.frame(len, Kind::Startup(startup.clone())));
+                self.frames.push(from.take_frame(len, Kind::Startup(startup.clone())));
                 return Some(startup);
             }
             Ok(Parse::Need(_)) if bytes.is_empty() && from.stream.gap.is_none() => {
                 self.problems.push(from.problem(ProblemKind::NoReply));
             }
-            Ok(Parse::Need(_)) => self.problems.extend(from.end(false)),
+            Ok(Parse::Need(_)) => self.problems.extend(from.check_end(false)),
             Err(violation) => self.problems.push(from.problem(ProblemKind::Violation { violation })),
         }
         None
     }
 
-    fn fpdus(&mut self, from: &mut Direction<'_>) {
+    /// Parses all FPDUs of a direction, and adds them and the problem that stops parsing, if any.
+    fn parse_fpdus(&mut self, from: &mut Direction<'_>) {
         let mut reader = FpduReader::new(self.framing(from.from_initiator));
         let mut input = &from.stream.bytes[from.at..];
         let mut open: Option<(Fpdu, Vec<u8>)> = None;
@@ -205,10 +214,10 @@ impl Conversation {
                 Ok(Some(Piece::End)) => {
                     let end = from.stream.bytes.len() - input.len();
                     let frame =
-                        open.take().map(|(fpdu, payload)| from.frame(end, Kind::Fpdu { fpdu, payload }));
+                        open.take().map(|(fpdu, payload)| from.take_frame(end, Kind::Fpdu { fpdu, payload }));
                     self.frames.extend(frame);
                 }
-                Ok(None) => return self.problems.extend(from.end(reader.is_at_boundary())),
+                Ok(None) => return self.problems.extend(from.check_end(reader.is_at_boundary())),
                 Err(violation) => {
                     return self.problems.push(from.problem(ProblemKind::Violation { violation }));
                 }
@@ -226,8 +235,8 @@ struct Direction<'a> {
 }
 
 impl Direction<'_> {
-    /// Returns the frame that ends at `end`.
-    fn frame(&mut self, end: usize, kind: Kind) -> Frame {
+    /// Returns the frame from the current position to `end`, and advances to `end`.
+    fn take_frame(&mut self, end: usize, kind: Kind) -> Frame {
         let range = self.at..end;
         self.at = end;
         Frame {
@@ -239,6 +248,7 @@ impl Direction<'_> {
         }
     }
 
+    /// Returns a problem at the current position.
     fn problem(&self, kind: ProblemKind) -> Problem {
         let at = match (kind, self.stream.gap) {
             (ProblemKind::Gap { .. }, Some(gap)) => gap.before,
@@ -248,8 +258,9 @@ impl Direction<'_> {
         Problem { from_initiator: self.from_initiator, at, offset: self.at, kind }
     }
 
-    /// Checks whether the stream ended cleanly after all bytes were read.
-    fn end(&self, at_boundary: bool) -> Option<Problem> {
+    /// Checks the end of the stream, after all bytes were read. Returns a problem if bytes are missing, or unless the
+    /// stream ends at the boundary of a frame.
+    fn check_end(&self, at_boundary: bool) -> Option<Problem> {
         let got = self.stream.bytes.len() - self.at;
         match self.stream.gap {
             Some(gap) => Some(self.problem(ProblemKind::Gap { missing: gap.missing })),
@@ -257,6 +268,7 @@ impl Direction<'_> {
         }
     }
 
+    /// Returns a problem if bytes follow the rejection of the connection.
     fn after_rejection(&self) -> Option<Problem> {
         let bytes = self.stream.bytes.len() - self.at;
         (bytes > 0).then(|| self.problem(ProblemKind::AfterRejection { bytes }))
@@ -281,19 +293,19 @@ impl OwnedStartup {
     fn private_header(&self) -> Option<String> {
         let hello = Hello::parse(&self.private_data).map(|hello| hello.to_string());
         let cm = || CmHeader::parse(&self.private_data).map(|(header, _)| header.to_string());
-        let said = match hello {
+        let described = match hello {
             Err(Unreadable::Foreign) => cm(),
             hello => hello,
         };
-        match said {
+        match described {
             Err(Unreadable::Foreign) => None,
-            said => Some(said.unwrap_or_else(|why| why.to_string())),
+            described => Some(described.unwrap_or_else(|why| why.to_string())),
         }
     }
 }
 
 impl Frame {
-    /// The name of its kind, used for counting.
+    /// Returns the name of the frame's kind, by which frames are counted.
     pub fn name(&self) -> &'static str {
         match &self.kind {
             Kind::Startup(startup) => match startup.role {
@@ -302,12 +314,13 @@ impl Frame {
                 Role::Reply { rejected: true } => "MPA Reject",
             },
             Kind::Fpdu { fpdu, .. } if signal(fpdu).is_some() => "Signal",
-            Kind::Fpdu { fpdu, .. } => name(&fpdu.header),
+            Kind::Fpdu { fpdu, .. } => header_name(&fpdu.header),
         }
     }
 }
 
-fn name(header: &Header) -> &'static str {
+/// Returns the name of a message.
+fn header_name(header: &Header) -> &'static str {
     match header {
         Header::Write(_) => "Write",
         Header::ReadResponse(_) => "Read Response",

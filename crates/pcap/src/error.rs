@@ -1,7 +1,7 @@
 //! Errors of reading a capture.
 //!
-//! These make the whole file unreadable. A [`Problem`](crate::Problem) concerns a single connection and does not affect the
-//! others.
+//! These make the whole file unreadable. A [`Problem`](crate::Problem) concerns a single connection and does not affect
+//! the others.
 
 use crate::link::LinkType;
 use std::path::PathBuf;

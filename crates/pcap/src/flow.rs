@@ -49,8 +49,8 @@ pub struct Gap {
 }
 
 impl Stream {
-    /// Returns the packet with which the byte at `offset` became readable: the one that carried it or, if it was out of order,
-    /// the one that filled the last gap before it. Past the end, returns that of the last byte.
+    /// Returns the packet with which the byte at `offset` became readable: the one that carried it or, if it was out of
+    /// order, the one that filled the last gap before it. Past the end, returns that of the last byte.
     pub fn readable_at(&self, offset: usize) -> Moment {
         let range = self.arrivals.partition_point(|(end, _)| *end <= offset);
         self.arrivals.get(range).or(self.arrivals.last()).map_or(Moment::default(), |(_, moment)| *moment)
@@ -69,14 +69,14 @@ pub fn connections(packets: &[Packet<'_>]) -> Result<Vec<Connection>, Error> {
         let mut key = [segment.from, segment.to];
         key.sort();
         let index = match open.get(&key) {
-            Some(&index) if !all[index].is_over(&segment) => index,
+            Some(&index) if !all[index].is_superseded_by(&segment) => index,
             _ => {
                 all.push(Assembly::new(&segment, moment));
                 open.insert(key, all.len() - 1);
                 all.len() - 1
             }
         };
-        all[index].take(&segment, moment);
+        all[index].add_segment(&segment, moment);
     }
     Ok(all.into_iter().map(Assembly::finish).collect())
 }
@@ -90,30 +90,32 @@ struct Assembly {
 }
 
 impl Assembly {
+    /// Starts to reassemble the connection of this segment.
     fn new(first: &Segment<'_>, opened: Moment) -> Self {
         // If the SYN was not recorded, a SYN-ACK comes from the server.
-        let called = first.flags.syn && first.flags.ack;
-        let ends = if called { [first.to, first.from] } else { [first.from, first.to] };
+        let is_syn_ack = first.flags.syn && first.flags.ack;
+        let ends = if is_syn_ack { [first.to, first.from] } else { [first.from, first.to] };
         Self { ends, directions: Default::default(), opened, closed: None }
     }
 
-    /// Whether the segment opens another connection between the same ports.
-    fn is_over(&self, segment: &Segment<'_>) -> bool {
+    /// Returns whether the segment opens another connection between the same ports.
+    fn is_superseded_by(&self, segment: &Segment<'_>) -> bool {
         segment.flags.syn
             && !segment.flags.ack
             && self.directions[self.side(segment)].syn != Some(segment.seq)
     }
 
+    /// Returns the index of the end that sent a segment.
     fn side(&self, segment: &Segment<'_>) -> usize {
         usize::from(segment.from != self.ends[0])
     }
 
-    fn take(&mut self, segment: &Segment<'_>, moment: Moment) {
+    fn add_segment(&mut self, segment: &Segment<'_>, moment: Moment) {
         if segment.flags.fin || segment.flags.rst {
             self.closed = Some(moment);
         }
         let side = self.side(segment);
-        self.directions[side].take(segment, moment);
+        self.directions[side].add_segment(segment, moment);
     }
 
     fn finish(self) -> Connection {
@@ -135,7 +137,7 @@ struct Direction {
 }
 
 impl Direction {
-    fn take(&mut self, segment: &Segment<'_>, moment: Moment) {
+    fn add_segment(&mut self, segment: &Segment<'_>, moment: Moment) {
         if segment.flags.syn {
             self.syn = Some(segment.seq);
         }
@@ -153,6 +155,7 @@ impl Direction {
         }
     }
 
+    /// Appends bytes to the stream, which became readable with this packet.
     fn append(&mut self, bytes: &[u8], moment: Moment) {
         if !bytes.is_empty() {
             self.stream.bytes.extend(bytes);
@@ -160,6 +163,7 @@ impl Direction {
         }
     }
 
+    /// Appends early segments that follow the stream without a gap now.
     fn append_early(&mut self, moment: Moment) {
         while let Some(entry) = self.early.first_entry() {
             let (offset, _) = *entry.key();

@@ -5,8 +5,8 @@
 //!  file ◀─ ironwarp-capture ── bytes to send ◀── encode ── messages                     └── resegment ─▶ ironwarp-capture
 //! ```
 //!
-//! Internal: used by tests that compare our traffic with captures of other implementations and with Wireshark's decoder,
-//! and by people who inspect captures. Captures are held in memory.
+//! Internal: used by tests that compare our traffic with captures of other implementations and with Wireshark's
+//! decoder, and by people who inspect captures. Captures are held in memory.
 //!
 //! ```
 //! let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/captures/siw-rping.pcap");

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Runs the command.
 fn run(arguments: &[OsString]) -> Result<(), String> {
     let words: Vec<&str> = arguments.iter().map(|word| word.to_str().unwrap_or_default()).collect();
     let path = |index: usize| Path::new(&arguments[index]);
@@ -41,16 +42,18 @@ fn run(arguments: &[OsString]) -> Result<(), String> {
         ["resegment", _, _] => resegment_file(path(1), path(2)),
         ["sample", _] => write(path(1), |out| sample::write(out).map(drop)),
         [] => Err("missing command; see `ironwarp-pcap --help`".to_owned()),
-        ["show" | "sample", ..] => Err(wrong_count(words[0], "1 file", words.len() - 1)),
-        ["resegment", ..] => Err(wrong_count(words[0], "2 files", words.len() - 1)),
+        ["show" | "sample", ..] => Err(describe_wrong_count(words[0], "1 file", words.len() - 1)),
+        ["resegment", ..] => Err(describe_wrong_count(words[0], "2 files", words.len() - 1)),
         [word, ..] => Err(format!("unknown command `{word}`; see `ironwarp-pcap --help`")),
     }
 }
 
-fn wrong_count(command: &str, takes: &str, given: usize) -> String {
+/// Returns the message for a wrong number of arguments.
+fn describe_wrong_count(command: &str, takes: &str, given: usize) -> String {
     format!("`{command}` takes {takes}, but {given} given; see `ironwarp-pcap --help`")
 }
 
+/// Resegments a capture file. Fails after writing if the result is incomplete.
 fn resegment_file(from: &Path, to: &Path) -> Result<(), String> {
     let capture = open(from)?;
     write(to, |out| resegment::resegment(&capture, out).map(drop))?;
@@ -66,6 +69,7 @@ fn resegment_file(from: &Path, to: &Path) -> Result<(), String> {
     ))
 }
 
+/// Reads a capture file. The error names the file.
 fn open(path: &Path) -> Result<Capture, String> {
     Capture::open(path).map_err(|error| match error {
         ironwarp_pcap::Error::File { .. } => error.to_string(),
@@ -73,12 +77,13 @@ fn open(path: &Path) -> Result<Capture, String> {
     })
 }
 
+/// Creates a file and writes `content` to it. The error names the file.
 fn write(path: &Path, content: impl FnOnce(BufWriter<File>) -> io::Result<()>) -> Result<(), String> {
     let written = File::create(path).and_then(|file| content(BufWriter::new(file)));
     written.map_err(|error| format!("failed to write {}: {error}", path.display()))
 }
 
-/// Writes to standard output. A reader that stops early, like `head`, is not an error.
+/// Writes `content` to standard output. A reader that closes the pipe early, as `head` does, is not an error.
 fn print(content: impl FnOnce(&mut BufWriter<io::StdoutLock<'_>>) -> io::Result<()>) -> Result<(), String> {
     let mut out = BufWriter::new(io::stdout().lock());
     match content(&mut out).and_then(|()| out.flush()) {

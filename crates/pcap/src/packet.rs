@@ -7,7 +7,8 @@ use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TcpSlice, TransportSli
 use ironwarp_capture::{Flags, Segment};
 use std::net::{IpAddr, SocketAddr};
 
-/// Returns the TCP segment in a packet, or `None` if it contains something else.
+/// Returns the TCP segment in a packet, or `None` if the packet contains no TCP segment. Fails if the link type is not
+/// supported.
 pub fn segment<'a>(packet: &Packet<'a>) -> Result<Option<Segment<'a>>, Error> {
     let data = packet.data;
     let sliced = match packet.link {
@@ -23,15 +24,18 @@ pub fn segment<'a>(packet: &Packet<'a>) -> Result<Option<Segment<'a>>, Error> {
     Ok(sliced.and_then(|sliced| from_sliced(&sliced)))
 }
 
+/// Parses a packet of the interface "any", after its header was split into the protocol and the rest.
 fn cooked<'a>(protocol: Option<&[u8]>, rest: Option<&'a [u8]>) -> Option<LaxSlicedPacket<'a>> {
     let protocol = u16::from_be_bytes(protocol?.try_into().ok()?);
     Some(LaxSlicedPacket::from_ether_type(EtherType(protocol), rest?))
 }
 
+/// Parses a packet that starts with an IP header.
 fn ip(data: &[u8]) -> Option<LaxSlicedPacket<'_>> {
     LaxSlicedPacket::from_ip(data).ok()
 }
 
+/// Returns the TCP segment of a parsed packet.
 fn from_sliced<'a>(sliced: &LaxSlicedPacket<'a>) -> Option<Segment<'a>> {
     let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else { return None };
     let (from, to): (IpAddr, IpAddr) = match sliced.net.as_ref()? {
@@ -49,6 +53,7 @@ fn from_sliced<'a>(sliced: &LaxSlicedPacket<'a>) -> Option<Segment<'a>> {
     })
 }
 
+/// Returns the flags of a TCP header.
 fn flags(tcp: &TcpSlice<'_>) -> Flags {
     Flags { syn: tcp.syn(), fin: tcp.fin(), rst: tcp.rst(), psh: tcp.psh(), ack: tcp.ack() }
 }

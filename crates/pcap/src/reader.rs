@@ -53,10 +53,13 @@ pub fn read(file: &[u8]) -> Result<Recording<'_>, Error> {
 
 /// Why reading stopped before the end of the file.
 enum Stop {
+    /// The file ends in the middle of a record.
     CutOff,
+    /// The file is invalid.
     Error(Error),
 }
 
+/// Reads the records of a pcap file.
 fn read_pcap<'a>(
     file: &'a [u8],
     mut records: &'a [u8],
@@ -80,6 +83,7 @@ fn read_pcap<'a>(
     Ok(())
 }
 
+/// Reads the blocks of a pcapng file.
 fn read_pcapng<'a>(file: &'a [u8], mut big_endian: bool, packets: &mut Vec<Packet<'a>>) -> Result<(), Stop> {
     let (mut blocks, mut count) = (file, 0);
     let mut interfaces: Vec<Interface> = Vec::new();
@@ -117,7 +121,7 @@ fn read_pcapng<'a>(file: &'a [u8], mut big_endian: bool, packets: &mut Vec<Packe
     Ok(())
 }
 
-/// Takes the next record off the front of `records`.
+/// Parses the next record and removes it from `records`. `record` is its number, for errors.
 fn next<'a, T>(
     parse: impl Fn(&'a [u8]) -> IResult<&'a [u8], T, PcapError<&'a [u8]>>,
     file: &[u8],
@@ -139,10 +143,12 @@ fn next<'a, T>(
 struct Interface {
     link: LinkType,
     ticks_per_second: u128,
+    /// Seconds to add to each time.
     offset: i64,
 }
 
 impl Interface {
+    /// Converts the description of an interface.
     fn new(block: &InterfaceDescriptionBlock<'_>) -> Self {
         let exponent = u32::from(block.if_tsresol & 0x7f);
         let base: u128 = if block.if_tsresol & 0x80 == 0 { 10 } else { 2 };
@@ -153,6 +159,7 @@ impl Interface {
         }
     }
 
+    /// Returns the time of a timestamp, since 1970.
     fn time(&self, ticks: u64) -> Duration {
         let ticks = u128::from(ticks);
         let seconds = u64::try_from(ticks / self.ticks_per_second).unwrap_or(u64::MAX);

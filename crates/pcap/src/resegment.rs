@@ -1,7 +1,7 @@
 //! Rewrites a capture so that each frame has a TCP segment of its own.
 //!
-//! Wireshark's decoder loses synchronisation if a TCP segment ends within the first eight bytes of an FPDU, and does not
-//! recover. TCP may split the stream anywhere, so a capture of a healthy connection may look broken in Wireshark.
+//! Wireshark's decoder loses synchronisation if a TCP segment ends within the first eight bytes of an FPDU, and does
+//! not recover. TCP may split the stream anywhere, so a capture of a healthy connection may look broken in Wireshark.
 //!
 //! Connections of other protocols are omitted, and so are the bytes after a problem in one direction of a connection.
 
@@ -39,6 +39,7 @@ struct Event<'a> {
     kind: EventKind<'a>,
 }
 
+/// The kind of an event.
 enum EventKind<'a> {
     Open,
     Frame(&'a Frame),
@@ -53,6 +54,7 @@ fn events(capture: &Capture) -> Vec<Event<'_>> {
     events
 }
 
+/// Returns the events of one connection, in order.
 fn events_of(conversation: usize, of: &Conversation) -> impl Iterator<Item = Event<'_>> {
     let Conversation { frames, opened, closed, .. } = of;
     let frames =

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 
 /// Writes `capture` to `out`.
 ///
-/// The initiator of each connection is on the left, with an arrow in the direction of the frame. Packet numbers and times
-/// match those of other analysers.
+/// The initiator of each connection is on the left, with an arrow in the direction of the frame. Packet numbers and
+/// times match those of other analysers.
 pub fn show(capture: &Capture, out: &mut impl Write) -> io::Result<()> {
     let ends = |it: &Conversation| (it.initiator.to_string(), it.responder.to_string());
     let widest = |len: fn(&(String, String)) -> usize| {
@@ -22,7 +22,9 @@ pub fn show(capture: &Capture, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}", summary(capture))
 }
 
+/// A line of the output: a frame or a problem.
 struct Line<'a> {
+    /// The connection.
     of: &'a Conversation,
     at: Moment,
     from_initiator: bool,
@@ -36,12 +38,13 @@ fn lines(capture: &Capture) -> Vec<Line<'_>> {
     lines
 }
 
+/// Returns frames and problems of one connection.
 fn lines_of(of: &Conversation) -> impl Iterator<Item = Line<'_>> {
     let frames = of.frames.iter().map(move |frame| Line {
         of,
         at: frame.at,
         from_initiator: frame.from_initiator,
-        text: format!("{frame}{}", crc(of, frame)),
+        text: format!("{frame}{}", crc_note(of, frame)),
     });
     let problems = of.problems.iter().map(move |problem: &Problem| Line {
         of,
@@ -53,7 +56,7 @@ fn lines_of(of: &Conversation) -> impl Iterator<Item = Line<'_>> {
 }
 
 /// Returns the CRC note of a frame. A frame with a wrong CRC is a problem instead.
-fn crc(of: &Conversation, frame: &Frame) -> &'static str {
+fn crc_note(of: &Conversation, frame: &Frame) -> &'static str {
     match (&frame.kind, of.framing(frame.from_initiator).crc) {
         (Kind::Startup(_), _) => "",
         (Kind::Fpdu { .. }, true) => ", CRC ok",
@@ -61,6 +64,7 @@ fn crc(of: &Conversation, frame: &Frame) -> &'static str {
     }
 }
 
+/// Returns the last line: the number of frames of each kind, and of problems.
 fn summary(capture: &Capture) -> String {
     let mut counts: Vec<(&str, usize)> = Vec::new();
     for (_, frame) in capture.frames() {
@@ -86,6 +90,7 @@ fn summary(capture: &Capture) -> String {
     )
 }
 
+/// Returns a count with its noun, such as `2 frames`.
 fn plural(count: usize, noun: &str) -> String {
     match count {
         0 => format!("no {noun}s"),

@@ -1,29 +1,30 @@
-//! Tests that take more than one process: the test program starts itself again, for one test, in a role.
+//! Helpers for tests that need more than one process. The test program starts itself again as a child that runs only
+//! one test; an environment variable tells the child its role in that test.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Tells a process its role.
+/// The environment variable with the role of a child.
 const ROLE: &str = "IRONWARP_TEST_ROLE";
 
-/// The role of this process, or `None` if the test runner started it.
+/// Returns the role of this process, or `None` if the test runner started it.
 pub fn role() -> Option<String> {
     env::var(ROLE).ok()
 }
 
-/// A command that runs `test` of this program in a role.
+/// Returns a command that runs `test` of this program in a role.
 pub fn command(test: &str, role: &str) -> Command {
     in_front(&[], test, role)
 }
 
-/// A command that runs `test` of this program in a role and in a network namespace of its own, where nothing is up yet.
-/// That needs no root where the system allows user namespaces.
+/// Returns a command that runs `test` of this program in a role, in a network namespace of its own, where no interface
+/// is up yet. Needs no root where the system allows user namespaces.
 pub fn command_in_network(test: &str, role: &str) -> Command {
     in_front(&["unshare", "--user", "--map-root-user", "--net"], test, role)
 }
 
-/// A command that runs `test` of this program in a role, started by another program.
+/// Returns a command that runs `test` of this program in a role, started by the program and arguments of `starter`.
 pub fn in_front(starter: &[&str], test: &str, role: &str) -> Command {
     let this = env::current_exe().unwrap();
     let mut command = match starter {
@@ -38,8 +39,8 @@ pub fn in_front(starter: &[&str], test: &str, role: &str) -> Command {
     command
 }
 
-/// Runs `test` in a process of its own. The test calls this first: returns true in the child, which then does the work;
-/// in the parent, the child has passed.
+/// Runs `test` in a process of its own. The test calls this function first. Returns true in the child, which then does
+/// the work. Returns false in the parent, after the child has passed.
 pub fn in_child(test: &str) -> bool {
     passes(command(test, "child"), test)
 }
@@ -50,10 +51,10 @@ pub fn in_network(test: &str) -> bool {
 }
 
 /// Runs `test` where it can start threads and processes as any user: in this process if it is root, and otherwise in a
-/// child that is root of a user namespace. The test calls this first: returns true where the test is to do the work;
-/// otherwise the child has passed.
+/// child that is root of a user namespace. The test calls this function first. Returns true in the process that does
+/// the work. Returns false in the parent, after the child has passed.
 ///
-/// Fails unless the process is root or may map more than its own user ID: that needs the programs newuidmap and
+/// Panics unless the process is root or may map more than its own user ID, which requires the programs newuidmap and
 /// newgidmap (package uidmap), and a range of IDs for the user in /etc/subuid and /etc/subgid.
 pub fn as_root(test: &str) -> bool {
     if rustix::process::geteuid().is_root() {
@@ -68,6 +69,7 @@ pub fn as_root(test: &str) -> bool {
     false
 }
 
+/// Runs the command in the parent, and panics unless the test passes. Returns whether this process is the child.
 fn passes(command: Command, test: &str) -> bool {
     let is_child = role().is_some();
     if !is_child {
@@ -85,25 +87,25 @@ fn assert_passes(mut command: Command, test: &str, hint: &str) {
     assert!(passed, "{test} {hint}: {}\n{text}\n{errors}", output.status);
 }
 
-/// Sends a line to the process that started this one.
+/// Sends a line to the parent.
 pub fn tell(line: &str) {
-    // The first line break ends what the test harness has printed.
+    // The first line break ends the line that the test harness has begun to print.
     println!("\n{line}");
     io::stdout().flush().unwrap();
 }
 
-/// Waits for a line with `marker` from the process that started this one, and returns what follows it there.
+/// Waits for a line with `marker` from the parent, and returns the rest of the line after the marker.
 pub fn wait_for(marker: &str) -> String {
     let mut lines = io::stdin().lines().map(Result::unwrap);
     lines.find_map(|line| Some(line.split_once(marker)?.1.to_owned())).expect("the test is still there")
 }
 
-/// Waits until the process that started this one closes the input.
+/// Waits until the parent closes the input of this process.
 pub fn wait_for_end() {
     io::stdin().lines().for_each(drop);
 }
 
-/// A process that takes part in a test and talks to it in lines. Killed when dropped.
+/// A child process that takes part in a test, and exchanges lines with it. Killed when dropped.
 #[derive(Debug)]
 pub struct Partner {
     child: Child,
@@ -119,26 +121,27 @@ impl Partner {
         Self { child, input, output }
     }
 
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a line.
+    /// Sends a line to the child.
     pub fn tell(&mut self, line: &str) {
         let input = self.input.as_mut().unwrap();
         writeln!(input, "{line}").unwrap();
         input.flush().unwrap();
     }
 
-    /// Returns the next line.
+    /// Waits for the next line of the child, and returns it.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the other process ended");
         line.trim_end().to_owned()
     }
 
-    /// Waits for a line with `marker` and returns what follows it there. The line can begin with what the test harness
-    /// prints.
+    /// Waits for a line with `marker` and returns the rest of the line after the marker. Output of the test harness may
+    /// precede the marker.
     pub fn wait_for(&mut self, marker: &str) -> String {
         loop {
             let line = self.line();
@@ -148,12 +151,12 @@ impl Partner {
         }
     }
 
-    /// Closes its input, which asks it to end.
+    /// Closes the input of the child, which tells the child to end.
     pub fn close_input(&mut self) {
         self.input = None;
     }
 
-    /// Closes its input and waits until it ends, which it must do with success.
+    /// Closes the input of the child and waits until the child ends. Panics unless it succeeds.
     pub fn finish(mut self) {
         self.close_input();
         for line in (&mut self.output).lines() {
@@ -163,7 +166,7 @@ impl Partner {
         assert!(self.child.wait().unwrap().success());
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the child, and waits until it has ended.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         assert_eq!(self.child.wait().unwrap().code(), None, "it ended before it was killed");

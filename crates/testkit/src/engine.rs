@@ -8,10 +8,11 @@ use ironwarp_wire::{Place, Tag};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A Send that invalidates nothing.
 pub const SEND: Operation = Operation::Send { invalidate: None };
 
-/// Longer than any operation takes, even thousands of connections at once.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Maximum time to wait. Longer than any operation takes, even with thousands of connections at once.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The resources shared by the queue pairs of one engine: a domain, a completion queue, and memory with all
 /// rights.
@@ -25,6 +26,7 @@ pub struct Side {
 }
 
 impl Side {
+    /// Creates a completion queue for `completions` completions, and registers `bytes` bytes of memory.
     pub fn new(engine: &Arc<Engine>, completions: usize, bytes: usize) -> Self {
         let (domain, memory) = (engine.device().allocate_domain(), vec![0; bytes]);
         let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
@@ -45,38 +47,39 @@ impl Side {
         pair.unwrap()
     }
 
-    /// The address of the first byte of its memory, for the peer.
+    /// Returns the remote address of the first byte of the memory.
     pub fn place(&self) -> Place {
         Place { tag: self.tag, offset: self.memory.as_ptr() as u64 }
     }
 
+    /// Returns a scatter/gather element for `len` bytes of the memory at offset `at`.
     pub fn sge(&self, at: u64, len: u32) -> Sge {
         Sge { tag: self.tag, addr: self.place().offset + at, len }
     }
 
-    /// Posts a receive.
+    /// Posts a receive for `len` bytes of the memory at offset `at`.
     pub fn receive(&self, pair: &QueuePair, id: u64, at: u64, len: u32) {
         let request = ReceiveRequest { id, buffers: self.sge(at, len).into() };
         pair.qp().post_receive(request).unwrap();
     }
 
-    /// A request that uses the first bytes of its memory.
+    /// Returns a request that uses the first `len` bytes of the memory.
     pub fn request(&self, id: u64, operation: Operation, len: u32) -> WorkRequest {
         WorkRequest::new(id, operation, Data::Memory(self.sge(0, len).into()))
     }
 
-    /// Waits for the next completion.
+    /// Waits for the next completion, and takes it.
     #[track_caller]
     pub fn next(&self) -> Completion {
         let mut completion = None;
         while completion.is_none() {
-            assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "nothing completed");
+            assert!(self.cq.wait(Some(TIMEOUT)).unwrap(), "nothing completed");
             self.cq.poll(1, |found| completion = Some(found)).unwrap();
         }
         completion.unwrap()
     }
 
-    /// Waits for the next completion, which must be a success of this request.
+    /// Waits for the next completion. Panics unless it is a success of this request.
     #[track_caller]
     pub fn succeeds(&self, opcode: Opcode, id: u64) -> Completion {
         let completion = self.next();
@@ -86,12 +89,15 @@ impl Side {
     }
 }
 
-/// Connects queue pairs of two sides.
-pub fn connect((client, near): (&Side, &Arc<QueuePair>), (server, far): (&Side, &Arc<QueuePair>)) {
+/// Connects a queue pair of the first side to one of the second, and waits until both are connected.
+pub fn connect(
+    (client, client_pair): (&Side, &Arc<QueuePair>),
+    (server, server_pair): (&Side, &Arc<QueuePair>),
+) {
     let listener = server.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    client.engine.connect(near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-    let incoming = listener.incoming().wait(PATIENCE).unwrap();
-    incoming.accept(far, server.engine.terms(None, None), &[]).unwrap();
-    near.wait_connected(PATIENCE).unwrap();
-    far.wait_connected(PATIENCE).unwrap();
+    client.engine.connect(client_pair, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
+    let incoming = listener.incoming().wait(TIMEOUT).unwrap();
+    incoming.accept(server_pair, server.engine.terms(None, None), &[]).unwrap();
+    client_pair.wait_connected(TIMEOUT).unwrap();
+    server_pair.wait_connected(TIMEOUT).unwrap();
 }

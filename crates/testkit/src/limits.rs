@@ -1,4 +1,4 @@
-//! Resources of this process.
+//! Limits and resource usage of this process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -8,7 +8,7 @@ pub fn raise_descriptor_limit() {
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
 }
 
-/// A field of proc_pid_status(5), in the unit that it has there.
+/// Returns a field of /proc/self/status, in the unit of that file (proc_pid_status(5)).
 pub fn status(field: &str) -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap();

@@ -1,5 +1,4 @@
-//! Memory that the program maps, registers and unmaps again: a hostile peer must not be able to turn that
-//! into a signal.
+//! Memory that a test maps, registers, and unmaps while it is in use. An access to it must fail without a signal.
 #![expect(unsafe_code, reason = "maps and unmaps memory, and reads it while the kernel writes to it")]
 
 use std::ffi::c_void;
@@ -9,9 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The smallest page size of Linux; larger ones are multiples of it.
 pub const PAGE: usize = 4096;
 
-/// Mappings are placed far below the addresses that the kernel chooses itself, so that nothing else is mapped
-/// into a hole made by a test.
+/// Address of the next mapping. Mappings are far below the addresses that the kernel chooses itself, so that nothing
+/// else is mapped where a test has unmapped pages.
 static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
+/// Minimum distance between the starts of two mappings, in bytes.
 const APART: usize = 1 << 21;
 
 /// Pages of this process. All access is by copy, without references, because other threads write to them.
@@ -31,10 +31,10 @@ impl Mapping {
     pub fn new(pages: usize) -> Self {
         let (len, access) = (pages * PAGE, libc::PROT_READ | libc::PROT_WRITE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let wish =
+        let hint =
             ptr::without_provenance_mut(NEXT.fetch_add(len.next_multiple_of(APART), Ordering::Relaxed));
         // SAFETY: the address is a hint: if it is not free, the kernel chooses another.
-        let start = unsafe { libc::mmap(wish, len, access, flags, -1, 0) };
+        let start = unsafe { libc::mmap(hint, len, access, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at zero");
         Self { start, len }
@@ -45,13 +45,13 @@ impl Mapping {
         self.len
     }
 
-    /// The address of the byte at `at`.
+    /// Returns the address of the byte at offset `at`.
     pub fn addr(&self, at: usize) -> u64 {
         assert!(at <= self.len);
         (self.start.as_ptr().expose_provenance() + at) as u64
     }
 
-    /// Copies the current contents.
+    /// Returns a copy of the `len` bytes at offset `at`.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= self.len);
         let mut copy = vec![0; len];
@@ -60,17 +60,19 @@ impl Mapping {
         copy
     }
 
+    /// Copies `bytes` to offset `at`.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len);
         // SAFETY: within the mapping, which is writable unless a test has changed that, and then it does not write.
         unsafe { ptr::copy(bytes.as_ptr(), self.start.as_ptr().add(at), bytes.len()) };
     }
 
-    /// Whether every byte of this range is `byte`.
+    /// Returns whether all of the `len` bytes at offset `at` are `byte`.
     pub fn holds_only(&self, at: usize, len: usize, byte: u8) -> bool {
         self.read(at, len) == vec![byte; len]
     }
 
+    /// Sets the `len` bytes at offset `at` to `byte`.
     pub fn fill(&self, at: usize, len: usize, byte: u8) {
         assert!(at + len <= self.len);
         // SAFETY: as in `write`.
@@ -110,6 +112,7 @@ impl Mapping {
         assert_eq!(allowed, 0);
     }
 
+    /// Returns a pointer to the page at offset `at`.
     fn page(&self, at: usize) -> *mut c_void {
         assert!(at < self.len && at.is_multiple_of(PAGE));
         ptr::with_exposed_provenance_mut(self.start.as_ptr().expose_provenance() + at)

@@ -1,4 +1,4 @@
-//! Two ends of a connection, each with an adapter of its own, over loopback.
+//! Helpers for tests of the native API: two ends of a connection over loopback, each with an adapter of its own.
 
 use ironwarp::{
     AcceptOptions, Access, Adapter, Buffer, Completes, Completion, CompletionQueue, Config, ConnectOptions,
@@ -7,16 +7,18 @@ use ironwarp::{
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Longer than anything takes that works.
+/// Maximum time to wait for an operation that takes much less if it works.
 pub const SOON: Duration = Duration::from_secs(10);
-/// How long [`Completions`] wait, which may be for gigabytes.
+/// Maximum time that [`Completions`] wait, possibly for messages of gigabytes.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
+/// All access rights.
 pub const ALL: Access = Access::all();
 
 /// The address and the completion semantics of two ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
+    /// The address to listen at.
     pub at: &'static str,
     pub completes: Completes,
 }
@@ -29,6 +31,7 @@ pub const CASES: [Case; 4] = [
     Case { at: "[::1]:0", completes: Completes::WhenAcknowledged },
 ];
 
+/// One end of a connection.
 #[derive(Debug)]
 pub struct End {
     pub qp: QueuePair,
@@ -38,6 +41,7 @@ pub struct End {
 }
 
 impl End {
+    /// Creates an adapter with these settings, and a queue pair that is not connected yet.
     pub fn new(config: Config, completes: Completes) -> Self {
         let adapter = Adapter::open(config).unwrap();
         let cq = adapter.completion_queue(256).unwrap();
@@ -46,6 +50,7 @@ impl End {
         Self { qp, cq, domain, adapter }
     }
 
+    /// Registers a copy of `bytes`.
     pub fn region(&self, bytes: &[u8], access: Access) -> MemoryRegion {
         self.domain.register(Buffer::copy_of(bytes).unwrap(), access).unwrap()
     }
@@ -59,15 +64,16 @@ impl Completions for End {
 
 /// Waits for completions, and checks them.
 pub trait Completions {
+    /// Returns the completion queue to wait for.
     fn cq(&self) -> &CompletionQueue;
 
-    /// Waits for the next completion.
+    /// Waits for the next completion, and takes it.
     #[track_caller]
     fn next(&self) -> Completion {
         self.cq().wait(TIMEOUT).unwrap().expect("something completes in time")
     }
 
-    /// Waits for the next completion, which must be a success of this request.
+    /// Waits for the next completion. Panics unless it is a success of this request.
     #[track_caller]
     fn done(&self, opcode: Opcode, id: u64) -> Completion {
         let completion = self.next().success().unwrap_or_else(|error| panic!("{error}"));
@@ -75,7 +81,7 @@ pub trait Completions {
         completion
     }
 
-    /// Waits for the next completion, which must be a failure of this request.
+    /// Waits for the next completion. Panics unless it is a failure of this request with this status.
     #[track_caller]
     fn failed(&self, opcode: Opcode, id: u64, status: Status) -> Completion {
         let completion = self.next();
@@ -98,6 +104,7 @@ pub fn pair_with(case: Case, client: Config, server: Config) -> (End, End) {
     (client, server)
 }
 
+/// Connects the queue pairs of two ends through a listener at this address, and waits until they are connected.
 pub fn connect(client: &End, server: &End, at: SocketAddr) {
     let listener = server.adapter.listen(at).unwrap();
     client.qp.start_connect(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
@@ -106,7 +113,7 @@ pub fn connect(client: &End, server: &End, at: SocketAddr) {
     client.qp.wait_connected(SOON).unwrap();
 }
 
-/// Returns bytes that differ from their neighbours, and from those of another seed.
+/// Returns a pattern of `len` bytes. Adjacent bytes differ, and so do the patterns of different seeds.
 pub fn pattern(seed: u8, len: usize) -> Vec<u8> {
     let mix = |i: usize| i.wrapping_mul(0x9e37_79b9) >> 7 ^ i;
     (0..len).map(|i| mix(i).to_le_bytes()[0].wrapping_add(seed)).collect()

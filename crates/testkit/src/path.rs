@@ -1,4 +1,5 @@
-//! Properties of a connection that the standard library does not expose.
+//! TCP connections with a chosen segment size, and statistics of connections, which the standard library does not
+//! offer.
 #![expect(unsafe_code, reason = "socket options without a safe wrapper")]
 
 use rustix::net::sockopt;
@@ -11,29 +12,29 @@ use std::time::Duration;
 /// The segment size of an Ethernet path: 1500 bytes minus the IPv4 and TCP headers.
 pub const ETHERNET: c_int = 1460;
 
-/// Longer than connecting ever takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum time to wait for a connection.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A listener for a card whose path has Ethernet's segment size.
+/// Returns a listener on loopback whose connections have the segment size of Ethernet.
 pub fn listener() -> TcpListener {
     listener_with(ETHERNET)
 }
 
-/// A listener for a card whose path has TCP segments of this size.
+/// Returns a listener on loopback whose connections have TCP segments of this size, in bytes.
 pub fn listener_with(size: c_int) -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    set_segment_size(&listener, size); // announced in the answer to each SYN from now on
+    set_segment_size(&listener, size); // the kernel announces it in each SYN-ACK
     // A client that does not connect must not block the test.
-    sockopt::set_socket_timeout(&listener, sockopt::Timeout::Recv, Some(PATIENCE)).unwrap();
+    sockopt::set_socket_timeout(&listener, sockopt::Timeout::Recv, Some(TIMEOUT)).unwrap();
     listener
 }
 
-/// A connection over a path with Ethernet's segment size.
+/// Connects to an address on loopback, with the segment size of Ethernet.
 pub fn dial(to: SocketAddr) -> TcpStream {
     dial_with(to, ETHERNET)
 }
 
-/// A connection over a path with TCP segments of this size.
+/// Connects to an address on loopback, with TCP segments of this size, in bytes.
 pub fn dial_with(to: SocketAddr, size: c_int) -> TcpStream {
     let SocketAddr::V4(to) = to else { panic!("{to} is not on this host's loopback") };
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None);
@@ -43,6 +44,7 @@ pub fn dial_with(to: SocketAddr, size: c_int) -> TcpStream {
     socket.into()
 }
 
+/// Sets the maximum segment size of a socket, in bytes.
 fn set_segment_size(socket: &impl AsFd, size: c_int) {
     // SAFETY: the option is an int, and the pointer and length are those of one.
     let set = unsafe {
@@ -57,8 +59,9 @@ fn set_segment_size(socket: &impl AsFd, size: c_int) {
     assert_eq!(set, 0, "{}", io::Error::last_os_error());
 }
 
-/// Number of data segments received from the peer: `tcpi_data_segs_in` of `struct tcp_info`.
+/// Returns the number of data segments received from the peer: `tcpi_data_segs_in` of `struct tcp_info`.
 pub fn segments_received(socket: &TcpStream) -> u32 {
+    /// Offset of the field in the structure.
     const AT: usize = 152;
     let mut info = [0_u8; 256];
     let mut len = libc::socklen_t::try_from(info.len()).unwrap();

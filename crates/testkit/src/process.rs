@@ -1,4 +1,5 @@
-//! A program under test: its output goes to a file, it has a time limit, and it leaves nothing running.
+//! Runs a program under test. Its output goes to a file, it has a time limit, and all of its processes are killed at
+//! the end.
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fmt;
@@ -12,21 +13,25 @@ use std::time::{Duration, Instant};
 
 /// The time limit of a program, unless [`Process::set_timeout`] sets another.
 pub const TIMEOUT: Duration = Duration::from_secs(90);
-/// How many lines an error shows of the beginning and of the end of the output.
+/// Number of lines from the beginning of the output that an error shows.
 const FIRST: usize = 6;
+/// Number of lines from the end of the output that an error shows.
 const LAST: usize = 6;
 /// Interval between two checks of a condition for which there is no notification.
 const POLL: Duration = Duration::from_millis(2);
 
-/// An error is a sentence for the reader of a test's output.
+/// The result of an operation. The error is a sentence for the reader of the test's output.
 pub type Result<T = ()> = std::result::Result<T, String>;
 
 /// A running program. When dropped, kills the program and all its children.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
+    /// The file with the output.
     log: PathBuf,
+    /// The name of the program in errors.
     name: String,
+    /// When the time limit ends.
     deadline: Instant,
 }
 
@@ -60,23 +65,24 @@ impl Process {
         Ok(Self { child, log: log.to_owned(), name: name.to_owned(), deadline })
     }
 
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns what it has printed so far.
+    /// Returns what the program has printed so far.
     pub fn output(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Waits until it ends, which it must do with success, and returns its output.
+    /// Waits until the program ends, and returns its output. Fails unless the program succeeds.
     pub fn finish(&mut self) -> Result<String> {
         let status = self.wait()?;
         if status.success() { Ok(self.output()) } else { Err(self.error(&format!("ended with {status}"))) }
     }
 
-    /// Waits until it ends, with success or not.
+    /// Waits until the program ends, with success or not. Fails only if the time limit expires.
     pub fn exit(&mut self) -> Result<Exit> {
         let status = self.wait()?;
         let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1);
@@ -88,7 +94,8 @@ impl Process {
         self.deadline = Instant::now() + time;
     }
 
-    /// Waits until `ready` returns true. Fails if the program ends first.
+    /// Waits until `ready` returns true. Fails if the program ends or the time limit expires first; the error contains
+    /// `what`.
     pub fn wait_until(&mut self, what: &str, mut ready: impl FnMut(&Self) -> bool) -> Result {
         while !ready(self) {
             if let Some(status) = self.try_wait()? {
@@ -102,6 +109,7 @@ impl Process {
         Ok(())
     }
 
+    /// Waits until the program ends. Fails if the time limit expires.
     fn wait(&mut self) -> Result<ExitStatus> {
         loop {
             if let Some(status) = self.try_wait()? {
@@ -114,11 +122,12 @@ impl Process {
         }
     }
 
+    /// Returns the exit status if the program has ended.
     fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().map_err(|error| format!("{}: {error}", self.name))
     }
 
-    /// Describes the program's state, for the error of another program that depends on it.
+    /// Returns a description of the program's state, for the error of another program that depends on this one.
     pub fn state(&mut self) -> String {
         match self.try_wait() {
             Ok(Some(status)) => self.error(&format!("had ended with {status}")),
@@ -127,9 +136,9 @@ impl Process {
         }
     }
 
-    /// An error that shows the beginning and the end of the output.
+    /// Returns an error text: the name of the program, `what`, and the beginning and the end of the output.
     pub fn error(&self, what: &str) -> String {
-        // The beginning, because standard error is not buffered: errors come before the rest of the output.
+        // Errors are often at the beginning, because standard error is not buffered, unlike standard output.
         let output = self.output();
         let lines: Vec<_> = output.lines().collect();
         let (first, last) = lines.split_at(lines.len().min(FIRST));

@@ -4,13 +4,13 @@ use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::thread;
 
-/// Forwards everything between two connections, in both directions, in threads of their own, until both are closed.
+/// Starts to forward all bytes between two connections, with a thread per direction, until both connections are closed.
 pub fn forward(one: &TcpStream, other: &TcpStream) -> io::Result<()> {
     for (from, to) in [(one, other), (other, one)] {
         let (mut from, mut to) = (from.try_clone()?, to.try_clone()?);
         to.set_nodelay(true)?;
         thread::spawn(move || {
-            // A connection that is reset ends the other one, too.
+            // If one connection is reset, the other is closed, too.
             let _ = io::copy(&mut from, &mut to);
             let _ = to.shutdown(Shutdown::Write);
         });

@@ -1,4 +1,4 @@
-//! Captures as Wireshark's dissectors see them.
+//! Runs tshark, to check captures with Wireshark's dissectors.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -8,10 +8,11 @@ use std::process::Command;
 /// A filter for packets that are malformed or have another error.
 pub const ERRORS: &str = "_ws.malformed || _ws.expert.severity == error";
 
-/// Runs tshark on a file and returns what it prints.
+/// Runs tshark on a capture file with these arguments, and returns its output.
 ///
-/// The dissector of RPC-over-RDMA is disabled: it claims short Sends by their first bytes, and then reports them as malformed.
-/// Heuristics come before ports, because the kernel assigns clients some ports that are registered for other protocols.
+/// The dissector of RPC-over-RDMA is disabled: it claims short Sends by their first bytes, and then reports them as
+/// malformed. Heuristics come before ports, because the kernel assigns clients some ports that are registered for other
+/// protocols.
 pub fn tshark(file: &Path, arguments: &[&str]) -> String {
     try_tshark(file, arguments).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -34,7 +35,7 @@ pub fn try_tshark(file: &Path, arguments: &[&str]) -> Result<String, String> {
     }
 }
 
-/// Counts the messages of each RDMAP opcode.
+/// Returns the number of messages with each RDMAP opcode in a capture file.
 pub fn opcodes(file: &Path) -> BTreeMap<u8, usize> {
     let text = tshark(file, &["-T", "fields", "-e", "iwarp_rdma.opcode"]);
     let mut opcodes = BTreeMap::new();

@@ -44,15 +44,15 @@ pub enum Packing {
     Packed,
     /// Several segments per FPDU, of which the first is not too short.
     Pieces,
-    /// Segments of arbitrary length, except that none ends within the first bytes of an FPDU, which Wireshark's decoder does
-    /// not support.
+    /// Segments of arbitrary length, except that none ends within the first bytes of an FPDU, which Wireshark's decoder
+    /// does not support.
     Split,
 }
 
 /// Maximum length of a segment with [`Packing::Packed`].
 const PACKED: usize = 1448;
-/// Segment lengths of [`Packing::Pieces`] and [`Packing::Split`], repeated cyclically. Some are odd, so that segments end at
-/// all alignments.
+/// Segment lengths of [`Packing::Pieces`] and [`Packing::Split`], repeated cyclically. Some are odd, so that segments
+/// end at all alignments.
 const SPLIT: [usize; 11] = [13, 97, 8, 512, 3, 250, 9, 1000, 1, 16, 65];
 /// Number of bytes of an FPDU that Wireshark's decoder needs in one segment.
 const HEAD: usize = 8;
