@@ -1,5 +1,5 @@
-//! Helpers that need no device return what the real libraries return, for every relevant input. The real
-//! libraries are those that the loader finds.
+//! Tests that the functions that need no device return the same as those of the real libraries, for every relevant
+//! input. The real libraries are those that the loader finds.
 #![expect(unsafe_code, reason = "calls the real libraries")]
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -11,27 +11,27 @@ use std::mem::{MaybeUninit, size_of, transmute_copy};
 const VERBS: &CStr = c"libibverbs.so.1";
 const CM: &CStr = c"librdmacm.so.1";
 
-/// A function of a real library. `F` must be its type.
+/// Finds a function of a real library. `F` must be its type.
 fn real<F: Copy>(library: &CStr, name: &CStr) -> F {
     assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
     // SAFETY: libraries of rdma-core may be loaded at any time, and stay loaded.
     let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    assert!(!handle.is_null(), "the real {library:?} is wanted here");
-    // SAFETY: a handle from dlopen, and a string.
+    assert!(!handle.is_null(), "the real {library:?} is not installed");
+    // SAFETY: a valid handle from dlopen, and a C string.
     let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
     assert!(!symbol.is_null(), "{name:?}");
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: dladdr fills in what it knows about the symbol, and says whether it does.
+    // SAFETY: dladdr succeeded, so that it has filled in all fields, and the name is a C string.
     let path = unsafe {
         assert_ne!(libc::dladdr(symbol, info.as_mut_ptr()), 0);
         CStr::from_ptr(info.assume_init().dli_fname)
     };
     assert!(!path.to_str().unwrap().contains("/dropin/"), "{path:?} is ours: nothing to compare with");
-    // SAFETY: a pointer to the function, which has the size of a function pointer.
+    // SAFETY: `F` is the type of this function, and has the size of a pointer.
     unsafe { transmute_copy(&symbol) }
 }
 
-/// Small values of either sign, every power of two and its neighbours, the ends of the range.
+/// Returns small values of either sign, every power of two and its neighbours, and the ends of the range.
 fn numbers() -> impl Iterator<Item = i32> {
     let powers = (0..32).flat_map(|bit| (-1..=1).map(move |by| (1_i32 << bit).wrapping_add(by)));
     (-70_000..70_000).chain(powers).chain([i32::MIN, i32::MAX])
@@ -105,9 +105,9 @@ fn rates_are_the_same_in_both_directions() {
 
 type Copier<To, From> = unsafe extern "C" fn(*mut To, *const From);
 
-/// Both functions must copy the same bytes to the same place. The two patterns show which byte came from
-/// where, and what was left alone.
-fn same_copy<To, From>(ours: Copier<To, From>, name: &CStr) {
+/// Checks that both functions copy the same bytes to the same places. Source and destination are filled with different
+/// patterns, which show where each byte came from, and which were not written.
+fn assert_same_copy<To, From>(ours: Copier<To, From>, name: &CStr) {
     let real: Copier<To, From> = real(VERBS, name);
     for seed in 0..=255_u8 {
         let source: Vec<u8> = (0..size_of::<From>()).map(|at| mix(seed, at)).collect();
@@ -126,6 +126,7 @@ fn same_copy<To, From>(ours: Copier<To, From>, name: &CStr) {
     }
 }
 
+/// Returns a byte of the source pattern.
 fn mix(seed: u8, at: usize) -> u8 {
     let [low, high, ..] = at.wrapping_mul(0x9e37).to_le_bytes();
     seed ^ low ^ high
@@ -133,10 +134,10 @@ fn mix(seed: u8, at: usize) -> u8 {
 
 #[test]
 fn attributes_are_copied_field_by_field() {
-    same_copy(marshal::ibv_copy_ah_attr_from_kern, c"ibv_copy_ah_attr_from_kern");
-    same_copy(marshal::ibv_copy_qp_attr_from_kern, c"ibv_copy_qp_attr_from_kern");
-    same_copy(marshal::ibv_copy_path_rec_from_kern, c"ibv_copy_path_rec_from_kern");
-    same_copy(marshal::ibv_copy_path_rec_to_kern, c"ibv_copy_path_rec_to_kern");
+    assert_same_copy(marshal::ibv_copy_ah_attr_from_kern, c"ibv_copy_ah_attr_from_kern");
+    assert_same_copy(marshal::ibv_copy_qp_attr_from_kern, c"ibv_copy_qp_attr_from_kern");
+    assert_same_copy(marshal::ibv_copy_path_rec_from_kern, c"ibv_copy_path_rec_from_kern");
+    assert_same_copy(marshal::ibv_copy_path_rec_to_kern, c"ibv_copy_path_rec_to_kern");
 }
 
 #[test]
@@ -153,11 +154,11 @@ fn copies_with_null_do_nothing() {
 
 type Read = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_char, usize) -> c_int;
 
-/// What a call returned, the errno, and the content of the buffer.
+/// Reads a file with a function, and returns its result, the errno, and the content of the buffer.
 fn read(function: Read, dir: &CStr, file: &CStr, size: usize) -> (c_int, c_int, [u8; 16]) {
     let mut buffer = [b'#'; 16];
     assert!(size <= buffer.len());
-    // SAFETY: strings, and room for `size` bytes.
+    // SAFETY: two C strings, and a buffer of at least `size` bytes.
     unsafe {
         *libc::__errno_location() = 0;
         let length = function(dir.as_ptr(), file.as_ptr(), buffer.as_mut_ptr().cast(), size);
@@ -199,7 +200,7 @@ fn a_file_without_a_name_is_an_error() {
     assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
 }
 
-/// A process looks up the path once, so each value gets a process of its own: this test, started again.
+/// A process looks up the path once, so that each value needs a process of its own: this test starts itself again.
 #[test]
 fn sysfs_is_where_the_environment_says() {
     const AGAIN: &str = "IRONWARP_TEST_SYSFS_PATH";

@@ -1,4 +1,4 @@
-//! Sockets over RDMA in C programs: a server and a client, two processes, with every byte verified.
+//! Tests of sockets over RDMA in C: a server and a client, in two processes, with every byte verified.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rsocket");
 
-/// The program, linked to the system's librdmacm, which the drop-in replaces.
+/// Compiles the program once, linked to the system's librdmacm, which the drop-in replaces. Returns its path.
 fn program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -22,10 +22,11 @@ fn program() -> &'static PathBuf {
     })
 }
 
+/// Runs a case of the program, over IPv4 ("4") or IPv6 ("6").
 fn run(test: &str, family: &str) {
     let output = common::with_dropin(program()).args([test, family]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{test} over IPv{family}: {}\n{said}", output.status);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{test} over IPv{family}: {}\n{errors}", output.status);
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{test}: good\n"));
 }
 

@@ -1,9 +1,9 @@
-/* Threads that create, use and destroy objects of the drop-in, driven by a seed: `fuzz SEED`. `cargo xtask cabi-fuzz` runs many
- * seeds, with a sanitizer in the library.
+/* Threads that create, use and destroy objects of the drop-in, driven by a seed: `fuzz SEED`. `cargo xtask cabi-fuzz`
+ * runs many seeds, with a sanitizer in the library.
  *
- * Control calls race freely: they also get objects that another thread is destroying or has destroyed. Any result is valid; the
- * goal is to find crashes, hangs, and reports of the sanitizer. The data path, like inline code of the headers, keeps the rules
- * of verbs: no thread posts to or polls an object that another one destroys. */
+ * Control calls race freely: they also get objects that another thread is destroying or has destroyed. Any result is
+ * valid; the goal is to find crashes, hangs, and reports of the sanitizer. The data path, like inline code of the
+ * headers, keeps the rules of verbs: no thread posts to or polls an object that another one destroys. */
 #include "../exit/peer.h"
 #include <errno.h>
 #include <pthread.h>
@@ -17,7 +17,8 @@
 
 enum kind { CONTEXT, PD, MR, CHANNEL, CQ, SRQ, QP, AH, CM_CHANNEL, CM_ID, KINDS };
 
-/* An object, the one before it, and a lock: held shared on the data path, and exclusively to destroy the object. */
+/* An object or NULL, the object that was destroyed last, and a lock: held shared on the data path, and exclusively
+ * to destroy the object. */
 struct slot {
 	_Atomic(void *) object, stale;
 	pthread_rwlock_t lock;
@@ -40,19 +41,19 @@ static uint32_t draw(struct random *random, uint32_t below)
 	return (uint32_t)(random->state >> 32) % below;
 }
 
-static struct slot *any(struct random *random, enum kind kind)
+static struct slot *pick_slot(struct random *random, enum kind kind)
 {
 	/* Objects of different contexts do not work together, so there is mostly one context. */
 	return &slots[kind][kind == CONTEXT && draw(random, 8) ? 0 : draw(random, SLOTS)];
 }
 
-/* An object for a control call: mostly a live one, sometimes a destroyed one, or none. */
-static void *some(struct random *random, enum kind kind)
+/* Picks an object for a control call: mostly a live one, sometimes a destroyed one, or NULL. */
+static void *pick_object(struct random *random, enum kind kind)
 {
 	if (draw(random, 16) == 0)
-		return atomic_load(&any(random, kind)->stale);
+		return atomic_load(&pick_slot(random, kind)->stale);
 	for (int i = 0; i < SLOTS; i++) {
-		void *object = atomic_load(&any(random, kind)->object);
+		void *object = atomic_load(&pick_slot(random, kind)->object);
 		if (object)
 			return object;
 	}
@@ -98,14 +99,14 @@ static struct ibv_context *open_context(void)
 
 static struct ibv_qp *create_qp(struct random *random)
 {
-	struct ibv_cq *cq = some(random, CQ);
+	struct ibv_cq *cq = pick_object(random, CQ);
 	struct ibv_qp_init_attr init = { .qp_type = draw(random, 4) ? IBV_QPT_RC : IBV_QPT_UD,
 					 .send_cq = cq,
-					 .recv_cq = draw(random, 2) ? cq : some(random, CQ),
-					 .srq = draw(random, 4) ? NULL : some(random, SRQ),
+					 .recv_cq = draw(random, 2) ? cq : pick_object(random, CQ),
+					 .srq = draw(random, 4) ? NULL : pick_object(random, SRQ),
 					 .sq_sig_all = 1,
 					 .cap = { .max_send_wr = 8, .max_recv_wr = 8 } };
-	return ibv_create_qp(some(random, PD), &init);
+	return ibv_create_qp(pick_object(random, PD), &init);
 }
 
 static void *create(struct random *random, enum kind kind)
@@ -117,35 +118,35 @@ static void *create(struct random *random, enum kind kind)
 	case CONTEXT:
 		return open_context();
 	case PD:
-		return ibv_alloc_pd(some(random, CONTEXT));
+		return ibv_alloc_pd(pick_object(random, CONTEXT));
 	case MR:
-		return ibv_reg_mr(some(random, PD), bytes, sizeof bytes, IBV_ACCESS_LOCAL_WRITE);
+		return ibv_reg_mr(pick_object(random, PD), bytes, sizeof bytes, IBV_ACCESS_LOCAL_WRITE);
 	case CHANNEL:
-		return ibv_create_comp_channel(some(random, CONTEXT));
+		return ibv_create_comp_channel(pick_object(random, CONTEXT));
 	case CQ:
-		return ibv_create_cq(some(random, CONTEXT), 64, NULL, draw(random, 2) ? some(random, CHANNEL) : NULL, 0);
+		return ibv_create_cq(pick_object(random, CONTEXT), 64, NULL, draw(random, 2) ? pick_object(random, CHANNEL) : NULL, 0);
 	case SRQ:
-		return ibv_create_srq(some(random, PD), &srq);
+		return ibv_create_srq(pick_object(random, PD), &srq);
 	case QP:
 		return create_qp(random);
 	case AH:
-		ibv_query_gid(some(random, CONTEXT), 1, 0, &ah.grh.dgid);
-		return ibv_create_ah(some(random, PD), &ah);
+		ibv_query_gid(pick_object(random, CONTEXT), 1, 0, &ah.grh.dgid);
+		return ibv_create_ah(pick_object(random, PD), &ah);
 	case CM_CHANNEL:
 		return rdma_create_event_channel();
 	case CM_ID:
-		rdma_create_id(some(random, CM_CHANNEL), &id, NULL, RDMA_PS_TCP);
+		rdma_create_id(pick_object(random, CM_CHANNEL), &id, NULL, RDMA_PS_TCP);
 		return id;
 	default:
 		return NULL;
 	}
 }
 
-/* Replaces an object, or creates or destroys one. No thread posts to it or polls it meanwhile. The first context stays, or most
- * calls would fail. */
-static void exchange(struct random *random, enum kind kind)
+/* Replaces an object, or creates or destroys one. No thread posts to it or polls it meanwhile. The first context
+ * stays, or most calls would fail. */
+static void replace(struct random *random, enum kind kind)
 {
-	struct slot *slot = kind == CONTEXT ? &slots[kind][1 + draw(random, SLOTS - 1)] : any(random, kind);
+	struct slot *slot = kind == CONTEXT ? &slots[kind][1 + draw(random, SLOTS - 1)] : pick_slot(random, kind);
 	void *new = NULL;
 	if (draw(random, 4) && !(new = create(random, kind)))
 		return;
@@ -157,7 +158,7 @@ static void exchange(struct random *random, enum kind kind)
 		atomic_store(&slot->stale, old);
 	int failed = old ? destroy(kind, old) : 0;
 	pthread_rwlock_unlock(&slot->lock);
-	(void)failed; /* it is in use, and leaked: the exit of the process has to cope with it */
+	(void)failed; /* an object in use is leaked, and exit() closes it */
 }
 
 static int modify(struct ibv_qp *qp, enum ibv_qp_state state, uint32_t qpn, union ibv_gid gid)
@@ -189,10 +190,10 @@ static uint32_t number_of(struct slot *slot)
 /* Connects two queue pairs to each other. Either may be destroyed meanwhile. */
 static void connect_two(struct random *random)
 {
-	struct slot *two[] = { any(random, QP), any(random, QP) };
+	struct slot *two[] = { pick_slot(random, QP), pick_slot(random, QP) };
 	uint32_t numbers[] = { number_of(two[0]), number_of(two[1]) };
 	union ibv_gid gid;
-	if (ibv_query_gid(some(random, CONTEXT), 1, 0, &gid))
+	if (ibv_query_gid(pick_object(random, CONTEXT), 1, 0, &gid))
 		return;
 	for (int i = 0; i < 2; i++) {
 		struct ibv_qp *qp = atomic_load(&two[i]->object);
@@ -203,7 +204,7 @@ static void connect_two(struct random *random)
 }
 
 /* Makes control calls with arbitrary objects. */
-static void ask(struct random *random)
+static void make_control_call(struct random *random)
 {
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
@@ -212,48 +213,49 @@ static void ask(struct random *random)
 	union ibv_gid none = { .raw = { 0 } };
 	switch (draw(random, 12)) {
 	case 0:
-		ibv_query_qp(some(random, QP), &attr, IBV_QP_STATE, &init);
+		ibv_query_qp(pick_object(random, QP), &attr, IBV_QP_STATE, &init);
 		break;
 	case 1:
-		modify(some(random, QP), draw(random, 2) ? IBV_QPS_ERR : IBV_QPS_RESET, 0, none);
+		modify(pick_object(random, QP), draw(random, 2) ? IBV_QPS_ERR : IBV_QPS_RESET, 0, none);
 		break;
 	case 2:
-		ibv_resize_cq(some(random, CQ), 1 + draw(random, 128));
+		ibv_resize_cq(pick_object(random, CQ), 1 + draw(random, 128));
 		break;
 	case 3:
-		ibv_query_srq(some(random, SRQ), &srq);
+		ibv_query_srq(pick_object(random, SRQ), &srq);
 		break;
 	case 4:
-		ibv_modify_srq(some(random, SRQ), &srq, IBV_SRQ_LIMIT);
+		ibv_modify_srq(pick_object(random, SRQ), &srq, IBV_SRQ_LIMIT);
 		break;
 	case 5:
-		ibv_query_device(some(random, CONTEXT), &device);
+		ibv_query_device(pick_object(random, CONTEXT), &device);
 		break;
 	case 6:
-		ibv_rereg_mr(some(random, MR), IBV_REREG_MR_CHANGE_PD, some(random, PD), NULL, 0, 0);
+		ibv_rereg_mr(pick_object(random, MR), IBV_REREG_MR_CHANGE_PD, pick_object(random, PD), NULL, 0, 0);
 		break;
 	case 7:
-		rdma_get_src_port(some(random, CM_ID));
+		rdma_get_src_port(pick_object(random, CM_ID));
 		break;
 	case 8:
-		rdma_listen(some(random, CM_ID), 1);
+		rdma_listen(pick_object(random, CM_ID), 1);
 		break;
 	case 9: /* also of destroyed objects, and of objects in use */
-		destroy(MR, some(random, MR));
+		destroy(MR, pick_object(random, MR));
 		break;
 	case 10:
-		destroy(AH, some(random, AH));
+		destroy(AH, pick_object(random, AH));
 		break;
 	case 11:
 		if (draw(random, 4) == 0)
-			destroy(PD, some(random, PD));
+			destroy(PD, pick_object(random, PD));
 		break;
 	}
 }
 
-static void use(struct random *random)
+/* Posts to a queue pair, or polls a completion queue. */
+static void use_data_path(struct random *random)
 {
-	struct slot *slot = any(random, draw(random, 2) ? QP : CQ);
+	struct slot *slot = pick_slot(random, draw(random, 2) ? QP : CQ);
 	int is_qp = slot >= slots[QP] && slot < slots[QP] + SLOTS;
 	pthread_rwlock_rdlock(&slot->lock);
 	void *object = atomic_load(&slot->object);
@@ -279,7 +281,7 @@ static void use(struct random *random)
 static void child(struct random *random)
 {
 	for (int i = 0; i < 8; i++)
-		ask(random);
+		make_control_call(random);
 	struct ibv_context *own = open_context();
 	struct ibv_pd *pd = ibv_alloc_pd(own);
 	ibv_dealloc_pd(pd);
@@ -309,19 +311,19 @@ static void step(struct random *random)
 		fork_child(random);
 		break;
 	case 1:
-		exchange(random, CONTEXT);
+		replace(random, CONTEXT);
 		break;
 	case 2 ... 5:
 		connect_two(random);
 		break;
 	case 6 ... 12:
-		ask(random);
+		make_control_call(random);
 		break;
 	case 13 ... 20:
-		use(random);
+		use_data_path(random);
 		break;
 	default:
-		exchange(random, PD + draw(random, KINDS - PD));
+		replace(random, PD + draw(random, KINDS - PD));
 	}
 }
 
@@ -336,11 +338,11 @@ static void *wait_for_events(void *given)
 		struct rdma_cm_event *of_id;
 		int which = draw(random, 3), failed = 0, old;
 		if (which == 0)
-			failed = ibv_get_cq_event(some(random, CHANNEL), &cq, &of_cq);
+			failed = ibv_get_cq_event(pick_object(random, CHANNEL), &cq, &of_cq);
 		else if (which == 1)
-			failed = ibv_get_async_event(some(random, CONTEXT), &event);
+			failed = ibv_get_async_event(pick_object(random, CONTEXT), &event);
 		else
-			failed = rdma_get_cm_event(some(random, CM_CHANNEL), &of_id);
+			failed = rdma_get_cm_event(pick_object(random, CM_CHANNEL), &of_id);
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
 		if (!failed && which == 0)
 			ibv_ack_cq_events(cq, 1);
@@ -350,7 +352,7 @@ static void *wait_for_events(void *given)
 			rdma_ack_cm_event(of_id);
 		pthread_setcancelstate(old, NULL);
 		usleep(200);
-		ask(random); /* may be cancelled here as well */
+		make_control_call(random); /* may be cancelled here as well */
 	}
 	return NULL;
 }

@@ -1,13 +1,14 @@
-/* Threads that wait for events: cancelled, interrupted, or non-blocking. Three calls wait: for events of ids, of completion
- * queues, and asynchronous ones. */
+/* Threads that wait for events: cancelled, interrupted, or non-blocking. Three calls wait: for events of ids, of
+ * completion queues, and asynchronous ones. */
 #include "kit.h"
 
 struct waiter {
 	const char *name;
-	/* Waits for an event; 0 or -1 and errno. */
+	/* Waits for an event. Returns 0, or -1 and sets errno. */
 	int (*wait)(void);
-	/* Triggers an event. */
-	void (*happen)(void);
+	/* Causes an event. */
+	void (*trigger)(void);
+	/* Returns the descriptor that becomes readable with an event. */
 	int (*fd)(void);
 };
 
@@ -30,7 +31,7 @@ static int wait_cm(void)
 	return 0;
 }
 
-static void happen_cm(void)
+static void trigger_cm(void)
 {
 	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_resolve_addr(id, NULL, loopback(9), 1000) == 0);
@@ -56,7 +57,7 @@ static int wait_cq(void)
 }
 
 /* Flushing a receive completes it. */
-static void happen_cq(void)
+static void trigger_cq(void)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
 	struct ibv_recv_wr wr = { .wr_id = 7 }, *bad;
@@ -97,7 +98,7 @@ static int wait_async(void)
 }
 
 /* A queue pair with a shared receive queue that fails reports its last WQE. */
-static void happen_async(void)
+static void trigger_async(void)
 {
 	struct ibv_srq_init_attr srq_attr = { .attr = { .max_wr = 4, .max_sge = 1 } };
 	struct ibv_srq *srq = ibv_create_srq(qp->pd, &srq_attr);
@@ -121,9 +122,9 @@ static int fd_async(void)
 }
 
 static const struct waiter WAITERS[] = {
-	{ "ids", wait_cm, happen_cm, fd_cm },
-	{ "completions", wait_cq, happen_cq, fd_cq },
-	{ "asynchronous", wait_async, happen_async, fd_async },
+	{ "ids", wait_cm, trigger_cm, fd_cm },
+	{ "completions", wait_cq, trigger_cq, fd_cq },
+	{ "asynchronous", wait_async, trigger_async, fd_async },
 };
 
 static void set_up(void)
@@ -148,6 +149,7 @@ static void set_up(void)
 	CHECK(qp);
 }
 
+/* Returns 0, or the errno of the wait. */
 static void *wait_in_thread(void *arg)
 {
 	const struct waiter *waiter = arg;
@@ -173,7 +175,7 @@ static void cancelled(void)
 			CHECK(pthread_cancel(first.id) == 0);
 			CHECK(join(&first) == PTHREAD_CANCELED);
 			start(&second, wait_in_thread, (void *)waiter);
-			waiter->happen();
+			waiter->trigger();
 			CHECK(join(&second) == NULL);
 		}
 		printf("%s\n", waiter->name);
@@ -208,7 +210,7 @@ static void interrupted(void)
 				while (!caught)
 					sched_yield();
 				wait_until_in(&thread, SYS_recvfrom);
-				waiter->happen();
+				waiter->trigger();
 				CHECK(join(&thread) == NULL);
 			} else {
 				CHECK((intptr_t)join(&thread) == EINTR);
@@ -230,7 +232,7 @@ static void unwilling(void)
 		CHECK(fcntl(poll_fd.fd, F_SETFL, flags | O_NONBLOCK) == 0);
 		FAILS(waiter->wait(), EAGAIN);
 		CHECK(poll(&poll_fd, 1, 0) == 0);
-		waiter->happen();
+		waiter->trigger();
 		CHECK(poll(&poll_fd, 1, -1) == 1);
 		CHECK(waiter->wait() == 0);
 		FAILS(waiter->wait(), EAGAIN);
@@ -250,7 +252,7 @@ static void together(void)
 		for (int i = 0; i < THREADS; i++)
 			start(&threads[i], wait_in_thread, (void *)&WAITERS[2]);
 		for (int i = 0; i < THREADS; i++)
-			happen_async();
+			trigger_async();
 		for (int i = 0; i < THREADS; i++)
 			CHECK(join(&threads[i]) == NULL);
 	}
@@ -264,10 +266,10 @@ static void not_taken(void)
 	struct pair pair;
 	sigset_t set, pending;
 
-	/* The program's handler would end it. */
+	/* SIGUSR2 has no handler, so that taking it would end the process. */
 	sigemptyset(&set);
 	sigaddset(&set, SIGUSR2);
-	pair = connected(); /* the library's threads run now, started while nothing was blocked */
+	pair = connect_pair(); /* the library's threads run now, started while nothing was blocked */
 	CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
 	CHECK(kill(getpid(), SIGUSR2) == 0);
 	CHECK(sigpending(&pending) == 0 && sigismember(&pending, SIGUSR2));
@@ -283,7 +285,8 @@ static void *wait_for_nothing(void *arg)
 	return NULL;
 }
 
-/* As rping ends: the channel is destroyed while a thread waits for its events. As with the kernel's channels, the thread keeps waiting. */
+/* As rping ends: the channel is destroyed while a thread waits for its events. As with the kernel's channels, the
+ * thread keeps waiting. */
 static void left_behind(void)
 {
 	struct rdma_event_channel *going = rdma_create_event_channel();
@@ -298,22 +301,22 @@ static void left_behind(void)
 	CHECK(join(&thread) == PTHREAD_CANCELED);
 }
 
-/* What two threads tell each other: the first event has arrived, the channel is destroyed. */
-static pthread_barrier_t told;
+/* Passed twice by both threads: when the first event has been taken, and when the channel has been destroyed. */
+static pthread_barrier_t barrier;
 
-static void *take_one_and_come_back(void *arg)
+static void *take_one_and_wait_again(void *arg)
 {
 	struct rdma_cm_event *event;
 
 	CHECK(rdma_get_cm_event(arg, &event) == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	pthread_barrier_wait(&told);
-	pthread_barrier_wait(&told);
+	pthread_barrier_wait(&barrier);
+	pthread_barrier_wait(&barrier);
 	CHECK(rdma_get_cm_event(arg, &event) == 0);
 	return NULL;
 }
 
-/* As above, with the thread between two calls: it has handled an event, and main is faster. */
+/* As above, but the channel is destroyed while the thread is between two waits. Its next wait lasts as well. */
 static void left_on_the_way(void)
 {
 	struct rdma_event_channel *going = rdma_create_event_channel();
@@ -322,16 +325,16 @@ static void left_on_the_way(void)
 	struct rdma_cm_id *id;
 	struct thread thread;
 
-	CHECK(pthread_barrier_init(&told, NULL, 2) == 0);
+	CHECK(pthread_barrier_init(&barrier, NULL, 2) == 0);
 	CHECK(rdma_create_id(going, &id, NULL, RDMA_PS_TCP) == 0);
-	start(&thread, take_one_and_come_back, going);
+	start(&thread, take_one_and_wait_again, going);
 	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000) == 0);
-	pthread_barrier_wait(&told);
+	pthread_barrier_wait(&barrier);
 	CHECK(rdma_destroy_id(id) == 0);
 	rdma_destroy_event_channel(going);
-	pthread_barrier_wait(&told);
+	pthread_barrier_wait(&barrier);
 	wait_until_in(&thread, SYS_poll);
-	/* The thread that destroyed it gets the error. */
+	/* The thread that destroyed the channel gets an error. */
 	FAILS(rdma_get_cm_event(going, &event), EINVAL);
 	CHECK(pthread_cancel(thread.id) == 0);
 	CHECK(join(&thread) == PTHREAD_CANCELED);

@@ -12,13 +12,13 @@ static void wait_for(pid_t child)
 /* The child has a device, connections and listeners of its own. */
 static void child_connects(void)
 {
-	struct pair pair = connected(), its;
+	struct pair pair = connect_pair(), its;
 	pid_t child;
 
 	exchange(&pair);
 	child = fork();
 	if (child == 0) {
-		its = connected();
+		its = connect_pair();
 		CHECK(its.client->verbs != pair.client->verbs);
 		exchange(&its);
 		disconnect(&its);
@@ -33,7 +33,7 @@ static void child_connects(void)
 /* The parent's connections close, and its port is free again, while the child lives. */
 static void child_lives(void)
 {
-	struct pair pair = connected();
+	struct pair pair = connect_pair();
 	int port = port_of(pair.listens), wake[2];
 	struct rdma_event_channel *channel;
 	struct rdma_cm_id *again;
@@ -60,7 +60,7 @@ static void child_lives(void)
 /* A child may destroy what it inherited, without effect on its parent. */
 static void child_destroys(void)
 {
-	struct pair pair = connected();
+	struct pair pair = connect_pair();
 	struct pollfd quiet[2] = { { .fd = pair.near->fd, .events = POLLIN }, { .fd = pair.far->fd, .events = POLLIN } };
 	pid_t child = fork();
 
@@ -104,7 +104,7 @@ static void forks_meanwhile(void)
 
 	start(&thread, fork_often, NULL);
 	for (int i = 0; i < 20; i++) {
-		struct pair pair = connected();
+		struct pair pair = connect_pair();
 
 		exchange(&pair);
 		disconnect(&pair);

@@ -1,4 +1,5 @@
-/* Shared by these test programs: checks, threads whose sleep can be observed, a connection within the process. */
+/* Helpers of the test programs for librdmacm: checks, threads whose system call can be observed, and a connection
+ * between two ids of this process. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -27,18 +28,19 @@
 		}                                                                                                     \
 	} while (0)
 
-#define FAILS(call, wanted)                                                                                           \
+/* Checks that a call returns -1 with this errno. */
+#define FAILS(call, expected)                                                                                         \
 	do {                                                                                                          \
 		errno = 0;                                                                                            \
 		CHECK((call) == -1);                                                                                  \
-		CHECK(errno == (wanted));                                                                             \
+		CHECK(errno == (expected));                                                                           \
 	} while (0)
 
 /* --- Threads --- */
 
 struct thread {
 	pthread_t id;
-	volatile pid_t tid;
+	volatile pid_t tid; /* its number in /proc, or 0 until it runs */
 	void *(*run)(void *);
 	void *arg;
 };
@@ -92,6 +94,7 @@ static inline void *join(struct thread *thread)
 
 /* --- Events --- */
 
+/* Takes the next event, which must be of this type. The caller acknowledges it. */
 static inline struct rdma_cm_event *expect(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
 {
 	struct rdma_cm_event *event;
@@ -105,13 +108,15 @@ static inline struct rdma_cm_event *expect(struct rdma_event_channel *channel, e
 	return event;
 }
 
-static inline void pass(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
+/* Takes and acknowledges the next event, which must be of this type. */
+static inline void expect_and_ack(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
 {
 	CHECK(rdma_ack_cm_event(expect(channel, type)) == 0);
 }
 
 /* --- Addresses --- */
 
+/* Returns 127.0.0.1 with this port, valid until the next call of the same thread. */
 static inline struct sockaddr *loopback(int port)
 {
 	static __thread struct sockaddr_in address;
@@ -129,7 +134,8 @@ static inline int port_of(struct rdma_cm_id *id)
 
 /* --- Connections --- */
 
-static inline struct rdma_cm_id *listener(struct rdma_event_channel *channel, enum rdma_port_space space)
+/* Creates an id that listens on any port. */
+static inline struct rdma_cm_id *create_listener(struct rdma_event_channel *channel, enum rdma_port_space space)
 {
 	struct rdma_cm_id *id;
 
@@ -140,19 +146,21 @@ static inline struct rdma_cm_id *listener(struct rdma_event_channel *channel, en
 	return id;
 }
 
-static inline struct rdma_cm_id *dialler(struct rdma_event_channel *channel, int port, enum rdma_port_space space)
+/* Creates an id that has resolved the route to a local port, and is ready to connect. */
+static inline struct rdma_cm_id *create_dialler(struct rdma_event_channel *channel, int port, enum rdma_port_space space)
 {
 	struct rdma_cm_id *id;
 
 	CHECK(rdma_create_id(channel, &id, NULL, space) == 0);
 	CHECK(rdma_resolve_addr(id, NULL, loopback(port), 1000) == 0);
-	pass(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	expect_and_ack(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
 	CHECK(rdma_resolve_route(id, 1000) == 0);
-	pass(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	expect_and_ack(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
 	return id;
 }
 
-static inline void make_qp(struct rdma_cm_id *id)
+/* Creates the queue pair of an id, with completion queues of the library. */
+static inline void create_qp(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr attr = {
 		.cap = { .max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1 },
@@ -164,6 +172,7 @@ static inline void make_qp(struct rdma_cm_id *id)
 	CHECK(id->qp && id->send_cq && id->recv_cq && id->pd);
 }
 
+/* Two connected ids: the events of the client arrive on `near`, those of the listener and the server on `far`. */
 struct pair {
 	struct rdma_event_channel *near, *far;
 	struct rdma_cm_id *listens, *client, *server;
@@ -172,7 +181,7 @@ struct pair {
 static const char HELLO[] = "hello", WELCOME[] = "welcome";
 
 /* Connects a new client to a listener, whose events arrive on `far`. */
-static inline struct pair connected_to(struct rdma_event_channel *far, struct rdma_cm_id *listens)
+static inline struct pair connect_to_listener(struct rdma_event_channel *far, struct rdma_cm_id *listens)
 {
 	struct pair pair = { .near = rdma_create_event_channel(), .far = far, .listens = listens };
 	struct rdma_conn_param param = { .private_data = HELLO,
@@ -184,8 +193,8 @@ static inline struct pair connected_to(struct rdma_event_channel *far, struct rd
 	struct rdma_cm_event *event;
 
 	CHECK(pair.near && pair.far);
-	pair.client = dialler(pair.near, port_of(pair.listens), RDMA_PS_TCP);
-	make_qp(pair.client);
+	pair.client = create_dialler(pair.near, port_of(pair.listens), RDMA_PS_TCP);
+	create_qp(pair.client);
 	CHECK(rdma_connect(pair.client, &param) == 0);
 
 	event = expect(pair.far, RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -195,12 +204,12 @@ static inline struct pair connected_to(struct rdma_event_channel *far, struct rd
 	CHECK(event->param.conn.responder_resources == 1 && event->param.conn.initiator_depth == 1);
 	pair.server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
-	make_qp(pair.server);
+	create_qp(pair.server);
 	param.private_data = WELCOME;
 	param.private_data_len = sizeof WELCOME;
 	CHECK(rdma_accept(pair.server, &param) == 0);
 
-	pass(pair.far, RDMA_CM_EVENT_ESTABLISHED);
+	expect_and_ack(pair.far, RDMA_CM_EVENT_ESTABLISHED);
 	event = expect(pair.near, RDMA_CM_EVENT_ESTABLISHED);
 	CHECK(memcmp(event->param.conn.private_data, WELCOME, sizeof WELCOME) == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
@@ -209,14 +218,16 @@ static inline struct pair connected_to(struct rdma_event_channel *far, struct rd
 	return pair;
 }
 
-static inline struct pair connected(void)
+/* Connects a new client to a new listener. */
+static inline struct pair connect_pair(void)
 {
 	struct rdma_event_channel *far = rdma_create_event_channel();
 
 	CHECK(far);
-	return connected_to(far, listener(far, RDMA_PS_TCP));
+	return connect_to_listener(far, create_listener(far, RDMA_PS_TCP));
 }
 
+/* Destroys an id and its queue pair. */
 static inline void destroy(struct rdma_cm_id *id)
 {
 	if (id->qp)
@@ -224,12 +235,13 @@ static inline void destroy(struct rdma_cm_id *id)
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
+/* Disconnects both ids, and destroys everything of the pair. */
 static inline void disconnect(struct pair *pair)
 {
 	CHECK(rdma_disconnect(pair->client) == 0);
-	pass(pair->far, RDMA_CM_EVENT_DISCONNECTED);
+	expect_and_ack(pair->far, RDMA_CM_EVENT_DISCONNECTED);
 	CHECK(rdma_disconnect(pair->server) == 0);
-	pass(pair->near, RDMA_CM_EVENT_DISCONNECTED);
+	expect_and_ack(pair->near, RDMA_CM_EVENT_DISCONNECTED);
 	destroy(pair->client);
 	destroy(pair->server);
 	destroy(pair->listens);
@@ -261,6 +273,7 @@ struct test {
 	void (*run)(void);
 };
 
+/* Defines a main function that runs the case on the command line. */
 #define RUN(tests)                                                                                                    \
 	int main(int argc, char **argv)                                                                               \
 	{                                                                                                             \

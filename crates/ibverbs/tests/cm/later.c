@@ -1,6 +1,6 @@
 /*
- * Features of releases of rdma-core after 44. The installed headers may lack them: functions are looked up by their versions, and
- * structures and constants are declared here as in the headers of 65.
+ * Features of releases of rdma-core after 44. The installed headers may lack them: functions are looked up by their
+ * versions, and structures and constants are declared here as in the headers of 65.
  */
 #include "kit.h"
 #include <dlfcn.h>
@@ -21,7 +21,8 @@ struct later_mr_attr {
 	void *buf;
 };
 
-static void *look(const char *name, const char *version)
+/* Finds a function by its name and version. */
+static void *find_function(const char *name, const char *version)
 {
 	void *found = dlvsym(RTLD_DEFAULT, name, version);
 
@@ -32,7 +33,7 @@ static void *look(const char *name, const char *version)
 }
 
 #define LATER(result, name, version, ...) \
-	result (*name)(__VA_ARGS__) = (result (*)(__VA_ARGS__))look(#name, version)
+	result (*name)(__VA_ARGS__) = (result (*)(__VA_ARGS__))find_function(#name, version)
 
 static struct ibv_context *open_device(void)
 {
@@ -44,7 +45,7 @@ static struct ibv_context *open_device(void)
 	return context;
 }
 
-/* The pointer is NULL, and errno says why. */
+/* Checks that a call returns NULL with this errno. */
 #define REFUSED(call, wanted)                  \
 	do {                                   \
 		errno = 0;                     \
@@ -52,7 +53,8 @@ static struct ibv_context *open_device(void)
 		CHECK(errno == (wanted));      \
 	} while (0)
 
-/* Memory that the library allocates: separate pages, which can be registered in whole or in part, in their own domain only. */
+/* Memory that the library allocates: separate pages, which can be registered in whole or in part, in their own
+ * domain only. */
 static void buffers(void)
 {
 	LATER(void *, ibv_alloc_buf, "IBVERBS_1.17", struct ibv_pd *, size_t, void **);
@@ -178,14 +180,14 @@ static void refuses(void)
 		strcpy(name, null[i]);
 		version = strchr(name, '@');
 		*version++ = 0;
-		void *(*make)(void *, void *) = (void *(*)(void *, void *))look(name, version);
+		void *(*make)(void *, void *) = (void *(*)(void *, void *))find_function(name, version);
 		REFUSED(make(NULL, NULL), EOPNOTSUPP);
 	}
 	for (size_t i = 0; i < sizeof code / sizeof *code; i++) {
 		strcpy(name, code[i]);
 		version = strchr(name, '@');
 		*version++ = 0;
-		int (*call)(void *, void *, void *) = (int (*)(void *, void *, void *))look(name, version);
+		int (*call)(void *, void *, void *) = (int (*)(void *, void *, void *))find_function(name, version);
 		CHECK(call(NULL, NULL, NULL) == EOPNOTSUPP);
 	}
 	FAILS(ibv_dm_export_dmabuf_fd(NULL), EOPNOTSUPP);
@@ -238,7 +240,7 @@ static void resolves(void)
 	CHECK(channel && rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
 	FAILS(rdma_query_addrinfo(id, &info), ENOENT);
 	CHECK(rdma_resolve_addrinfo(id, "127.0.0.1", "4791", &hints) == 0);
-	pass(channel, EVENT_ADDRINFO_RESOLVED);
+	expect_and_ack(channel, EVENT_ADDRINFO_RESOLVED);
 	FAILS(rdma_resolve_addrinfo(id, "127.0.0.1", "4791", &hints), EBUSY);
 	CHECK(rdma_query_addrinfo(id, &info) == 0 && info);
 	struct sockaddr_in *to = (struct sockaddr_in *)info->ai_dst_addr;

@@ -1,5 +1,5 @@
-//! librdmacm from C: programs that are compiled against rdma-core's headers and loaded with the drop-in. Each
-//! case is a process, which prints what went wrong.
+//! Tests of librdmacm from C: programs that are compiled against rdma-core's headers and linked to the drop-in. Each
+//! case is a process, which prints the check that failed.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -10,37 +10,36 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cm");
-/// Upper bound on the time of a case, unless it hangs.
-const LONGEST: Duration = Duration::from_secs(120);
+/// Time after which a case is killed, because it hangs.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Compiles a test program, linked to the drop-in under the names of both libraries, and runs one of its
-/// cases.
+/// Compiles a test program, linked to the drop-in under the names of both libraries, and runs one of its cases.
 fn run(program: &str, persona: &str, case: &str) {
     let scratch = common::scratch(&format!("cm-{case}-{persona}"));
-    let made = scratch.join(program);
+    let binary = scratch.join(program);
     let source = format!("{SOURCES}/{program}.c");
     let libraries = common::libraries();
     let folder = libraries.to_str().unwrap();
-    common::compile(&made, &["-O1", "-g", "-pthread", &source, "-L", folder, "-lrdmacm", "-libverbs"]);
-    let mut command = Command::new(&made);
+    common::compile(&binary, &["-O1", "-g", "-pthread", &source, "-L", folder, "-lrdmacm", "-libverbs"]);
+    let mut command = Command::new(&binary);
     command
         .arg(case)
         .env("LD_LIBRARY_PATH", &libraries)
         .env("IRONWARP_PERSONA", persona)
         .env("IRONWARP_LANES", "2");
-    let output = finish(command);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {case}: {}\n{said}", output.status);
-    assert!(String::from_utf8_lossy(&output.stdout).ends_with("done\n"), "{said}");
+    let output = run_to_end(command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {case}: {}\n{errors}", output.status);
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("done\n"), "{errors}");
     std::fs::remove_dir_all(scratch).unwrap();
 }
 
-/// Waits for a program, and kills it if it hangs.
-fn finish(mut command: Command) -> Output {
+/// Runs a program, kills it if it hangs, and returns its output.
+fn run_to_end(mut command: Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > LONGEST {
+        if start.elapsed() > TIMEOUT {
             child.kill().unwrap();
         }
         std::thread::sleep(Duration::from_millis(2));

@@ -41,8 +41,8 @@ static struct rdma_cm_id *listen_at(struct rdma_event_channel *channel, int port
 	return id;
 }
 
-/* A TCP client reaches the TCP server. */
-static void tcp_talks(int tcp)
+/* Connects a TCP client to a TCP server, and sends a byte. */
+static void check_tcp(int tcp)
 {
 	int client = socket(AF_INET, SOCK_STREAM, 0), server;
 	char byte = 0;
@@ -57,10 +57,10 @@ static void tcp_talks(int tcp)
 	close(server);
 }
 
-/* An RDMA client reaches the listener of the same number. */
-static struct pair rdma_talks(struct rdma_event_channel *far, struct rdma_cm_id *listens)
+/* Connects an RDMA client to a listener, and sends a message. */
+static struct pair check_rdma(struct rdma_event_channel *far, struct rdma_cm_id *listens)
 {
-	struct pair pair = connected_to(far, listens);
+	struct pair pair = connect_to_listener(far, listens);
 
 	CHECK(rdma_get_src_port(pair.server) == rdma_get_src_port(listens));
 	CHECK(rdma_get_dst_port(pair.client) == rdma_get_src_port(listens));
@@ -73,7 +73,7 @@ static void tcp_first(void)
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	int tcp = tcp_server(0);
 	struct rdma_cm_id *listens = listen_at(channel, tcp_port(tcp), RDMA_PS_TCP);
-	struct pair pair = rdma_talks(channel, listens);
+	struct pair pair = check_rdma(channel, listens);
 
 	CHECK(tcp_port(tcp) == port_of(listens));
 	disconnect(&pair);
@@ -84,12 +84,12 @@ static void tcp_first(void)
 static void rdma_first(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
-	struct rdma_cm_id *listens = listener(channel, RDMA_PS_TCP);
-	struct pair before = rdma_talks(channel, listens), after;
+	struct rdma_cm_id *listens = create_listener(channel, RDMA_PS_TCP);
+	struct pair before = check_rdma(channel, listens), after;
 	int tcp = tcp_server(port_of(listens));
 
-	tcp_talks(tcp);
-	after = rdma_talks(channel, listens);
+	check_tcp(tcp);
+	after = check_rdma(channel, listens);
 	exchange(&before);
 	exchange(&after);
 	/* The next socket gets the error: no listener of this process has that port. */
@@ -110,11 +110,12 @@ static void rdma_before_listen(void)
 	tcp = tcp_bind(port);
 	CHECK(rdma_listen(listens, 8) == 0);
 	CHECK(listen(tcp, 8) == 0);
-	tcp_talks(tcp);
-	rdma_talks(channel, listens);
+	check_tcp(tcp);
+	check_rdma(channel, listens);
 }
 
-static int bound(int port, in_addr_t address, int share, struct rdma_cm_id **made)
+/* Binds a new id, and returns it in `made` unless that is NULL. Returns -1 and sets errno if the port is in use. */
+static int try_bind(int port, in_addr_t address, int share, struct rdma_cm_id **made)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(address) };
@@ -129,32 +130,32 @@ static int bound(int port, in_addr_t address, int share, struct rdma_cm_id **mad
 	return 0;
 }
 
-/* cma_check_port in drivers/infiniband/core/cma.c. */
+/* Conflicting ports give the errno of cma_check_port in drivers/infiniband/core/cma.c. */
 static void clashes(void)
 {
 	int tcp = tcp_server(0), port = tcp_port(tcp);
 	struct rdma_cm_id *one, *other;
 
 	/* On a candidate port, */
-	CHECK(bound(port, INADDR_LOOPBACK, 0, &one) == 0);
-	FAILS(bound(port, INADDR_LOOPBACK, 0, NULL), EADDRINUSE);
-	FAILS(bound(port, INADDR_ANY, 0, NULL), EADDRNOTAVAIL);
-	CHECK(bound(port, INADDR_LOOPBACK + 1, 0, NULL) == 0);
+	CHECK(try_bind(port, INADDR_LOOPBACK, 0, &one) == 0);
+	FAILS(try_bind(port, INADDR_LOOPBACK, 0, NULL), EADDRINUSE);
+	FAILS(try_bind(port, INADDR_ANY, 0, NULL), EADDRNOTAVAIL);
+	CHECK(try_bind(port, INADDR_LOOPBACK + 1, 0, NULL) == 0);
 	destroy(one);
 	/* on the TCP port, */
-	one = listener(rdma_create_event_channel(), RDMA_PS_TCP);
+	one = create_listener(rdma_create_event_channel(), RDMA_PS_TCP);
 	port = port_of(one);
-	FAILS(bound(port, INADDR_LOOPBACK, 0, NULL), EADDRINUSE);
-	FAILS(bound(port, INADDR_LOOPBACK, 1, NULL), EADDRINUSE);
-	FAILS(bound(port, INADDR_ANY, 0, NULL), EADDRNOTAVAIL);
+	FAILS(try_bind(port, INADDR_LOOPBACK, 0, NULL), EADDRINUSE);
+	FAILS(try_bind(port, INADDR_LOOPBACK, 1, NULL), EADDRINUSE);
+	FAILS(try_bind(port, INADDR_ANY, 0, NULL), EADDRNOTAVAIL);
 	destroy(one);
 	/* and shared, until one listens. */
-	CHECK(bound(port, INADDR_LOOPBACK, 1, &one) == 0);
-	CHECK(bound(port, INADDR_LOOPBACK, 1, &other) == 0);
+	CHECK(try_bind(port, INADDR_LOOPBACK, 1, &one) == 0);
+	CHECK(try_bind(port, INADDR_LOOPBACK, 1, &other) == 0);
 	FAILS(rdma_listen(one, 1), EADDRINUSE);
 	destroy(one);
 	CHECK(rdma_listen(other, 1) == 0);
-	FAILS(bound(port, INADDR_LOOPBACK, 1, NULL), EADDRINUSE);
+	FAILS(try_bind(port, INADDR_LOOPBACK, 1, NULL), EADDRINUSE);
 }
 
 /* The other process has the RDMA port first, then the TCP port of the same number. */
@@ -168,22 +169,22 @@ static void other_process(void)
 	child = fork();
 	if (child == 0) {
 		struct rdma_event_channel *channel = rdma_create_event_channel();
-		struct rdma_cm_id *listens = listener(channel, RDMA_PS_TCP);
+		struct rdma_cm_id *listens = create_listener(channel, RDMA_PS_TCP);
 
 		port = port_of(listens);
 		CHECK(write(up[1], &port, sizeof port) == sizeof port);
 		CHECK(read(down[0], &byte, 1) == 1);
 		tcp_server(port);
 		CHECK(write(up[1], &port, sizeof port) == sizeof port);
-		pass(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+		expect_and_ack(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
 		CHECK(read(down[0], &byte, 1) == 1);
 		_exit(0);
 	}
 	CHECK(read(up[0], &port, sizeof port) == sizeof port);
 	/* On the TCP port, then beside a TCP server. */
 	for (int round = 0; round < 2; round++) {
-		FAILS(bound(port, INADDR_LOOPBACK, 0, NULL), EADDRINUSE);
-		FAILS(bound(port, INADDR_ANY, 0, NULL), EADDRNOTAVAIL);
+		FAILS(try_bind(port, INADDR_LOOPBACK, 0, NULL), EADDRINUSE);
+		FAILS(try_bind(port, INADDR_ANY, 0, NULL), EADDRNOTAVAIL);
 		/* The other process does not make room for this one. */
 		FAILS(bind(socket(AF_INET, SOCK_STREAM, 0), loopback(port), sizeof(struct sockaddr_in)), EADDRINUSE);
 		if (round == 0) {
@@ -193,14 +194,14 @@ static void other_process(void)
 	}
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
 	struct rdma_event_channel *near = rdma_create_event_channel();
-	struct rdma_cm_id *client = dialler(near, port, RDMA_PS_TCP);
+	struct rdma_cm_id *client = create_dialler(near, port, RDMA_PS_TCP);
 
-	make_qp(client);
+	create_qp(client);
 	CHECK(rdma_connect(client, &param) == 0);
 	CHECK(write(down[1], "", 1) == 1);
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 	/* Its port is free when it exits. */
-	CHECK(bound(port, INADDR_ANY, 0, NULL) == 0);
+	CHECK(try_bind(port, INADDR_ANY, 0, NULL) == 0);
 }
 
 /* A datagram port, a connection port and a TCP port may have the same number. */
@@ -214,15 +215,15 @@ static void datagrams(void)
 	struct rdma_conn_param param = { .private_data = HELLO, .private_data_len = sizeof HELLO };
 	struct rdma_cm_event *event;
 
-	rdma_talks(far, stream);
-	client = dialler(near, port, RDMA_PS_UDP);
-	make_qp(client);
+	check_rdma(far, stream);
+	client = create_dialler(near, port, RDMA_PS_UDP);
+	create_qp(client);
 	CHECK(rdma_connect(client, &param) == 0);
 	event = expect(asked, RDMA_CM_EVENT_CONNECT_REQUEST);
 	CHECK(memcmp(event->param.ud.private_data, HELLO, sizeof HELLO) == 0);
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
-	make_qp(server);
+	create_qp(server);
 	param.private_data = WELCOME;
 	param.private_data_len = sizeof WELCOME;
 	param.qp_num = server->qp->qp_num;
@@ -240,7 +241,7 @@ static void datagrams(void)
 static void source_ports(void)
 {
 	struct rdma_event_channel *near = rdma_create_event_channel(), *far = rdma_create_event_channel();
-	struct rdma_cm_id *listens = listener(far, RDMA_PS_TCP), *client;
+	struct rdma_cm_id *listens = create_listener(far, RDMA_PS_TCP), *client;
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
 	struct sockaddr_in from;
 	int tcp = tcp_server(0);
@@ -249,19 +250,19 @@ static void source_ports(void)
 	CHECK(rdma_create_id(near, &client, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_resolve_addr(client, (struct sockaddr *)&from, loopback(port_of(listens)), 1000) == 0);
 	CHECK(port_of(client) == tcp_port(tcp));
-	pass(near, RDMA_CM_EVENT_ADDR_RESOLVED);
+	expect_and_ack(near, RDMA_CM_EVENT_ADDR_RESOLVED);
 	CHECK(rdma_resolve_route(client, 1000) == 0);
-	pass(near, RDMA_CM_EVENT_ROUTE_RESOLVED);
-	make_qp(client);
+	expect_and_ack(near, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	create_qp(client);
 	CHECK(rdma_connect(client, &param) == 0);
-	pass(far, RDMA_CM_EVENT_CONNECT_REQUEST);
+	expect_and_ack(far, RDMA_CM_EVENT_CONNECT_REQUEST);
 }
 
 /* A child has no listener of its parent to move, and goes on. */
 static void children(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
-	struct rdma_cm_id *listens = listener(channel, RDMA_PS_TCP);
+	struct rdma_cm_id *listens = create_listener(channel, RDMA_PS_TCP);
 	int status, port = port_of(listens);
 	pid_t child = fork();
 
@@ -270,7 +271,7 @@ static void children(void)
 		_exit(0);
 	}
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
-	rdma_talks(channel, listens);
+	check_rdma(channel, listens);
 }
 
 static const struct test TESTS[] = {

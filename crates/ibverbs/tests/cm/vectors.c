@@ -1,19 +1,20 @@
-/* Completion vectors: each is a lane of the adapter, which serves the queue pairs of the completion queues that use it. */
+/* Completion vectors: each is a lane of the adapter, which serves the queue pairs of the completion queues that use
+ * it. */
 #include "kit.h"
 #include <dirent.h>
 
 #define ROUNDS 300
 
-/* How often the threads of a lane have slept and been woken. */
-static long wakes(int lane)
+/* Returns how often the threads of a lane have slept and been woken. */
+static long count_wakeups(int lane)
 {
-	char wanted[32], path[300], line[128];
+	char name[32], path[300], line[128];
 	struct dirent *entry;
 	DIR *tasks = opendir("/proc/self/task");
 	long sum = 0;
 
 	CHECK(tasks);
-	snprintf(wanted, sizeof wanted, "Name:\tironwarp-%d\n", lane);
+	snprintf(name, sizeof name, "Name:\tironwarp-%d\n", lane);
 	while ((entry = readdir(tasks))) {
 		FILE *file;
 		long count;
@@ -22,7 +23,7 @@ static long wakes(int lane)
 		file = entry->d_name[0] == '.' ? NULL : fopen(path, "r");
 		if (!file)
 			continue;
-		if (fgets(line, sizeof line, file) && strcmp(line, wanted) == 0)
+		if (fgets(line, sizeof line, file) && strcmp(line, name) == 0)
 			while (fgets(line, sizeof line, file))
 				if (sscanf(line, "voluntary_ctxt_switches: %ld", &count) == 1)
 					sum += count;
@@ -32,7 +33,8 @@ static long wakes(int lane)
 	return sum;
 }
 
-static struct ibv_cq *make_qp_on(struct rdma_cm_id *id, struct ibv_comp_channel *channel, int vector)
+/* Creates the queue pair of an id, and its completion queue on a completion vector. Returns the completion queue. */
+static struct ibv_cq *create_qp_on(struct rdma_cm_id *id, struct ibv_comp_channel *channel, int vector)
 {
 	struct ibv_cq *cq = ibv_create_cq(id->verbs, 16, NULL, channel, vector);
 	struct ibv_qp_init_attr attr = {
@@ -48,7 +50,8 @@ static struct ibv_cq *make_qp_on(struct rdma_cm_id *id, struct ibv_comp_channel 
 	return cq;
 }
 
-static void await_one(struct ibv_cq *cq, struct ibv_comp_channel *channel)
+/* Waits for the event of a completion queue, takes its completion, and arms the queue again. */
+static void take_completion(struct ibv_cq *cq, struct ibv_comp_channel *channel)
 {
 	struct ibv_wc wc;
 	struct ibv_cq *which;
@@ -61,11 +64,11 @@ static void await_one(struct ibv_cq *cq, struct ibv_comp_channel *channel)
 }
 
 /* Only the lane of its vector serves a program that waits for events. */
-static void chooses(int vector)
+static void check_vector(int vector)
 {
 	struct rdma_event_channel *near = rdma_create_event_channel(), *far = rdma_create_event_channel();
-	struct rdma_cm_id *listens = listener(far, RDMA_PS_TCP), *server;
-	struct rdma_cm_id *client = dialler(near, port_of(listens), RDMA_PS_TCP);
+	struct rdma_cm_id *listens = create_listener(far, RDMA_PS_TCP), *server;
+	struct rdma_cm_id *client = create_dialler(near, port_of(listens), RDMA_PS_TCP);
 	struct ibv_comp_channel *channels[2] = { ibv_create_comp_channel(client->verbs),
 						 ibv_create_comp_channel(client->verbs) };
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .rnr_retry_count = 7 };
@@ -80,45 +83,45 @@ static void chooses(int vector)
 	errno = 0;
 	CHECK(!ibv_create_cq(client->verbs, 16, NULL, NULL, vectors) && errno == EINVAL);
 
-	sends = make_qp_on(client, channels[0], vector);
+	sends = create_qp_on(client, channels[0], vector);
 	CHECK(rdma_connect(client, &param) == 0);
 	event = expect(far, RDMA_CM_EVENT_CONNECT_REQUEST);
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
-	receives = make_qp_on(server, channels[1], vector);
+	receives = create_qp_on(server, channels[1], vector);
 	/* After a queue with another vector, vector 0 means lane 0. */
 	CHECK(ibv_create_cq(client->verbs, 16, NULL, NULL, 1));
 	CHECK(rdma_accept(server, &param) == 0);
-	pass(far, RDMA_CM_EVENT_ESTABLISHED);
-	pass(near, RDMA_CM_EVENT_ESTABLISHED);
+	expect_and_ack(far, RDMA_CM_EVENT_ESTABLISHED);
+	expect_and_ack(near, RDMA_CM_EVENT_ESTABLISHED);
 
 	from = rdma_reg_msgs(client, out, sizeof out);
 	to = rdma_reg_msgs(server, in, sizeof in);
 	CHECK(ibv_req_notify_cq(sends, 0) == 0 && ibv_req_notify_cq(receives, 0) == 0);
-	before[0] = wakes(0);
-	before[1] = wakes(1);
+	before[0] = count_wakeups(0);
+	before[1] = count_wakeups(1);
 	for (int i = 0; i < ROUNDS; i++) {
 		memset(in, 0, sizeof in);
 		CHECK(rdma_post_recv(server, NULL, in, sizeof in, to) == 0);
 		CHECK(rdma_post_send(client, NULL, out, sizeof out, from, 0) == 0);
-		await_one(receives, channels[1]);
+		take_completion(receives, channels[1]);
 		CHECK(strcmp(in, out) == 0);
-		await_one(sends, channels[0]);
+		take_completion(sends, channels[0]);
 	}
-	served = wakes(vector) - before[vector];
-	other = wakes(!vector) - before[!vector];
-	fprintf(stderr, "%ld wakes of lane %d, %ld of the other\n", served, vector, other);
+	served = count_wakeups(vector) - before[vector];
+	other = count_wakeups(!vector) - before[!vector];
+	fprintf(stderr, "%ld wakeups of lane %d, %ld of the other\n", served, vector, other);
 	CHECK(served >= ROUNDS / 2 && other < ROUNDS / 10);
 }
 
 static void last(void)
 {
-	chooses(1);
+	check_vector(1);
 }
 
 static void first(void)
 {
-	chooses(0);
+	check_vector(0);
 }
 
 static const struct test TESTS[] = { { "last", last }, { "first", first } };

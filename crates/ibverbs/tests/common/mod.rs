@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The folder of the drop-in's libraries, which `cargo xtask dropin` makes; `cargo xtask test` runs that first.
+/// The folder of the drop-in's libraries, which `cargo xtask dropin` creates. `cargo xtask test` runs that first.
 pub fn libraries() -> PathBuf {
     let folder = target().join("dropin/lib/ironwarp");
     assert!(folder.join("libibverbs.so.1").exists(), "no drop-in there: run `cargo xtask dropin`");
@@ -16,14 +16,14 @@ fn target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_owned()
 }
 
-/// A folder of its own for a test in this process.
+/// Creates an empty folder for a test, which other processes do not use.
 pub fn scratch(test: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// Compiles C with warnings as errors.
+/// Compiles a C program with the C compiler. Warnings are errors.
 pub fn compile(output: &Path, arguments: &[&str]) {
     let mut compiler = Command::new("cc");
     compiler.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(output).args(arguments);
@@ -38,7 +38,7 @@ pub fn with_dropin(program: &Path) -> Command {
     command
 }
 
-/// Runs a program on the drop-in, for a minute at most.
+/// Runs a program with the drop-in, and kills it after a minute.
 pub fn run(program: &Path) -> Output {
     with_dropin(Path::new("timeout")).arg("60").arg(program).output().expect("timeout is in coreutils")
 }

@@ -1,5 +1,5 @@
-/* One thread forks while another exits. exit() removes the fork handlers of every library that it finalizes from the list of the C
- * library, and a fork that walks the list meanwhile would abort, or keep the locks that it has taken. */
+/* One thread forks while another exits. exit() removes the fork handlers of every library that it finalizes from the
+ * list of the C library, and a fork that walks the list meanwhile would abort, or keep the locks that it has taken. */
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -17,7 +17,7 @@
 	} while (0)
 
 static sem_t forking;
-/* From last.c: exit() has finalized the drop-in; it may go on. */
+/* Of last.c: posted when exit() has finalized the drop-in, and when it may continue. */
 extern sem_t finished, forked;
 
 /* The handler registered last runs first. Delays the fork until exit() has finalized the drop-in. */

@@ -1,4 +1,5 @@
-/* A library that exit() finalizes after the drop-in, because it was loaded later. It delays exit() until the fork is done. */
+/* A library that exit() finalizes after the drop-in, because it was loaded later. It delays exit() until the fork is
+ * done. */
 #include <semaphore.h>
 
 sem_t finished, forked;

@@ -1,12 +1,13 @@
-//! The end of a process: connections are closed properly, whatever other threads do meanwhile.
+//! Tests of the end of a process: connections are closed properly, even if other threads destroy them or fork
+//! meanwhile.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exit/");
 
-/// Runs a C program of this directory on the drop-in, and returns its output. It must succeed within a
-/// minute.
+/// Compiles a C program of this directory with its libraries, runs it with the drop-in, and returns its output. The
+/// program must succeed within a minute.
 fn run(name: &str, libraries: &[&str]) -> String {
     let scratch = common::scratch(name);
     let program = scratch.join(name);
@@ -18,20 +19,28 @@ fn run(name: &str, libraries: &[&str]) -> String {
     }
     common::compile(&program, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
     let output = common::run(&program);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{}: {output_text}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
     std::fs::remove_dir_all(scratch).expect("a folder of its own");
-    said
+    output_text
 }
 
 #[test]
 fn queue_pairs_may_be_destroyed_while_exit_closes_their_connections() {
-    let said = run("exits", &[]);
-    assert!(said.ends_with("destroyed\n"), "exit() ended before the queue pairs were destroyed: {said}");
+    let output_text = run("exits", &[]);
+    assert!(
+        output_text.ends_with("destroyed\n"),
+        "exit() ended before the queue pairs were destroyed: {output_text}"
+    );
 }
 
 #[test]
 fn a_thread_may_fork_while_another_exits() {
-    let said = run("forks", &["last"]);
-    assert!(said.ends_with("forked\n"), "exit() ended before the fork: {said}");
+    let output_text = run("forks", &["last"]);
+    assert!(output_text.ends_with("forked\n"), "exit() ended before the fork: {output_text}");
 }

@@ -20,14 +20,14 @@ static void connect_to(int peer)
 	open_device();
 	struct address own = { .gid = own_gid() }, theirs;
 	for (int i = 0; i < 2; i++) {
-		make(ends[i], 16, IBV_ACCESS_LOCAL_WRITE);
+		create_end(ends[i], 16, IBV_ACCESS_LOCAL_WRITE);
 		receive(ends[i], 0, SIZE);
 		own.qpn[i] = ends[i]->qp->qp_num;
 	}
 	CHECK(write(peer, &own, sizeof own) == sizeof own);
 	CHECK(read(peer, &theirs, sizeof theirs) == sizeof theirs);
 	for (int i = 0; i < 2; i++) {
-		CHECK(!lead(ends[i], theirs.gid, theirs.qpn[i], 0));
+		CHECK(!connect_end(ends[i], theirs.gid, theirs.qpn[i], 0));
 		CHECK(!post(ends[i], IBV_WR_SEND, 1, ends[i]->mr, 1, 0, 0));
 		wait_for(ends[i]);
 		wait_for(ends[i]);

@@ -1,5 +1,5 @@
-//! Unmodified programs with every fault that `ironwarp run --faults` can inject: perftest, an MPI program,
-//! and a C program that prints what it is told. docs/faults.md describes the results.
+//! Tests of unmodified programs with every fault that `ironwarp run --faults` can inject: perftest, an MPI program,
+//! and a C program that prints the results of its calls. docs/faults.md describes the results.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -21,11 +21,12 @@ const HARMLESS: [(&str, &str); 4] = [
     ("no-receive@0.2", "withheld receives"),
 ];
 
+/// The options that inject faults.
 fn faults<'a>(plan: &'a str, seed: &'a str) -> [&'a str; 4] {
     ["--faults", plan, "--seed", seed]
 }
 
-/// Number of injected faults, from the summaries of all processes.
+/// Returns the number of injected faults of a kind, from the summaries that all processes log.
 fn count(ended: &Exit, fault: &str) -> u64 {
     let ends = format!(" {fault}");
     let summaries = ended.output.lines().filter(|line| line.contains(" splits, "));
@@ -33,8 +34,8 @@ fn count(ended: &Exit, fault: &str) -> u64 {
     entries.filter_map(|entry| entry.strip_suffix(&ends)).map(|count| count.parse::<u64>().unwrap()).sum()
 }
 
-/// The program in C, compiled for this test.
-fn meets(test: &str) -> String {
+/// Compiles the C program for a test, and returns its path.
+fn compile_meets(test: &str) -> String {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/faults/meets.c");
     let program = scratch(test).join("meets");
     let folder = libraries();
@@ -43,6 +44,7 @@ fn meets(test: &str) -> String {
     program.to_str().unwrap().to_owned()
 }
 
+/// Removes the folder of a test.
 fn clean(test: &str) {
     std::fs::remove_dir_all(scratch(test)).unwrap();
 }
@@ -52,7 +54,7 @@ fn clean(test: &str) {
 #[test]
 fn delays_change_nothing_for_a_c_program() {
     let test = "faults-c-harmless";
-    let program = meets(test);
+    let program = compile_meets(test);
     for (plan, fault) in HARMLESS {
         let ended = run(test, &faults(plan, "7"), &[&program, "unharmed"]);
         assert_eq!(ended.code, 0, "{plan}: {}", ended.output);
@@ -66,7 +68,7 @@ fn delays_change_nothing_for_a_c_program() {
 #[test]
 fn a_cut_reaches_a_c_program_as_completions_and_events() {
     let test = "faults-c-cut";
-    let program = meets(test);
+    let program = compile_meets(test);
     for seed in ["1", "2", "3"] {
         let ended = run(test, &faults("cut@0.02", seed), &[&program, "cut"]);
         assert_eq!(ended.code, 0, "{}", ended.output);
@@ -80,7 +82,7 @@ fn a_cut_reaches_a_c_program_as_completions_and_events() {
 #[test]
 fn a_receive_withheld_too_long_fails_a_c_program() {
     let test = "faults-c-receive";
-    let ended = run(test, &faults("no-receive@1", "7"), &[&meets(test), "not_ready"]);
+    let ended = run(test, &faults("no-receive@1", "7"), &[&compile_meets(test), "not_ready"]);
     assert_eq!(ended.code, 0, "{}", ended.output);
     assert!(ended.output.contains("RNR retry counter exceeded"), "{}", ended.output);
     assert!(count(&ended, "withheld receives") > 0, "{}", ended.output);
@@ -91,7 +93,7 @@ fn a_receive_withheld_too_long_fails_a_c_program() {
 #[test]
 fn the_same_registrations_fail_with_the_same_seed() {
     let test = "faults-c-register";
-    let program = meets(test);
+    let program = compile_meets(test);
     let failed = |seed| {
         let ended = run(test, &faults("no-register@0.3", seed), &[&program, "registers"]);
         assert_eq!(ended.code, 0, "{}", ended.output);
@@ -117,7 +119,7 @@ fn the_same_registrations_fail_with_the_same_seed() {
 #[test]
 fn the_same_seed_withholds_as_many_receives() {
     let test = "faults-seed-receives";
-    let program = meets(test);
+    let program = compile_meets(test);
     let withheld = |seed: &str| {
         let ended = run(test, &faults("no-receive@0.2", seed), &[&program, "unharmed"]);
         assert_eq!(ended.code, 0, "{}", ended.output);
@@ -129,27 +131,27 @@ fn the_same_seed_withholds_as_many_receives() {
     clean(test);
 }
 
-/// A call of a connection: its number, the direction, and the number of calls before it.
+/// A call on a connection: the number of the connection, the direction, and the number of calls before it.
 type Call = (u64, String, u64);
 
-/// What happened at which call, from the adapter's log.
-fn decisions(said: &str) -> BTreeMap<Call, String> {
-    let made = said.lines().filter_map(|line| line.strip_prefix("ironwarp: injected fault (stream "));
+/// Parses the adapter's log: which fault was injected at which call.
+fn decisions(log: &str) -> BTreeMap<Call, String> {
+    let injected = log.lines().filter_map(|line| line.strip_prefix("ironwarp: injected fault (stream "));
     let decision = |line: &str| {
         let (stream, rest) = line.split_once(", at call ").unwrap();
         let (call, rest) = rest.split_once(" that ").unwrap();
         let (does, fault) = rest.split_once(", fault ").unwrap();
         ((stream.parse().unwrap(), does.to_owned(), call.parse().unwrap()), fault.to_owned())
     };
-    made.map(decision).collect()
+    injected.map(decision).collect()
 }
 
-/// The number of calls depends on how TCP delivers bytes. What happens at each call does not: which one
-/// waits, and how long.
+/// The number of calls depends on how TCP delivers bytes. The fault at each call, and its delay, depends only on the
+/// seed.
 #[test]
 fn the_same_seed_makes_the_same_decisions_at_the_same_calls() {
     let test = "faults-seed-calls";
-    let program = meets(test);
+    let program = compile_meets(test);
     let decided = |seed| {
         let options =
             [&["--log", "debug"], &faults("delay=20us..90us@0.1,stall=20us..90us@0.05", seed)[..]].concat();
@@ -158,7 +160,8 @@ fn the_same_seed_makes_the_same_decisions_at_the_same_calls() {
         decisions(&ended.output)
     };
     let (first, second, other) = (decided("7"), decided("7"), decided("8"));
-    // For each direction of each connection, as far as both runs certainly got: to their last faults.
+    // Both runs have made all calls up to their last faults, in each direction of each connection. Only those are
+    // compared.
     let last = |of: &BTreeMap<Call, String>, call: &Call| {
         of.keys().filter(|it| (it.0, &it.1) == (call.0, &call.1)).map(|it| it.2).max().unwrap_or(0)
     };
@@ -197,8 +200,8 @@ fn delays_change_nothing_for_perftest() {
     clean(test);
 }
 
-/// Status 12 is IBV_WC_RETRY_EXC_ERR. If all Sends had completed and only the answer was missing, a receive
-/// is flushed instead: status 5, with the same reason.
+/// Status 12 is IBV_WC_RETRY_EXC_ERR. If all Sends had completed and only the message of the peer was missing, a
+/// receive is flushed instead: status 5, with the same reason.
 #[test]
 fn a_cut_ends_perftest_with_an_error_completion() {
     let test = "faults-perftest-cut";
@@ -213,9 +216,9 @@ fn a_cut_ends_perftest_with_an_error_completion() {
     clean(test);
 }
 
-/// The adapter names the request that failed, if there is one.
-fn no_request_failed(said: &str) -> bool {
-    said.contains("ironwarp: the connection ended: the connection was lost: ")
+/// Whether the adapter logged the end of the connection without a failed request.
+fn no_request_failed(log: &str) -> bool {
+    log.contains("ironwarp: the connection ended: the connection was lost: ")
 }
 
 /// A seed whose first cut of a program's first connection comes while it is in use.
@@ -236,7 +239,7 @@ fn perftest_says_that_memory_is_not_registered() {
 #[test]
 fn delays_change_nothing_for_an_mpi_program() {
     let test = "faults-mpi-harmless";
-    let program = programs::exchange(test);
+    let program = programs::compile_exchange(test);
     for (plan, fault) in HARMLESS {
         let ended = mpirun(test, &faults(plan, "7"), UCX, &program);
         assert_eq!(ended.code, 0, "{plan}: {}", ended.output);
@@ -250,7 +253,7 @@ fn delays_change_nothing_for_an_mpi_program() {
 #[test]
 fn a_cut_ends_an_mpi_program_with_an_error_completion() {
     let test = "faults-mpi-cut";
-    let ended = mpirun(test, &faults("cut@0.03", CUT_IN_MPI), UCX, &programs::exchange(test));
+    let ended = mpirun(test, &faults("cut@0.03", CUT_IN_MPI), UCX, &programs::compile_exchange(test));
     assert_ne!(ended.code, 0, "{}", ended.output);
     assert!(
         ended.output.contains("failed: transport retries exceeded: the connection was lost"),
@@ -270,7 +273,7 @@ const CUT_IN_MPI: &str = "2";
 fn an_mpi_program_learns_that_memory_is_not_registered() {
     let test = "faults-mpi-register";
     let options = [&["--log", "debug"], &faults("no-register@1", "7")[..]].concat();
-    let ended = mpirun(test, &options, OFI, &programs::exchange(test));
+    let ended = mpirun(test, &options, OFI, &programs::compile_exchange(test));
     assert_eq!(ended.code, MPI_ERR_OTHER, "{}", ended.output);
     assert!(ended.output.contains("fault failed registration"), "{}", ended.output);
     clean(test);

@@ -24,7 +24,7 @@ static void open_end(struct end *end, struct rdma_cm_id *id)
 
 static struct pair open_ends(void)
 {
-	struct pair pair = connected();
+	struct pair pair = connect_pair();
 
 	open_end(&client, pair.client);
 	open_end(&server, pair.server);
@@ -38,8 +38,9 @@ static void close_ends(struct pair *pair)
 	disconnect(pair);
 }
 
-/* Sends a message that contains its number, and prints how that ended. Verifies what arrived. */
-static enum ibv_wc_status pass_on(struct end *from, struct end *to, int number)
+/* Sends a message whose bytes depend on its number, and verifies it at the other end. Returns the status of the
+ * send. */
+static enum ibv_wc_status send_message(struct end *from, struct end *to, int number)
 {
 	struct ibv_wc wc;
 
@@ -62,8 +63,8 @@ static void unharmed(void)
 	struct pair pair = open_ends();
 
 	for (int i = 0; i < MESSAGES; i++) {
-		CHECK(pass_on(&client, &server, 2 * i) == IBV_WC_SUCCESS);
-		CHECK(pass_on(&server, &client, 2 * i + 1) == IBV_WC_SUCCESS);
+		CHECK(send_message(&client, &server, 2 * i) == IBV_WC_SUCCESS);
+		CHECK(send_message(&server, &client, 2 * i + 1) == IBV_WC_SUCCESS);
 	}
 	close_ends(&pair);
 }
@@ -85,12 +86,12 @@ static void cut(void)
 	struct ibv_wc wc;
 	int sent = 0;
 
-	while ((status = pass_on(&client, &server, sent)) == IBV_WC_SUCCESS)
+	while ((status = send_message(&client, &server, sent)) == IBV_WC_SUCCESS)
 		CHECK(++sent < 10000);
 	printf("%d messages, then %s\n", sent, ibv_wc_status_str(status));
 	CHECK(status == IBV_WC_RETRY_EXC_ERR);
-	pass(pair.near, RDMA_CM_EVENT_DISCONNECTED);
-	pass(pair.far, RDMA_CM_EVENT_DISCONNECTED);
+	expect_and_ack(pair.near, RDMA_CM_EVENT_DISCONNECTED);
+	expect_and_ack(pair.far, RDMA_CM_EVENT_DISCONNECTED);
 	/* The receive of the message. */
 	CHECK(rdma_get_recv_comp(server.id, &wc) == 1);
 	CHECK(wc.status == IBV_WC_WR_FLUSH_ERR || (wc.status == IBV_WC_SUCCESS && wc.byte_len == SIZE));
@@ -112,7 +113,7 @@ static struct ibv_context *open_device(void)
 	return context;
 }
 
-static struct ibv_qp *make_plain_qp(struct ibv_pd *pd, struct ibv_cq *cq)
+static struct ibv_qp *create_plain_qp(struct ibv_pd *pd, struct ibv_cq *cq)
 {
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq,
@@ -128,7 +129,7 @@ static struct ibv_qp *make_plain_qp(struct ibv_pd *pd, struct ibv_cq *cq)
 }
 
 /* Connects a queue pair that retries once if the peer is not ready, after 0.64 ms (code 12). */
-static void bring_up(struct ibv_qp *qp, struct ibv_qp *peer)
+static void connect_manually(struct ibv_qp *qp, struct ibv_qp *peer)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 
@@ -160,7 +161,7 @@ static void not_ready(void)
 	struct ibv_context *context = open_device();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0), *far = ibv_create_cq(context, 16, NULL, NULL, 0);
-	struct ibv_qp *near_qp = make_plain_qp(pd, cq), *far_qp = make_plain_qp(pd, far);
+	struct ibv_qp *near_qp = create_plain_qp(pd, cq), *far_qp = create_plain_qp(pd, far);
 	struct ibv_mr *mr = ibv_reg_mr(pd, bytes, sizeof bytes, IBV_ACCESS_LOCAL_WRITE);
 	struct ibv_sge sge = { .addr = (uintptr_t)bytes, .length = sizeof bytes };
 	struct ibv_recv_wr recv = { .sg_list = &sge, .num_sge = 1 }, *bad_recv;
@@ -170,8 +171,8 @@ static void not_ready(void)
 
 	CHECK(mr);
 	sge.lkey = mr->lkey;
-	bring_up(near_qp, far_qp);
-	bring_up(far_qp, near_qp);
+	connect_manually(near_qp, far_qp);
+	connect_manually(far_qp, near_qp);
 	CHECK(ibv_post_recv(far_qp, &recv, &bad_recv) == 0);
 	CHECK(ibv_post_send(near_qp, &send, &bad_send) == 0);
 	while ((found = ibv_poll_cq(cq, 1, &wc)) == 0)

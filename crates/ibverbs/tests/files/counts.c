@@ -1,4 +1,5 @@
-/* Writes from one of its queue pairs to the other, and checks the counters of the port before, after, and when both are destroyed. */
+/* Writes from one of its queue pairs to the other, and checks the counters of the port before, after, and when both
+ * are destroyed. */
 #include "../mistakes/ends.h"
 #include <fcntl.h>
 #include <unistd.h>
@@ -18,7 +19,7 @@ int main(void)
 {
 	const unsigned long words = WRITES * SIZE / 4;
 	CHECK(count("counters/port_xmit_data") == 0 && count("counters/port_rcv_packets") == 0);
-	both(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	connect_both(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	for (int number = 0; number < WRITES; number++) {
 		CHECK(!post(&a, IBV_WR_RDMA_WRITE, number, a.mr, SIZE, (uintptr_t)b.memory, b.mr->rkey));
 		wait_for(&a);

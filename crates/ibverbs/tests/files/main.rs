@@ -1,4 +1,4 @@
-//! The files of a kernel driver, as programs find them: `/sys/class/infiniband` and `/dev/infiniband`.
+//! Tests that programs find the files of a kernel driver: `/sys/class/infiniband` and `/dev/infiniband`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -31,7 +31,7 @@ fn counters_count_what_was_sent_and_received() {
     std::fs::remove_dir_all(scratch).unwrap();
 }
 
-/// Children are other processes, and start in a virtual directory.
+/// The commands of a shell are other processes, which inherit a virtual directory as their current one.
 #[test]
 fn shells_navigate_the_files() {
     let script = "cd /sys/class/infiniband/mlx5_0/ports/1 && pwd && /bin/pwd && cat link_layer && cd ../.. && /bin/pwd \
@@ -46,7 +46,7 @@ fn shells_navigate_the_files() {
     assert_eq!((ended.code, ended.output), (1, expected));
 }
 
-/// Programs of other packages.
+/// These are programs of other packages.
 #[test]
 fn ibstat_ibstatus_and_hwloc_show_the_device() {
     let run = |words: &[&str]| {
@@ -69,7 +69,7 @@ fn ibstat_ibstatus_and_hwloc_show_the_device() {
 
 #[test]
 fn missing_kernel_features_are_logged() {
-    for (words, told) in [
+    for (words, message) in [
         (&["rdma", "link"][..], "ironwarp: NETLINK_RDMA: the kernel does not know the device"),
         (
             &["perfquery"],
@@ -77,7 +77,7 @@ fn missing_kernel_features_are_logged() {
         ),
     ] {
         let ended = programs::run("files-refused", &[], words);
-        assert!(ended.code != 0 && ended.output.contains(told), "{words:?}: {}", ended.output);
+        assert!(ended.code != 0 && ended.output.contains(message), "{words:?}: {}", ended.output);
         assert_eq!(ended.output.matches("ironwarp: ").count(), 1, "{words:?}: {}", ended.output);
     }
 }

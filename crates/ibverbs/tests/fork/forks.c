@@ -1,5 +1,5 @@
-/* Two queue pairs of two contexts, connected without a connection manager; then forks, and what each process finds. A check
- * that fails ends the program and prints its line. */
+/* Connects two queue pairs of two contexts without a connection manager, then forks, and checks what each process
+ * can use. A check that fails ends the program and prints its line. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -74,7 +74,8 @@ static void connect_side(struct side *side, struct side *peer)
 				     IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-static struct ibv_wc completion(struct side *side)
+/* Waits for a completion, and returns it. */
+static struct ibv_wc take_completion(struct side *side)
 {
 	struct ibv_wc wc;
 	int got;
@@ -95,8 +96,8 @@ static void exchange(struct side *from, struct side *to, char what)
 	memset(to->bytes, 0, sizeof to->bytes);
 	CHECK(!ibv_post_recv(to->qp, &receive, &bad_receive));
 	CHECK(!ibv_post_send(from->qp, &send, &bad_send));
-	CHECK(completion(to).status == IBV_WC_SUCCESS);
-	CHECK(completion(from).status == IBV_WC_SUCCESS);
+	CHECK(take_completion(to).status == IBV_WC_SUCCESS);
+	CHECK(take_completion(from).status == IBV_WC_SUCCESS);
 	CHECK(to->bytes[0] == what && to->bytes[sizeof to->bytes - 1] == what);
 }
 
@@ -110,23 +111,23 @@ static void close_side(struct side *side)
 	CHECK(!ibv_close_device(side->context));
 }
 
-/* Whether a socket leaves the process: those of channels do not. */
-static int leads_somewhere(int fd)
+/* Whether a descriptor is a socket other than those of event channels, which are of the family AF_UNIX. */
+static int is_network_socket(int fd)
 {
 	int domain;
 	socklen_t len = sizeof domain;
 	return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain != AF_UNIX;
 }
 
-/* Number of sockets and epoll instances of this process. */
-static int sockets(void)
+/* Returns the number of network sockets and epoll instances of this process. */
+static int count_sockets(void)
 {
 	int found = 0;
 	DIR *folder = opendir("/proc/self/fd");
 	for (struct dirent *entry; (entry = readdir(folder));) {
 		char target[64] = "";
 		if (readlinkat(dirfd(folder), entry->d_name, target, sizeof target - 1) > 0)
-			found += leads_somewhere(atoi(entry->d_name)) || !strcmp(target, "anon_inode:[eventpoll]");
+			found += is_network_socket(atoi(entry->d_name)) || !strcmp(target, "anon_inode:[eventpoll]");
 	}
 	closedir(folder);
 	return found;
@@ -139,8 +140,8 @@ static void wait_for(pid_t child)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* Number of descriptors of files that contain a payload of this letter. */
-static int files_with(char what)
+/* Returns the number of open files that contain a payload of this letter. */
+static int count_files_with(char what)
 {
 	int found = 0;
 	for (int fd = 0; fd < 1024; fd++) {
@@ -155,12 +156,12 @@ static int files_with(char what)
 /* The child of a program that drops its privileges must not read what its parent sends and receives. */
 static void dropped_privileges(char what)
 {
-	CHECK(files_with(what) > 0); /* payloads pass through memfds, or this would check nothing */
+	CHECK(count_files_with(what) > 0); /* the parent has payloads in memfds, so that this checks something */
 	pid_t child = fork();
 	CHECK(child >= 0);
 	if (child == 0) {
 		CHECK(getuid() != 0 || !setuid(65534));
-		CHECK(files_with(what) == 0);
+		CHECK(count_files_with(what) == 0);
 		_exit(0);
 	}
 	wait_for(child);
@@ -176,7 +177,7 @@ static void inherited(void)
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
 	struct ibv_device_attr device;
 	struct ibv_wc wc;
-	CHECK(sockets() == 0);
+	CHECK(count_sockets() == 0);
 	CHECK(ibv_post_send(near.qp, &send, &bad_send) == EIO && bad_send == &send);
 	CHECK(ibv_post_recv(near.qp, &receive, &bad_receive) == EIO && bad_receive == &receive);
 	CHECK(ibv_poll_cq(near.cq, 1, &wc) < 0);
@@ -194,7 +195,7 @@ int main(void)
 	connect_side(&near, &far);
 	connect_side(&far, &near);
 	exchange(&near, &far, 'a');
-	CHECK(sockets() > 0);
+	CHECK(count_sockets() > 0);
 	dropped_privileges('a');
 
 	/* Children that do nothing, that query objects, that open adapters of their own; exits of each kind. */
@@ -238,7 +239,7 @@ int main(void)
 	struct ibv_sge out = {(uintptr_t)far.bytes, 1, far.mr->lkey};
 	struct ibv_send_wr send = {.wr_id = 9, .sg_list = &out, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
 	CHECK(!ibv_post_send(far.qp, &send, &bad));
-	CHECK(completion(&far).status != IBV_WC_SUCCESS);
+	CHECK(take_completion(&far).status != IBV_WC_SUCCESS);
 	close_side(&far);
 	close(hold[1]);
 	wait_for(child);

@@ -1,4 +1,4 @@
-//! A process with connections forks. Neither it nor its children affect each other's connections.
+//! Tests that a process with connections may fork: neither it nor its children affect each other's connections.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -11,7 +11,7 @@ fn parents_and_children_do_not_affect_each_other() {
     let program = scratch.join("forks");
     common::compile(&program, &[SOURCE, "-libverbs"]);
     let output = common::run(&program);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(said, "forks: all is well\n", "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(printed, "forks: all is well\n", "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::remove_dir_all(scratch).unwrap();
 }

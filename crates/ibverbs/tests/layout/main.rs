@@ -1,9 +1,11 @@
-//! A C program, compiled against the real headers, prints their layout: the size of every structure, the offset of every
-//! field, the value of every constant. The `abi` module must match, and lack nothing.
+//! Tests that the `abi` module matches the C headers. A C program, compiled against the real headers, prints their
+//! layout: the size of every structure, the offset of every field, the value of every constant. The `abi` module must
+//! have the same values, and lack nothing.
 //!
-//! It has the layout of the newest release, while the installed headers may be older: structures grew, and constants were
-//! added. `newest.txt` has what the newest headers print for everything that rdma-core 44 lacks or has smaller. `cargo xtask
-//! releases` compares everything with the headers of each release of Debian, by two environment variables:
+//! The `abi` module has the layout of the newest release, while the installed headers may be older: structures grew,
+//! and constants were added. `newest.txt` has the output for the newest headers of everything that rdma-core 44 lacks
+//! or has smaller. `cargo xtask releases` compares everything with the headers of each release of Debian, by two
+//! environment variables:
 //!
 //! | variable | directory of headers to compare with |
 //! |---|---|
@@ -40,7 +42,7 @@ const INCLUDES: &str = "#include <stdio.h>
 #include <rdma/rsocket.h>
 ";
 
-/// Unions, and members of unions that `structures` has no name for.
+/// The sizes of unions, and the offsets of their members, which `structures` does not contain.
 fn places() -> Vec<(String, usize)> {
     macro_rules! size {
         ($type:ty, $c:expr) => {
@@ -75,11 +77,12 @@ fn places() -> Vec<(String, usize)> {
     ]
 }
 
+/// All constants of the `abi` module: their names in C, and their values.
 fn constants() -> impl Iterator<Item = &'static (&'static str, i128)> {
     [CODES, FLAGS, SA_CONSTANTS, CM_CONSTANTS].into_iter().flatten()
 }
 
-/// What the C program must print: an expression, and its value in Rust.
+/// The expected output of the C program: each expression, and its value in Rust.
 fn expected() -> BTreeMap<String, i128> {
     let mut expected = BTreeMap::new();
     let number = |value: usize| i128::try_from(value).unwrap();
@@ -94,20 +97,21 @@ fn expected() -> BTreeMap<String, i128> {
     expected
 }
 
-/// What the newest headers print: a line for each expression, with its value.
+/// The output for the newest headers: a line for each expression, with its value.
 const NEWEST: &str = include_str!("newest.txt");
 
 fn newest() -> BTreeMap<String, i128> {
     NEWEST.lines().filter(|line| !line.starts_with('#')).map(parse).collect()
 }
 
+/// Parses a line: an expression, and its value.
 fn parse(line: &str) -> (String, i128) {
     let (expression, value) = line.rsplit_once(' ').unwrap();
     (expression.to_owned(), value.parse().unwrap())
 }
 
-/// The directory in an environment variable, as an option of the compiler.
-fn folder(variable: &str) -> Vec<String> {
+/// The compiler option for the directory of headers that an environment variable names. Empty if it is not set.
+fn include_option(variable: &str) -> Vec<String> {
     let folder = std::env::var(variable).ok();
     folder.map_or_else(Vec::new, |folder| vec!["-I".to_owned(), folder])
 }
@@ -169,7 +173,7 @@ fn compare(real: &BTreeMap<String, i128>) {
 fn layouts_and_constants_are_those_of_the_headers() {
     let (mut expected, newest) = (expected(), newest());
     expected.retain(|expression, _| !newest.contains_key(expression));
-    let real = print_in_c(&folder(HEADERS), expected.keys().cloned());
+    let real = print_in_c(&include_option(HEADERS), expected.keys().cloned());
     assert_eq!(real.len(), expected.len());
     compare(&real);
 }
@@ -178,7 +182,7 @@ fn layouts_and_constants_are_those_of_the_headers() {
 fn layouts_and_constants_of_the_newest_headers_are_ours() {
     let newest = newest();
     compare(&newest);
-    let headers = folder(NEWEST_HEADERS);
+    let headers = include_option(NEWEST_HEADERS);
     if !headers.is_empty() {
         let real = print_in_c(&headers, expected().into_keys());
         compare(&real);
@@ -186,13 +190,14 @@ fn layouts_and_constants_of_the_newest_headers_are_ours() {
     }
 }
 
-/// C structures that are not needed: packet steering, whose calls fail before they look at them.
+/// Parts of the names of C structures that are not needed: those of packet steering, whose calls fail without reading
+/// them.
 const NOT_OURS: &[&str] = &["ibv_flow_spec", "ibv_flow_action_esp", "_filter"];
 
 #[test]
 fn nothing_of_the_headers_is_missing() {
-    let newest = folder(NEWEST_HEADERS);
-    let headers = if newest.is_empty() { folder(HEADERS) } else { newest };
+    let newest = include_option(NEWEST_HEADERS);
+    let headers = if newest.is_empty() { include_option(HEADERS) } else { newest };
     let preprocessed = compile(&headers, &["-E"], INCLUDES);
     let macros = compile(&headers, &["-E", "-dM"], INCLUDES);
     let words = |text: &str| -> BTreeSet<String> {

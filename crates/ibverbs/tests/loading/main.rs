@@ -1,5 +1,5 @@
-//! The shared library is found under the names of both libraries, with all symbol versions, however a program
-//! looks for it.
+//! Tests that the loader finds the shared library under the names of both libraries, with all symbol versions, in every
+//! way of loading it.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/loading");
 
-/// All symbols with their version nodes, from the linker's version script.
+/// Reads all symbols and their version nodes from the linker's version script.
 fn names() -> Vec<(String, String)> {
     let map = include_str!("../../versions.map");
     let mut node = "";
@@ -29,7 +29,8 @@ fn names() -> Vec<(String, String)> {
     names
 }
 
-/// Runs the program that loads these libraries, and returns its output.
+/// Runs the program that loads these libraries and looks up all symbols, and returns its output. `preload` sets
+/// LD_PRELOAD, and `path` LD_LIBRARY_PATH.
 fn load(program: &Path, libraries: &[&str], preload: bool, path: bool) -> String {
     let folder = common::libraries();
     let mut command = Command::new(program);

@@ -1,6 +1,6 @@
 /*
- * A program that was linked without symbol versions gets the oldest version of each name. It was built with current headers all
- * the same, so that must be the current function.
+ * A program that was linked without symbol versions gets the oldest version of each name. It was built with current
+ * headers, so that the oldest version must be the current function.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

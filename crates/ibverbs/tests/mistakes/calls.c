@@ -14,7 +14,7 @@
 int main(void)
 {
 	open_device();
-	make(&a, 16, IBV_ACCESS_LOCAL_WRITE);
+	create_end(&a, 16, IBV_ACCESS_LOCAL_WRITE);
 	SAY(ibv_reg_mr(a.pd, a.memory, SIZE, IBV_ACCESS_REMOTE_WRITE));
 	SAY(ibv_reg_mr(a.pd, NULL, SIZE, 0));
 	SAY(ibv_create_cq(context, 0, NULL, NULL, 0));

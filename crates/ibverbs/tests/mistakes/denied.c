@@ -1,5 +1,5 @@
-/* Opens a device and creates objects while a seccomp filter denies a system call: the first argument, with the errno of the second.
- * Prints which function fails, and with which errno. */
+/* Opens a device and creates objects while a seccomp filter denies a system call: the first argument, with the errno
+ * of the second. Prints which function fails, and with which errno. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <linux/filter.h>

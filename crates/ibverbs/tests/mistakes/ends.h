@@ -34,7 +34,8 @@ static inline void open_device(void)
 	ibv_free_device_list(list);
 }
 
-static inline void make(struct end *end, int cqe, int access)
+/* Creates a queue pair with its own domain, completion queue and memory, in the state INIT. */
+static inline void create_end(struct end *end, int cqe, int access)
 {
 	end->pd = ibv_alloc_pd(context);
 	end->cq = ibv_create_cq(context, cqe, NULL, NULL, 0);
@@ -53,8 +54,8 @@ static inline void make(struct end *end, int cqe, int access)
 			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 }
 
-/* Connects a queue pair to its peer. A request waits 8 times 8 ms for an acknowledgement. */
-static inline int lead(struct end *end, union ibv_gid gid, uint32_t qpn, int index)
+/* Connects a queue pair to its peer. A request waits 8 times 8 ms for an acknowledgement. Returns 0 or the errno. */
+static inline int connect_end(struct end *end, union ibv_gid gid, uint32_t qpn, int index)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR,
 				    .path_mtu = IBV_MTU_1024,
@@ -87,13 +88,13 @@ static inline union ibv_gid own_gid(void)
 }
 
 /* Creates and connects both ends. `access` is what b allows its peer. */
-static inline void both(int access)
+static inline void connect_both(int access)
 {
 	open_device();
-	make(&a, 16, IBV_ACCESS_LOCAL_WRITE);
-	make(&b, 16, access);
-	CHECK(!lead(&a, own_gid(), b.qp->qp_num, 0));
-	CHECK(!lead(&b, own_gid(), a.qp->qp_num, 0));
+	create_end(&a, 16, IBV_ACCESS_LOCAL_WRITE);
+	create_end(&b, 16, access);
+	CHECK(!connect_end(&a, own_gid(), b.qp->qp_num, 0));
+	CHECK(!connect_end(&b, own_gid(), a.qp->qp_num, 0));
 }
 
 static inline int post(struct end *end, enum ibv_wr_opcode opcode, uint64_t id, struct ibv_mr *mr, int length,

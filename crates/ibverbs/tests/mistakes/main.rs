@@ -1,5 +1,5 @@
-//! What a program with a mistake in it is told. Each mistake is made by a small C program, and docs/errors.md
-//! has the expected output.
+//! Tests of the messages for mistakes of programs. A small C program makes each mistake, and docs/errors.md has the
+//! expected output.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -35,17 +35,17 @@ fn compile(scratch: &Path, source: &str) -> PathBuf {
     program
 }
 
-/// The output of a program with the drop-in, and what Ironwarp adds.
+/// Runs a program with the drop-in. Returns the lines of its output, then those that Ironwarp logs.
 fn run(program: &Path, arguments: &[&str]) -> Vec<String> {
     let output = common::with_dropin(program).args(arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    let (said, added) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{arguments:?}: {said}{added}");
-    said.lines().chain(added.lines()).map(str::to_owned).collect()
+    let (printed, logged) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{arguments:?}: {printed}{logged}");
+    printed.lines().chain(logged.lines()).map(str::to_owned).collect()
 }
 
-/// The lines of the first block under a heading of the page.
-fn promised(heading: &str) -> Vec<String> {
+/// Returns the lines of the first block under a heading of the page.
+fn documented(heading: &str) -> Vec<String> {
     let (_, section) =
         PAGE.split_once(&format!("\n### {heading}\n")).unwrap_or_else(|| panic!("no {heading}"));
     let (_, block) = section.split_once("```text\n").unwrap();
@@ -53,9 +53,9 @@ fn promised(heading: &str) -> Vec<String> {
     block.lines().map(str::to_owned).collect()
 }
 
-/// A line without what differs between runs: addresses, tags, queue pair numbers. The value of a `vendor_err`
-/// stays.
-fn constant(line: &str) -> String {
+/// Replaces the values in a line that differ between runs, which are addresses, tags and queue pair numbers, by `#`.
+/// Keeps the value of a `vendor_err`.
+fn mask_values(line: &str) -> String {
     let mut out = String::new();
     let mut vendor_err = false;
     for word in line.split_inclusive([' ', '+', ',', ')', ':']) {
@@ -71,14 +71,14 @@ fn constant(line: &str) -> String {
     out
 }
 
-/// Compares without regard to order, because both ends of a connection report its end.
-fn same(heading: &str, said: &[String]) {
-    let constants = |lines: &[String]| {
-        let mut lines: Vec<_> = lines.iter().map(|line| constant(line)).collect();
+/// Checks that the lines are those of the page, in any order, because both ends of a connection report its end.
+fn assert_documented(heading: &str, lines: &[String]) {
+    let sorted = |lines: &[String]| {
+        let mut lines: Vec<_> = lines.iter().map(|line| mask_values(line)).collect();
         lines.sort();
         lines.join("\n")
     };
-    assert_eq!(constants(said), constants(&promised(heading)), "{heading}: docs/errors.md is out of date");
+    assert_eq!(sorted(lines), sorted(&documented(heading)), "{heading}: docs/errors.md is out of date");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn ten_typical_mistakes_are_explained_as_the_page_says() {
     let scratch = common::scratch("mistakes");
     let program = compile(&scratch, "mistakes.c");
     for mistake in MISTAKES {
-        same(mistake, &run(&program, &[mistake]));
+        assert_documented(mistake, &run(&program, &[mistake]));
     }
     std::fs::remove_dir_all(scratch).unwrap();
 }
@@ -94,17 +94,18 @@ fn ten_typical_mistakes_are_explained_as_the_page_says() {
 #[test]
 fn calls_that_are_refused_say_which_argument_is_wrong() {
     let scratch = common::scratch("calls");
-    let said = run(&compile(&scratch, "calls.c"), &[]);
-    same(CALLS, &said);
+    let lines = run(&compile(&scratch, "calls.c"), &[]);
+    assert_documented(CALLS, &lines);
     std::fs::remove_dir_all(scratch).unwrap();
 }
 
-/// `ironwarp explain` says the same about each `vendor_err` as the line does, as far as the number goes.
+/// `ironwarp explain` describes each `vendor_err` like the logged line, except for values that the code does not
+/// contain.
 #[test]
 fn the_numbers_of_the_page_are_explained_in_the_same_words() {
     let command = common::libraries().join("../../bin/ironwarp");
     let mut seen = BTreeSet::new();
-    for line in MISTAKES.iter().flat_map(|mistake| promised(mistake)) {
+    for line in MISTAKES.iter().flat_map(|mistake| documented(mistake)) {
         let Some((_, code)) = line.split_once("vendor_err 0x49") else { continue };
         let code = format!("0x49{}", &code[..6]);
         if line.starts_with("ironwarp: ") && seen.insert(code.clone()) {
@@ -138,14 +139,14 @@ fn a_system_call_that_a_sandbox_denies_is_named() {
     ];
     for (call, function) in cases {
         for errno in [libc::EPERM, libc::ENOSYS] {
-            let said = run(&program, &[call, &errno.to_string()]);
-            assert_eq!(said[0], format!("{function}: errno {errno}"), "{call}: {said:?}");
+            let lines = run(&program, &[call, &errno.to_string()]);
+            assert_eq!(lines[0], format!("{function}: errno {errno}"), "{call}: {lines:?}");
             let named = format!("ironwarp: {function}: system call {call} denied");
-            assert!(said[1..].iter().any(|line| line.starts_with(&named)), "{call}: {said:?}");
+            assert!(lines[1..].iter().any(|line| line.starts_with(&named)), "{call}: {lines:?}");
         }
     }
     // A denied call that the program can do without is logged as well.
-    let said = run(&program, &["epoll_create1", &libc::EPERM.to_string()]);
-    assert_eq!(said[0], "all is there");
-    assert!(said[1].contains("system call epoll_create1 denied"), "{said:?}");
+    let lines = run(&program, &["epoll_create1", &libc::EPERM.to_string()]);
+    assert_eq!(lines[0], "all is there");
+    assert!(lines[1].contains("system call epoll_create1 denied"), "{lines:?}");
 }

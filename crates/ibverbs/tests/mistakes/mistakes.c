@@ -12,28 +12,28 @@
 
 static void wrong_rkey(void)
 {
-	both(REMOTE);
+	connect_both(REMOTE);
 	CHECK(!post(&a, IBV_WR_RDMA_WRITE, 1, a.mr, 64, (uintptr_t)b.memory, b.mr->rkey + 0x5000));
 	wait_for(&a);
 }
 
 static void out_of_range(void)
 {
-	both(REMOTE);
+	connect_both(REMOTE);
 	CHECK(!post(&a, IBV_WR_RDMA_WRITE, 1, a.mr, 64, (uintptr_t)b.memory + SIZE - 16, b.mr->rkey));
 	wait_for(&a);
 }
 
 static void no_remote_write(void)
 {
-	both(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+	connect_both(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
 	CHECK(!post(&a, IBV_WR_RDMA_WRITE, 1, a.mr, 64, (uintptr_t)b.memory, b.mr->rkey));
 	wait_for(&a);
 }
 
 static void receive_too_short(void)
 {
-	both(REMOTE);
+	connect_both(REMOTE);
 	receive(&b, 7, 16);
 	CHECK(!post(&a, IBV_WR_SEND, 1, a.mr, 64, 0, 0));
 	wait_for(&b);
@@ -51,10 +51,10 @@ static void peer_gone(void)
 	uint32_t qpn;
 	struct end *end = child ? &a : &b;
 	open_device();
-	make(end, 16, REMOTE);
+	create_end(end, 16, REMOTE);
 	CHECK(write(sockets[!child], &end->qp->qp_num, 4) == 4);
 	CHECK(read(sockets[!child], &qpn, 4) == 4);
-	CHECK(!lead(end, own_gid(), qpn, 0));
+	CHECK(!connect_end(end, own_gid(), qpn, 0));
 	if (!child) {
 		receive(&b, 7, 64);
 		wait_for(&b);
@@ -96,14 +96,14 @@ static void wrong_gid(void)
 {
 	union ibv_gid nobody = own_gid();
 	inet_pton(AF_INET, "203.0.113.1", nobody.raw + 12);
-	CHECK(!lead(&a, nobody, b.qp->qp_num, 0));
+	CHECK(!connect_end(&a, nobody, b.qp->qp_num, 0));
 	CHECK(!post(&a, IBV_WR_SEND, 1, a.mr, 64, 0, 0));
 	wait_for(&a);
 }
 
 static void wrong_gid_index(void)
 {
-	printf("ibv_modify_qp: %s\n", strerror(lead(&b, own_gid(), a.qp->qp_num, 77)));
+	printf("ibv_modify_qp: %s\n", strerror(connect_end(&b, own_gid(), a.qp->qp_num, 77)));
 }
 
 /* Room for two completions, and three requests. */
@@ -111,10 +111,10 @@ static void cq_full(void)
 {
 	struct ibv_async_event event;
 	open_device();
-	make(&a, 2, IBV_ACCESS_LOCAL_WRITE);
-	make(&b, 16, REMOTE);
-	CHECK(!lead(&a, own_gid(), b.qp->qp_num, 0));
-	CHECK(!lead(&b, own_gid(), a.qp->qp_num, 0));
+	create_end(&a, 2, IBV_ACCESS_LOCAL_WRITE);
+	create_end(&b, 16, REMOTE);
+	CHECK(!connect_end(&a, own_gid(), b.qp->qp_num, 0));
+	CHECK(!connect_end(&b, own_gid(), a.qp->qp_num, 0));
 	receive(&b, 7, 64);
 	for (int i = 0; i < 3; i++)
 		CHECK(!post(&a, IBV_WR_RDMA_WRITE, i, a.mr, 64, (uintptr_t)b.memory, b.mr->rkey));
@@ -130,7 +130,7 @@ static void cq_full(void)
 /* The memory is registered, but not in the domain of the queue pair. */
 static void pd_mismatch(void)
 {
-	both(REMOTE);
+	connect_both(REMOTE);
 	receive(&b, 7, 64);
 	CHECK(!post(&a, IBV_WR_SEND, 1, b.mr, 64, 0, 0));
 	wait_for(&a);
@@ -139,7 +139,7 @@ static void pd_mismatch(void)
 
 static void dereg_in_flight(void)
 {
-	both(REMOTE);
+	connect_both(REMOTE);
 	receive(&b, 7, 64);
 	CHECK(!ibv_dereg_mr(b.mr));
 	CHECK(!post(&a, IBV_WR_SEND, 1, a.mr, 64, 0, 0));
@@ -150,8 +150,8 @@ static void dereg_in_flight(void)
 static void both_wrong_gids(void)
 {
 	open_device();
-	make(&a, 16, REMOTE);
-	make(&b, 16, REMOTE);
+	create_end(&a, 16, REMOTE);
+	create_end(&b, 16, REMOTE);
 	wrong_gid();
 	wrong_gid_index();
 }

@@ -1,4 +1,4 @@
-/* Shared by the tests of sockets over RDMA. Each test is two processes: a server, and a client that knows its port. */
+/* Helpers of the tests of sockets over RDMA. Each test is two processes: a server, and a client that knows its port. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -30,7 +30,7 @@
 		}                                                                                              \
 	} while (0)
 
-/* A call that must fail with this errno. */
+/* Checks that a call returns -1 with this errno. */
 #define FAILS(call, expected)                                                                                  \
 	do {                                                                                                   \
 		errno = 0;                                                                                     \
@@ -45,7 +45,7 @@
 
 struct test {
 	const char *name;
-	/* The server has a listening socket; the client its port. */
+	/* Run in one process each. The server gets a listening socket, and the client its port. */
 	void (*server)(int listener);
 	void (*client)(int port);
 };
@@ -53,7 +53,7 @@ struct test {
 extern int family;
 extern pid_t server_process;
 
-/* The byte at a position of a stream, which differs between streams. */
+/* Returns the byte at a position of a stream. Streams with different seeds have different bytes. */
 unsigned char byte_at(unsigned seed, size_t position);
 void fill(unsigned char *bytes, unsigned seed, size_t position, size_t len);
 void verify(const unsigned char *bytes, unsigned seed, size_t position, size_t len);
@@ -66,7 +66,7 @@ struct sockaddr_storage address(int port, socklen_t *len);
 int connect_to(int port);
 int port_of(int rs);
 int accept_one(int listener);
-void no_blocking(int rs);
+void set_nonblocking(int rs);
 
 extern const struct test stream_tests[], wait_tests[];
 

@@ -101,13 +101,14 @@ int accept_one(int listener)
 	return rs;
 }
 
-void no_blocking(int rs)
+void set_nonblocking(int rs)
 {
 	CHECK(rfcntl(rs, F_SETFL, O_NONBLOCK) == 0);
 	CHECK(rfcntl(rs, F_GETFL) & O_NONBLOCK);
 }
 
-static int listen_somewhere(void)
+/* Creates a socket that listens on any port, and allows two mappings. */
+static int create_listener(void)
 {
 	socklen_t len;
 	struct sockaddr_storage at = address(0, &len);
@@ -127,7 +128,7 @@ static void run(const struct test *test)
 	server_process = fork(); /* before either process has a socket */
 	CHECK(server_process >= 0);
 	if (server_process == 0) {
-		int listener = listen_somewhere();
+		int listener = create_listener();
 		port = port_of(listener);
 		CHECK(port > 0);
 		CHECK(write(ends[1], &port, sizeof port) == sizeof port);

@@ -25,7 +25,7 @@ static void odd_sizes(int port)
 		unsigned char *bytes = malloc(sizes[i]), *back = malloc(sizes[i]);
 		size_t sent = 0, received = 0;
 		fill(bytes, i, 0, sizes[i]);
-		/* Never more than all buffers hold, because the peer sends it back meanwhile. */
+		/* Sends never more than the buffers hold, because the peer sends the data back meanwhile. */
 		while (received < sizes[i]) {
 			size_t now = sizes[i] - sent < 50001 ? sizes[i] - sent : 50001;
 			CHECK(now == 0 || rsend(rs, bytes + sent, now, 0) == (ssize_t)now);
@@ -55,7 +55,7 @@ static void odd_sizes(int port)
 
 /* --- One direction ends before the other --- */
 
-static void answers_at_the_end(int listener)
+static void answer_after_end(int listener)
 {
 	int rs = accept_one(listener);
 	receive_all(rs, 1, 300007, 1234);
@@ -80,14 +80,15 @@ static void half_close(int port)
 
 /* --- The end of a process --- */
 
-static void reads_all(int listener)
+static void receive_everything(int listener)
 {
 	int rs = accept_one(listener);
 	receive_all(rs, 5, 100003, 9999);
 	receive_end(rs);
 }
 
-static void in_a_process(int port, void (*last)(int rs))
+/* Sends data from a child, which then ends by calling `last`. */
+static void send_in_child(int port, void (*last)(int rs))
 {
 	pid_t process = fork(); /* this process has no socket yet */
 	if (process == 0) {
@@ -99,7 +100,7 @@ static void in_a_process(int port, void (*last)(int rs))
 	CHECK(waitpid(process, &status, 0) == process && status == 0);
 }
 
-static void leave(int rs)
+static void exit_without_close(int rs)
 {
 	(void)rs;
 	exit(0);
@@ -113,19 +114,19 @@ static void close_and_vanish(int rs)
 
 static void exits(int port)
 {
-	in_a_process(port, leave);
+	send_in_child(port, exit_without_close);
 }
 
 static void closes_and_vanishes(int port)
 {
-	in_a_process(port, close_and_vanish);
+	send_in_child(port, close_and_vanish);
 }
 
-static void is_killed(int listener)
+static void kill_itself(int listener)
 {
 	int rs = accept_one(listener);
 	send_all(rs, 6, 5000, 5000);
-	receive_all(rs, 6, 1, 1); /* it has them, so it is connected */
+	receive_all(rs, 6, 1, 1); /* the client sends this byte after it has received all data */
 	raise(SIGKILL);
 }
 
@@ -145,16 +146,16 @@ static void peer_killed(int port)
 
 #define MUCH (20u << 20)
 
-static void *sends_much(void *rs)
+static void *send_much(void *rs)
 {
 	send_all(*(int *)rs, 7, MUCH, 33333);
 	return NULL;
 }
 
-static void both_ways(int rs)
+static void send_and_receive(int rs)
 {
 	pthread_t sender;
-	CHECK(pthread_create(&sender, NULL, sends_much, &rs) == 0);
+	CHECK(pthread_create(&sender, NULL, send_much, &rs) == 0);
 	receive_all(rs, 7, MUCH, 44444);
 	CHECK(pthread_join(sender, NULL) == 0);
 	CHECK(rshutdown(rs, SHUT_WR) == 0);
@@ -164,12 +165,12 @@ static void both_ways(int rs)
 
 static void duplex_server(int listener)
 {
-	both_ways(accept_one(listener));
+	send_and_receive(accept_one(listener));
 }
 
 static void duplex(int port)
 {
-	both_ways(connect_to(port));
+	send_and_receive(connect_to(port));
 }
 
 /* --- Small buffers and queues --- */
@@ -253,10 +254,10 @@ static void mapped(int port)
 
 const struct test stream_tests[] = {
 	{"odd_sizes", echo, odd_sizes},
-	{"half_close", answers_at_the_end, half_close},
-	{"exits", reads_all, exits},
-	{"closes_and_vanishes", reads_all, closes_and_vanishes},
-	{"peer_killed", is_killed, peer_killed},
+	{"half_close", answer_after_end, half_close},
+	{"exits", receive_everything, exits},
+	{"closes_and_vanishes", receive_everything, closes_and_vanishes},
+	{"peer_killed", kill_itself, peer_killed},
 	{"duplex", duplex_server, duplex},
 	{"small", small_server, small},
 	{"mapped", mapped_server, mapped},

@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/syscall.h>
 
+/* Takes the pending error of a socket. */
 static int error_of(int rs)
 {
 	int error = -1;
@@ -13,6 +14,7 @@ static int error_of(int rs)
 	return error;
 }
 
+/* Polls one socket, and returns its events. */
 static int poll_one(int rs, short events, int timeout)
 {
 	struct pollfd fd = {.fd = rs, .events = events};
@@ -23,9 +25,9 @@ static int poll_one(int rs, short events, int timeout)
 
 /* --- Without blocking --- */
 
-static void talks_when_told(int listener)
+static void answer_one_byte(int listener)
 {
-	no_blocking(listener);
+	set_nonblocking(listener);
 	int rs = raccept(listener, NULL, NULL);
 	if (rs == -1) {
 		CHECK(errno == EAGAIN);
@@ -78,7 +80,7 @@ static void nonblocking(int port)
 	CHECK(getsockname(port_holder, (void *)&to, &len) == 0);
 	rs = rsocket(family, SOCK_STREAM, 0);
 	FAILS(rconnect(rs, (void *)&to, len), ECONNREFUSED);
-	no_blocking(rs);
+	set_nonblocking(rs);
 	FAILS(rconnect(rs, (void *)&to, len), EINPROGRESS);
 	CHECK(poll_one(rs, POLLOUT, 10000) & POLLERR);
 	CHECK(error_of(rs) == ECONNREFUSED);
@@ -145,12 +147,12 @@ static void both_write(int rs)
 {
 	static unsigned char out[70000], in[60000];
 	size_t sent = 0, received = 0;
-	no_blocking(rs);
+	set_nonblocking(rs);
 	while (sent < LOTS || received < LOTS) {
 		short events = (sent < LOTS ? POLLOUT : 0) | (received < LOTS ? POLLIN : 0);
 		int ready = poll_one(rs, events, 60000);
 		CHECK(ready != 0);
-		/* Writes until that would block before it reads. */
+		/* Writes until a write would block, and only then reads. */
 		while (ready & POLLOUT && sent < LOTS) {
 			size_t len = LOTS - sent < sizeof out ? LOTS - sent : sizeof out;
 			fill(out, 11, sent, len);
@@ -183,7 +185,7 @@ static void both_full(int port)
 
 /* --- Signals and cancellation --- */
 
-static void silent(int listener)
+static void echo_one_byte(int listener)
 {
 	int rs = accept_one(listener);
 	char byte;
@@ -192,31 +194,32 @@ static void silent(int listener)
 	receive_end(rs);
 }
 
-static void nothing(int signal)
+static void ignore_signal(int signal)
 {
 	(void)signal;
 }
 
-static void interrupt_soon(void)
+/* Starts to interrupt this process with SIGALRM, every 30 ms. */
+static void start_interrupts(void)
 {
 	struct itimerval soon = {.it_value.tv_usec = 30000, .it_interval.tv_usec = 30000};
 	CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
 }
 
-static void no_interrupt(void)
+static void stop_interrupts(void)
 {
 	struct itimerval never = {0};
 	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
 }
 
-static void *reads(void *rs)
+static void *read_in_thread(void *rs)
 {
 	char byte;
 	rrecv(*(int *)rs, &byte, 1, 0);
 	return NULL;
 }
 
-static void *polls(void *rs)
+static void *poll_in_thread(void *rs)
 {
 	poll_one(*(int *)rs, POLLIN, -1);
 	return NULL;
@@ -224,30 +227,30 @@ static void *polls(void *rs)
 
 static void interrupted(int port)
 {
-	struct sigaction action = {.sa_handler = nothing};
+	struct sigaction action = {.sa_handler = ignore_signal};
 	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
 	int rs = connect_to(port);
 	char byte;
 	struct pollfd fd = {.fd = rs, .events = POLLIN};
-	interrupt_soon();
+	start_interrupts();
 	FAILS(rrecv(rs, &byte, 1, 0), EINTR);
 	FAILS(rpoll(&fd, 1, -1), EINTR);
-	no_interrupt();
-	void *(*waits[])(void *) = {reads, polls};
+	stop_interrupts();
+	void *(*waits[])(void *) = {read_in_thread, poll_in_thread};
 	for (int i = 0; i < 20; i++) {
 		pthread_t thread;
 		void *result;
 		CHECK(pthread_create(&thread, NULL, waits[i % 2], &rs) == 0);
 		if (i > 10)
-			usleep(1000); /* usually in its sleep, otherwise before it */
+			usleep(1000); /* the thread usually sleeps by then; either order must work */
 		CHECK(pthread_cancel(thread) == 0);
 		CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
 	}
 	CHECK(rsend(rs, "x", 1, 0) == 1);
 	CHECK(rrecv(rs, &byte, 1, 0) == 1 && byte == 'x');
-	/* Closed by another thread while one waits. */
+	/* A socket is closed while another thread waits for it. */
 	pthread_t thread;
-	CHECK(pthread_create(&thread, NULL, reads, &rs) == 0);
+	CHECK(pthread_create(&thread, NULL, read_in_thread, &rs) == 0);
 	usleep(1000);
 	CHECK(rclose(rs) == 0);
 	CHECK(pthread_join(thread, NULL) == 0);
@@ -312,7 +315,7 @@ static struct repoll_thread {
 	pid_t tid;
 } waiting;
 
-static void *waits_in_the_set(void *arg)
+static void *wait_in_set(void *arg)
 {
 	struct repoll_thread *mine = arg;
 	struct epoll_event event = {0};
@@ -322,7 +325,8 @@ static void *waits_in_the_set(void *arg)
 	return (void *)(uintptr_t)event.data.u64;
 }
 
-static void until_it_sleeps(pid_t *tid)
+/* Waits until a thread sleeps in ppoll. */
+static void wait_until_asleep(pid_t *tid)
 {
 	char path[64], text[64];
 	long call = -1;
@@ -340,7 +344,7 @@ static void until_it_sleeps(pid_t *tid)
 	}
 }
 
-static void answers_twice(int listener)
+static void echo_two_bytes(int listener)
 {
 	int rs = accept_one(listener);
 	char byte;
@@ -401,8 +405,8 @@ static void sets(int port)
 		in.events = EPOLLIN;
 		if (round == 0)
 			CHECK(control(set, EPOLL_CTL_MOD, rs, &in) == 0);
-		CHECK(pthread_create(&thread, NULL, waits_in_the_set, &waiting) == 0);
-		until_it_sleeps(&waiting.tid);
+		CHECK(pthread_create(&thread, NULL, wait_in_set, &waiting) == 0);
+		wait_until_asleep(&waiting.tid);
 		in.events = EPOLLOUT;
 		in.data.u64 = 3;
 		if (round == 0)
@@ -430,11 +434,11 @@ static void sets(int port)
 }
 
 const struct test wait_tests[] = {
-	{"nonblocking", talks_when_told, nonblocking},
+	{"nonblocking", answer_one_byte, nonblocking},
 	{"many", echo_all, many},
 	{"both_full", both_full_server, both_full},
-	{"interrupted", silent, interrupted},
-	{"selects", silent, selects},
-	{"sets", answers_twice, sets},
+	{"interrupted", echo_one_byte, interrupted},
+	{"selects", echo_one_byte, selects},
+	{"sets", echo_two_bytes, sets},
 	{NULL, NULL, NULL},
 };

@@ -1,5 +1,5 @@
-//! The drop-in does not affect a program that uses no RDMA: nothing about its process changes, and it starts
-//! as fast, to within a millisecond. `cargo xtask startup` measures all of `ironwarp run`.
+//! Tests that the drop-in does not affect a program that uses no RDMA: its process is the same, and it starts at most a
+//! millisecond later. `cargo xtask startup` measures all of `ironwarp run`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -8,22 +8,23 @@ use common::{compile, libraries, scratch, with_dropin};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Number of starts of each kind, taking turns.
+/// Number of starts with and without the drop-in, which alternate.
 const RUNS: usize = 301;
 
-/// The limit that is promised, in µs.
-const MOST: f64 = 1000.0;
+/// Maximum processor time that the drop-in adds to a start, in µs.
+const MAX_DELAY: f64 = 1000.0;
 
-fn probe(test: &str) -> PathBuf {
+/// Compiles the program, and returns its path.
+fn compile_probe(test: &str) -> PathBuf {
     let path = scratch(test).join("probe");
     compile(&path, &["-O2", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/unaffected/probe.c")]);
     path
 }
 
-/// A process with the drop-in, as `ironwarp run` starts it, or without.
-fn process(probe: &Path, with: bool) -> Command {
-    let mut command = if with { with_dropin(probe) } else { Command::new(probe) };
-    if !with {
+/// The command that starts the program, with the drop-in as `ironwarp run` sets it up, or without.
+fn command_for(probe: &Path, dropin: bool) -> Command {
+    let mut command = if dropin { with_dropin(probe) } else { Command::new(probe) };
+    if !dropin {
         command.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
     }
     command.stdin(Stdio::null());
@@ -32,9 +33,9 @@ fn process(probe: &Path, with: bool) -> Command {
 
 #[test]
 fn the_process_is_unchanged() {
-    let probe = probe("unaffected");
-    let [without, with] = [false, true].map(|with| {
-        let output = process(&probe, with).output().expect("runs");
+    let probe = compile_probe("unaffected");
+    let [without, with] = [false, true].map(|dropin| {
+        let output = command_for(&probe, dropin).output().expect("runs");
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
         String::from_utf8(output.stdout).expect("text")
     });
@@ -46,7 +47,7 @@ fn the_process_is_unchanged() {
 /// printed as well.
 #[test]
 fn startup_is_as_fast() {
-    let probe = probe("unaffected-fast");
+    let probe = compile_probe("unaffected-fast");
     let starts = probe.with_file_name("starts");
     compile(&starts, &["-O2", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/unaffected/starts.c")]);
     let (folder, runs) = (libraries(), RUNS.to_string());
@@ -58,10 +59,10 @@ fn startup_is_as_fast() {
     let [wall, wall_with, cpu, cpu_with] = times[..] else { panic!("{text}") };
     println!("medians of {RUNS} starts, without and with the drop-in, in µs:");
     println!("time of day {wall} {wall_with}, processor time {cpu} {cpu_with}");
-    assert!(cpu_with < cpu + MOST, "{cpu_with} µs instead of {cpu}");
+    assert!(cpu_with < cpu + MAX_DELAY, "{cpu_with} µs instead of {cpu}");
 }
 
-/// Number of system calls of a command, by the processes that it becomes.
+/// Returns the number of system calls of a command: one number for each program that its process executes.
 fn system_calls(command: &mut Command) -> Vec<usize> {
     let file = scratch("unaffected-calls").join("calls");
     let mut traced = Command::new("strace");
@@ -81,12 +82,11 @@ fn system_calls(command: &mut Command) -> Vec<usize> {
     calls
 }
 
-/// The start-up time follows from the system calls. On Debian 12 there are 89 for the command and 79 more for
-/// the program, half of which are the loader's search in directories for other processors, which later glibcs
-/// do not make.
+/// The startup time depends on the system calls. On Debian 12, the command makes 89, and the program 79 more than
+/// alone. Half of these are the loader's search in directories for other processors, which later glibcs do not make.
 #[test]
 fn startup_makes_few_system_calls() {
-    let probe = probe("unaffected-few");
+    let probe = compile_probe("unaffected-few");
     let [alone] = system_calls(Command::new(&probe).arg("start"))[..] else { panic!("one process") };
     let mut under = Command::new(libraries().join("../../bin/ironwarp"));
     let [command, program] = system_calls(under.args(["run", "--"]).arg(&probe).arg("start"))[..] else {

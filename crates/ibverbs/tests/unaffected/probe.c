@@ -43,7 +43,7 @@ int main(int argc, char **argv, char **environment)
 {
     int first = errno;
     (void)argc;
-    if (argv[1]) /* only to be started */
+    if (argv[1]) /* with any argument, only start and exit */
         return 0;
     printf("errno %d\n", first);
     show_descriptors();

@@ -1,5 +1,5 @@
-/* Starts a program many times with and without a preloaded library, taking turns, and prints the cost of one start: the medians of
- * wall-clock time and of processor time, in microseconds. */
+/* Starts a program many times with and without a preloaded library, taking turns, and prints the cost of one start:
+ * the medians of wall-clock time and of processor time, in microseconds. */
 #define _GNU_SOURCE
 #include <spawn.h>
 #include <stdio.h>

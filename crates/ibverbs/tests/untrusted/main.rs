@@ -1,17 +1,17 @@
-//! Callers are not trusted: every function returns an errno for arguments that no caller should pass.
+//! Tests that every function returns an errno for arguments that no caller should pass.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/untrusted/untrusted.c");
 
-/// The functions that programs call: all except those of drivers, and those that only inline code of the
-/// headers calls.
+/// Lists the functions that programs call: all except those of drivers, and those that only inline code of the headers
+/// calls.
 fn functions() -> Vec<&'static str> {
     let map = include_str!("../../versions.map");
     let names = map.lines().filter_map(|line| line.strip_prefix("\t\t")?.strip_suffix(';'));
-    let of_drivers = ["ibv_cmd_", "verbs_", "_verbs", "__", "execute_ioctl", "*"];
-    names.filter(|name| !of_drivers.iter().any(|front| name.starts_with(front))).collect()
+    let of_drivers_or_headers = ["ibv_cmd_", "verbs_", "_verbs", "__", "execute_ioctl", "*"];
+    names.filter(|name| !of_drivers_or_headers.iter().any(|prefix| name.starts_with(prefix))).collect()
 }
 
 #[test]
@@ -35,8 +35,8 @@ fn each_call_returns_its_errno() {
             .env("IRONWARP_LOG", "off")
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{persona}: {}\n{said}{output:?}", output.status);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{persona}: {}\n{printed}{output:?}", output.status);
     }
     std::fs::remove_dir_all(scratch).unwrap();
 }

@@ -1,5 +1,5 @@
-/* Calls every function of both libraries with arguments that no caller should pass: NULL, objects of another type, destroyed
- * objects, invalid numbers. Each must return with the errno that is given here. */
+/* Calls every function of both libraries with arguments that no caller should pass: NULL, objects of another type,
+ * destroyed objects, invalid numbers. Each must return with the errno that is given here. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

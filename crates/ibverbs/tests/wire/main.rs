@@ -1,11 +1,11 @@
-//! Unmodified programs send standard iWARP: Wireshark's decoder reads the adapter's own captures of them, and
-//! finds nothing malformed.
+//! Tests that unmodified programs send standard iWARP: Wireshark's decoder reads the adapter's own captures of them,
+//! and finds nothing malformed.
 //!
-//! A capture is first split again, each frame into a TCP segment of its own, because that decoder loses track
-//! where a segment ends within the first bytes of an FPDU, and because two processes that write to one file
-//! record each packet twice. What the decoder cannot know is excluded: the private messages of docs/wire.md,
-//! all with RDMAP opcode F, which RFC 6580 reserves for experiments. Signals are not among them: they are
-//! empty Writes, which it reads.
+//! A capture is first rewritten, with each frame in a TCP segment of its own, because the decoder fails if a segment
+//! ends within the first bytes of an FPDU, and because two processes that write to one file record each packet twice.
+//! The private messages of docs/wire.md are excluded, because the decoder does not know them. All have RDMAP opcode
+//! F, which RFC 6580 reserves for experiments. Signals are not excluded: they are empty Writes, which the decoder
+//! knows.
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -24,12 +24,13 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::PathBuf;
 
-/// Opcode F.
+/// RDMAP opcode of the private messages.
 const PRIVATE: u8 = 0xf;
 
 /// Maximum size of a capture, to limit the time of a test.
 const MAX_CAPTURE: u64 = 16 << 20;
 
+/// Path of the capture of a test.
 fn trace(test: &str) -> PathBuf {
     scratch(test).join("trace.pcap")
 }
@@ -62,9 +63,9 @@ fn check(test: &str, ended: &[&Exit]) -> BTreeMap<u8, usize> {
     found
 }
 
-/// Read Requests and Responses: those of the RFC until both ends know each other, then private ones (Read
-/// V2).
-fn reads(found: &BTreeMap<u8, usize>) -> usize {
+/// Number of Read Requests and Responses. Those of the RFC are used until each end knows that the other is Ironwarp,
+/// then private ones (Read V2).
+fn count_reads(found: &BTreeMap<u8, usize>) -> usize {
     [1, 2, PRIVATE].iter().filter_map(|opcode| found.get(opcode)).sum()
 }
 
@@ -92,17 +93,18 @@ fn what_rping_sends_is_iwarp() {
     let client = programs::run(test, &[], &[&words[..], &["-c"]].concat());
     let found = check(test, &[&server.exit().unwrap(), &client]);
     assert!([0, 3].iter().all(|opcode| found[opcode] >= 20), "Writes and Sends: {found:?}");
-    assert!(reads(&found) >= 2 * 20, "Reads and their answers: {found:?}");
+    assert!(count_reads(&found) >= 2 * 20, "Reads and their answers: {found:?}");
 }
 
-/// The ranks write to the same file.
+/// Both ranks write to the same capture.
 #[test]
 fn what_an_mpi_program_sends_is_iwarp() {
     let test = "wire-mpi";
     let trace = trace(test);
-    let ended = programs::mpirun(test, &["--pcap", trace.to_str().unwrap()], UCX, &programs::exchange(test));
+    let ended =
+        programs::mpirun(test, &["--pcap", trace.to_str().unwrap()], UCX, &programs::compile_exchange(test));
     assert!(ended.output.contains("exchange: all bytes as sent"), "{}", ended.output);
     let found = check(test, &[&ended]);
     let sends = found.get(&3).unwrap_or(&0) + found.get(&5).unwrap_or(&0);
-    assert!(sends > 10 && reads(&found) > 0, "Sends and Reads: {found:?}");
+    assert!(sends > 10 && count_reads(&found) > 0, "Sends and Reads: {found:?}");
 }
