@@ -126,8 +126,8 @@ pub(super) fn fail<T: FailureValue>(errno: Errno) -> T {
     T::FAILURE
 }
 
-/// Opens a file with this content, and returns its descriptor, or -1 with errno set. For `Err(EINVAL)`, opens a file that
-/// cannot be read: an epoll instance, whose reads fail with EINVAL.
+/// Opens a file with this content, and returns its descriptor, or -1 with errno set. For `Err(EINVAL)`, opens a file
+/// that cannot be read: an epoll instance, whose reads fail with EINVAL.
 pub(super) fn open_content(text: Result<String, Errno>) -> c_int {
     let file_with = |text: String| -> rustix::io::Result<OwnedFd> {
         let file = memfd_create("ironwarp", MemfdFlags::CLOEXEC)?;

@@ -34,8 +34,8 @@ macro_rules! query_functions {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $ours($($before: $before_type,)* path: *const c_char $(, $after: $after_type)*) -> $result {
             type Function = unsafe extern "C" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;
-            // SAFETY: the real function has this type, and gets the arguments of this call. A path that replaces that of
-            // the program is a C string.
+            // SAFETY: the real function has this type, and gets the arguments of this call. A path that replaces that
+            // of the program is a C string.
             unsafe {
                 let real = real!($name, Function);
                 match action_for($at, path, Intent::Query) {
@@ -58,8 +58,8 @@ macro_rules! open_functions {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $ours($($before: $before_type,)* path: *const c_char $(, $after: $after_type)*) -> $result {
             type Function = unsafe extern "C" fn($($before_type,)* *const c_char $(, $after_type)*) -> $result;
-            // SAFETY: the real function has this type, and gets the arguments of this call. A path that replaces that of
-            // the program is a C string.
+            // SAFETY: the real function has this type, and gets the arguments of this call. A path that replaces that
+            // of the program is a C string.
             unsafe {
                 let real = real!($name, Function);
                 match action_for($at, path, Intent::Open) {
@@ -80,8 +80,8 @@ macro_rules! open_functions {
 
 const CWD: c_int = libc::AT_FDCWD;
 
-// The mode of open is optional in C (`...`). It is always passed on, because it is passed like any third argument, and the
-// C library reads it only if the flags require it.
+// The mode of open is optional in C (`...`). It is always passed on, because it is passed like any third argument,
+// and the C library reads it only if the flags require it.
 open_functions! {
     ironwarp_open = c"open" [CWD] (; flags: c_int, mode: c_long) -> c_int, is_for_writing(flags), open_content;
     ironwarp_open64 = c"open64" [CWD] (; flags: c_int, mode: c_long) -> c_int, is_for_writing(flags), open_content;
@@ -298,8 +298,8 @@ pub unsafe extern "C" fn ironwarp_closedir(stream: *mut libc::DIR) -> c_int {
     unsafe { real!(c"closedir", Function)(stream) }
 }
 
-/// Defines scandir(3). It needs a version of its own, because the real one does not read directories with the interposed
-/// functions.
+/// Defines scandir(3). It needs a version of its own, because the real one does not read directories with the
+/// interposed functions.
 macro_rules! scan_functions {
     ($($ours:ident = $name:literal;)*) => {$(
         #[unsafe(no_mangle)]
@@ -310,8 +310,8 @@ macro_rules! scan_functions {
             compare: Option<Compare>,
         ) -> c_int {
             type Function = unsafe extern "C" fn(*const c_char, *mut *mut *mut libc::dirent64, Option<Filter>, Option<Compare>) -> c_int;
-            // SAFETY: the real function has this type, and gets the arguments of this call. A path that replaces that of
-            // the program is a C string.
+            // SAFETY: the real function has this type, and gets the arguments of this call. A path that replaces that
+            // of the program is a C string.
             unsafe {
                 let real = real!($name, Function);
                 match action_for(CWD, path, Intent::Query) {

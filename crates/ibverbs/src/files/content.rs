@@ -44,8 +44,8 @@ fn generate_line(path: &str) -> Result<String, Errno> {
     })
 }
 
-/// The value of a counter, summed over all past and present connections of this process. Data is counted in 32-bit words,
-/// as on InfiniBand.
+/// The value of a counter, summed over all past and present connections of this process. Data is counted in 32-bit
+/// words, as on InfiniBand.
 fn counter_value(counter: &str, traffic: Traffic) -> u64 {
     match counter {
         "port_xmit_data" => traffic.sent / 4,

@@ -1,5 +1,5 @@
-//! Reads virtual directories. The stream of a virtual directory is a real one, of a directory beside the library, so that
-//! all other functions of the C library work with it. Only the entries come from `tree.txt`.
+//! Reads virtual directories. The stream of a virtual directory is a real one, of a directory beside the library, so
+//! that all other functions of the C library work with it. Only the entries come from `tree.txt`.
 #![expect(unsafe_code, reason = "functions of the C library")]
 
 use super::tree::{self, Node};
@@ -73,8 +73,8 @@ pub(super) fn rewind(stream: *mut libc::DIR) {
     }
 }
 
-/// Returns the next entry of a stream, or NULL after the last. `None` if it is not the stream of a virtual directory. The
-/// entry is valid until the stream is closed.
+/// Returns the next entry of a stream, or NULL after the last. `None` if it is not the stream of a virtual directory.
+/// The entry is valid until the stream is closed.
 pub(super) fn next_entry(stream: *mut libc::DIR) -> Option<*mut libc::dirent64> {
     if !is_any_open() {
         return None;
@@ -96,8 +96,8 @@ pub(super) type Filter = unsafe extern "C" fn(*const libc::dirent64) -> c_int;
 /// The function of the program that compares two entries. Its arguments are pointers to pointers to them.
 pub(super) type Compare = unsafe extern "C" fn(*const c_void, *const c_void) -> c_int;
 
-/// Implements scandir(3) for a virtual directory: allocates an array of the entries that `filter` selects, in the order of
-/// `compare`, and returns their number.
+/// Implements scandir(3) for a virtual directory: allocates an array of the entries that `filter` selects, in the
+/// order of `compare`, and returns their number.
 ///
 /// # Safety
 /// As for scandir.
@@ -117,7 +117,8 @@ pub(super) unsafe fn scan(
         return -1;
     }
     for (at, entry) in entries.iter().enumerate() {
-        // SAFETY: `copy` is new memory for one entry, and `at` is less than the length of the array. The program frees both.
+        // SAFETY: `copy` is new memory for one entry, and `at` is less than the length of the array. The program
+        // frees both.
         unsafe {
             let copy = libc::malloc(size_of::<libc::dirent64>()).cast::<libc::dirent64>();
             if copy.is_null() {
@@ -128,8 +129,8 @@ pub(super) unsafe fn scan(
         }
     }
     if let Some(compare) = compare {
-        // SAFETY: the array has this many elements of this size. By the contract of scandir, `compare` accepts pointers to
-        // any two.
+        // SAFETY: the array has this many elements of this size. By the contract of scandir, `compare` accepts
+        // pointers to any two.
         unsafe { libc::qsort(array.cast(), entries.len(), size_of::<*mut libc::dirent64>(), Some(compare)) };
     }
     // SAFETY: valid for a write, by the contract of scandir.

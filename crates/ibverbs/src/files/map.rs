@@ -29,7 +29,8 @@ pub(super) enum Target {
     Nothing,
 }
 
-/// Whether a path may be virtual, by its prefix. This is fast, because it is called for every path that the program uses.
+/// Whether a path may be virtual, by its prefix. This is fast, because it is called for every path that the program
+/// uses.
 pub(super) fn may_be_virtual(path: &[u8]) -> bool {
     [CLASS, DEVICES, DEVICE_DIR].iter().any(|prefix| path.starts_with(prefix.as_bytes()))
 }

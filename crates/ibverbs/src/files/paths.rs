@@ -1,6 +1,6 @@
-//! Makes the paths of programs absolute. A relative path starts from the current directory or from one that is open, and
-//! either may be virtual. The kernel knows a virtual directory by its path beside the library, where it exists so that
-//! programs can enter it, open it, and let children inherit it. This module converts such paths to virtual ones.
+//! Makes the paths of programs absolute. A relative path starts from the current directory or from one that is open,
+//! and either may be virtual. The kernel knows a virtual directory by its path beside the library, where it exists so
+//! that programs can enter it, open it, and let children inherit it. This module converts such paths to virtual ones.
 #![expect(unsafe_code, reason = "asks the loader and the kernel for paths")]
 
 use super::map::may_be_virtual;
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// Whether the current directory is virtual: `UNKNOWN`, `NOT_VIRTUAL` or `VIRTUAL`. Saves a system call for each relative
-/// path.
+/// Whether the current directory is virtual: `UNKNOWN`, `NOT_VIRTUAL` or `VIRTUAL`. Saves a system call for each
+/// relative path.
 static CURRENT: AtomicU8 = AtomicU8::new(UNKNOWN);
 /// The kernel has to be asked, because the current directory may have changed.
 const UNKNOWN: u8 = 0;
@@ -26,15 +26,15 @@ static OPENED: AtomicBool = AtomicBool::new(false);
 /// Maximum length of a path.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-/// Words of which every virtual path contains one. A relative path without them cannot lead from an ordinary directory to
-/// a virtual one.
+/// Words of which every virtual path contains one. A relative path without them cannot lead from an ordinary
+/// directory to a virtual one.
 const WORDS: [&str; 2] = ["infiniband", "ironwarp"];
 /// Name of the directory beside the library.
 const TREE: &str = "tree";
 
 /// Makes a path absolute and normal if it may be virtual, or starts in a virtual directory. Returns `None` for other
-/// paths. A relative path starts from the directory `at`, or from the current one if `at` is AT_FDCWD. A normal path has
-/// no `.`, `..` and doubled slashes.
+/// paths. A relative path starts from the directory `at`, or from the current one if `at` is AT_FDCWD. A normal path
+/// has no `.`, `..` and doubled slashes.
 pub(super) fn resolve(at: c_int, path: &[u8]) -> Option<String> {
     match path.first()? {
         b'/' => may_be_virtual(path).then(|| normalize("/", path)).flatten(),
@@ -72,8 +72,8 @@ pub(super) fn record_open_directory() {
     OPENED.store(true, Ordering::Relaxed);
 }
 
-/// The virtual path of an open directory. `None` if it is not virtual. Asks the kernel each time, because the program may
-/// have duplicated or closed the descriptor.
+/// The virtual path of an open directory. `None` if it is not virtual. Asks the kernel each time, because the program
+/// may have duplicated or closed the descriptor.
 pub(super) fn virtual_path_of(fd: RawFd) -> Option<String> {
     OPENED.load(Ordering::Relaxed).then(|| map_descriptor_path(fd, virtual_path)).flatten()
 }
@@ -131,8 +131,8 @@ fn text(path: &[u8]) -> Option<String> {
     Some(std::str::from_utf8(path).ok()?.to_owned())
 }
 
-/// Appends a path to a directory, and removes `.`, `..`, doubled slashes and virtual links. A link at the end of the path
-/// stays. `None` if the path is not UTF-8.
+/// Appends a path to a directory, and removes `.`, `..`, doubled slashes and virtual links. A link at the end of the
+/// path stays. `None` if the path is not UTF-8.
 fn normalize(directory: &str, path: &[u8]) -> Option<String> {
     let path = std::str::from_utf8(path).ok()?;
     let mut whole = String::new();

@@ -4,9 +4,9 @@
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Finds the real function of a name: the next one after this library in the search order, or else that of the C library.
-/// The latter is for programs that were linked with this library, where the C library may come first. The result is
-/// stored in `cache`, for the next call.
+/// Finds the real function of a name: the next one after this library in the search order, or else that of the C
+/// library. The latter is for programs that were linked with this library, where the C library may come first. The
+/// result is stored in `cache`, for the next call.
 pub(crate) fn real(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = cache.load(Ordering::Relaxed);
     if !known.is_null() {

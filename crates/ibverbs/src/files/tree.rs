@@ -3,8 +3,9 @@
 use crate::support::persona::name;
 use ironwarp_engine::gid::MAX_GIDS;
 
-/// One line for each file and directory: `path = content`, `path -> target` for a link, `path/` for a directory, or only
-/// the path of a file whose content depends on this host. A file named `#` stands for one file for each GID index.
+/// One line for each file and directory: `path = content`, `path -> target` for a link, `path/` for a directory, or
+/// only the path of a file whose content depends on this host. A file named `#` stands for one file for each GID
+/// index.
 const TREE: &str = include_str!("../../tree.txt");
 /// Placeholder for the name of the device, in the list and in the directory beside the library. The name depends on the
 /// persona.
@@ -56,8 +57,8 @@ pub(super) fn entries(directory: &str) -> Vec<(String, Node)> {
     entries
 }
 
-/// Returns the absolute target of a path that is a link: always the directory of the device. `None` if the path is not a
-/// link.
+/// Returns the absolute target of a path that is a link: always the directory of the device. `None` if the path is
+/// not a link.
 pub(super) fn follow(path: &str) -> Option<&'static str> {
     // All links have this name. The check excludes most paths without searching the list.
     let is_link = path.ends_with("/device") && matches!(node(path), Some(Node::Link(_)));

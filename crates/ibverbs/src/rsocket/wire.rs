@@ -24,8 +24,9 @@
 //! | 4 | memory was unmapped | 0, 0, tag |
 //!
 //! Data and the codes 3 and 4 count as messages, whose number the credit limits. Only a few of the others are ever in
-//! flight, because each credit must exceed the one before, and the end is sent once. Data is never empty, and its length
-//! equals the immediate. Each end validates everything it receives, and closes the connection if the peer breaks a rule.
+//! flight, because each credit must exceed the one before, and the end is sent once. Data is never empty, and its
+//! length equals the immediate. Each end validates everything it receives, and closes the connection if the peer
+//! breaks a rule.
 
 use ironwarp_wire::Tag;
 
