@@ -96,7 +96,7 @@ pub(crate) fn accept_request(peer: &mut Peer, card: &Card, request: &Frame) {
     start_stream(peer, card, request);
 }
 
-/// Checks that the first message is the Read that the card named as RTR, and send_read_response it.
+/// Checks that the first message is the Read that the card named as RTR, and answers it.
 pub(crate) fn receive_rtr(peer: &mut Peer) -> ReadRequest {
     match peer.receive_next() {
         Received::Message(Header::ReadRequest(read), _, _) => {

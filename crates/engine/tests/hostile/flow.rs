@@ -233,7 +233,7 @@ fn a_close_while_a_response_is_being_sent() {
     victim.assert_survives();
 }
 
-/// A responder send_read_response an empty Read with endless payload. Linux siw may answer with a message of its own,
+/// A responder answers an empty Read with endless payload. Linux siw may answer with a message of its own,
 /// which is discarded; but no message is longer than 2 GiB, and counting its bytes must not overflow.
 #[test]
 fn an_endless_response_to_an_empty_read() {

@@ -224,9 +224,8 @@ fn of_two_reads_one_is_served() {
     let burst: Vec<u8> = both.iter().flat_map(|header| attacked.peer.frame(header, &[])).collect();
     attacked.peer.send_bytes(&burst);
     let (messages, _) = attacked.peer.receive_until_end();
-    let send_read_response =
-        messages.iter().filter(|(header, _)| matches!(header, Header::ReadResponse(_))).count();
-    assert!(send_read_response <= 1, "{messages:?}");
+    let answers = messages.iter().filter(|(header, _)| matches!(header, Header::ReadResponse(_))).count();
+    assert!(answers <= 1, "{messages:?}");
     let Some((Header::Terminate(terminate), _)) = messages.last() else { panic!("{messages:?}") };
     assert_eq!(terminate.cause, Cause::Protection(Protection::Tag));
     attacked.closed();

@@ -202,26 +202,20 @@ fn requests_are_answered_in_order() {
     let burst: Vec<u8> = questions.iter().flat_map(|header| attacked.peer.frame(header, &[])).collect();
     let before = victim.memory.read(at, AREA);
     attacked.peer.send_bytes(&burst);
-    let mut send_read_response = Vec::new();
-    while send_read_response.len() < questions.len() {
+    let mut answers = Vec::new();
+    while answers.len() < questions.len() {
         let Received::Message(header, payload, _) = attacked.peer.receive_message() else {
-            panic!("{send_read_response:?}")
+            panic!("{answers:?}")
         };
-        send_read_response.push((header, payload));
+        answers.push((header, payload));
     }
     let v2 = |msn| response(msn, 0, true);
-    assert_eq!(send_read_response[0], (v2(1), before[..64].to_vec()));
-    assert!(
-        matches!(send_read_response[1].0, Header::ReadResponse(_))
-            && send_read_response[1].1 == before[64..128]
-    );
-    assert_eq!(send_read_response[2], (v2(2), vec![]));
+    assert_eq!(answers[0], (v2(1), before[..64].to_vec()));
+    assert!(matches!(answers[1].0, Header::ReadResponse(_)) && answers[1].1 == before[64..128]);
+    assert_eq!(answers[2], (v2(2), vec![]));
     let original = u64::from_ne_bytes(before[1024..1032].try_into().unwrap());
-    assert_eq!(
-        send_read_response[3].0,
-        Header::AtomicResponse(AtomicResponse { msn: 1, id: 0x1004, original })
-    );
-    assert_eq!(send_read_response[4], (v2(3), victim.memory.read(at + 128, AREA - 128)));
+    assert_eq!(answers[3].0, Header::AtomicResponse(AtomicResponse { msn: 1, id: 0x1004, original }));
+    assert_eq!(answers[4], (v2(3), victim.memory.read(at + 128, AREA - 128)));
     attacked.assert_works(1);
     victim.assert_survives();
 }
@@ -284,7 +278,7 @@ fn more_reads_of_both_kinds_than_agreed() {
 // --- Which peers receive private messages ---
 
 /// Records everything that a queue pair sends for requests of every kind, ending with a Send with Immediate,
-/// which fails. The peer send_read_response each request as the RFC specifies.
+/// which fails. The peer answers each request as the RFC specifies.
 fn receive_all(attacked: &mut Attacked, victim: &Victim) -> Vec<Vec<u8>> {
     let (sge, place) = (|len| victim.open.sge(0, len), SOURCE);
     let atomic = Request::Atomic { target: place, op: AtomicOp::FetchAdd { add: 1, mask: 0 } };

@@ -180,9 +180,13 @@ fn a_key_at_the_dialling_end_alone_is_named() {
     assert!(matches!(*error, ConnectError::Refused(Reason::NoKey)), "{error}");
 }
 
-/// However often they try, each end logs once what is wrong and what to do, and neither logs the key.
+/// However often they try, each end logs once what is wrong and what to do, and neither logs the key. Runs in a process of
+/// its own, because the log of a process has the lines of all its tests.
 #[test]
 fn both_ends_log_once_why_they_do_not_connect() {
+    if !child::in_child("proofs::both_ends_log_once_why_they_do_not_connect") {
+        return;
+    }
     log::listen();
     why_not(Config::default(), with_key(KEY));
     why_not(with_key(KEY), with_key(b"a key of another cluster"));
@@ -216,7 +220,7 @@ fn a_squatter_on_the_peers_port_is_not_taken_for_the_peer() {
     let far = u32::from(squatter.local_addr().unwrap().port()) << 8;
     host.bring_up(&pair, PEER, (HERE, far));
     be_impatient(&mut host, &pair);
-    let send_read_response = thread::spawn(move || {
+    let squatter_thread = thread::spawn(move || {
         for (turn, stream) in squatter.incoming().enumerate() {
             let mut stranger = Stranger::from(stream.unwrap());
             stranger.reply(turn % 2 == 0, |request| {
@@ -230,7 +234,7 @@ fn a_squatter_on_the_peers_port_is_not_taken_for_the_peer() {
     });
     let error = refusal(&pair);
     assert!(matches!(*error, ConnectError::Unproven), "{error}");
-    drop(send_read_response); // the thread ends with the process
+    drop(squatter_thread); // the thread ends with the process
 }
 
 /// Without a cluster key, the ends prove the secret that two connection managers have exchanged.
@@ -313,7 +317,7 @@ fn another_user_at_the_peers_port_is_not_taken_for_the_peer() {
     let far = u32::from(squatter.local_addr().unwrap().port()) << 8;
     host.bring_up(&pair, PEER, (HERE, far));
     be_impatient(&mut host, &pair);
-    let send_read_response = thread::spawn(move || {
+    let squatter_thread = thread::spawn(move || {
         set_thread_uid(Uid::from_raw(OTHER_USER)).unwrap();
         for stream in squatter.incoming() {
             let mut stranger = Stranger::from(stream.unwrap());
@@ -327,7 +331,7 @@ fn another_user_at_the_peers_port_is_not_taken_for_the_peer() {
     });
     let error = refusal(&pair);
     assert!(error.to_string().contains("belongs to user 65534"), "{error}");
-    drop(send_read_response); // the thread ends with the process
+    drop(squatter_thread); // the thread ends with the process
 }
 
 #[test]

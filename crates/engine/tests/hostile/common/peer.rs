@@ -108,7 +108,7 @@ impl Peer {
         }
     }
 
-    /// Accepts a connection from a victim that dials, and send_read_response its Request.
+    /// Accepts a connection from a victim that dials, and answers its Request.
     pub(crate) fn answer(listener: &TcpListener, settings: StartupSettings) -> Self {
         let mut peer = Self::accept(listener);
         peer.send_startup(Role::Reply { rejected: false }, settings);
