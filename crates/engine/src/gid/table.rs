@@ -137,7 +137,8 @@ impl GidTable {
     fn read<T>(&self, query: impl FnOnce(&State) -> T) -> io::Result<T> {
         let mut state = lock(&self.state);
         if state.is_stale()? {
-            let found = NetworkState::read()?;
+            // The notification is consumed: without the new state, the next call must read again.
+            let found = NetworkState::read().inspect_err(|_| state.notifications = None)?;
             state.update(&found);
         }
         Ok(query(&state))

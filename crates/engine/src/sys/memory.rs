@@ -341,10 +341,10 @@ fn write_file(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usi
     let offset = libc::off_t::try_from(offset).map_err(|_| Unmapped)?;
     move_bytes(|| match vectors {
         // One vector needs no iovec.
-        // SAFETY: the kernel only reads the memory at the address, and returns EFAULT if it is not mapped. It changes
-        // bytes of the mapped file: a window, which no other thread uses, or the part of a staging buffer that the
-        // caller has borrowed mutably.
         &[one] => {
+            // SAFETY: the kernel only reads the memory at the address, and returns EFAULT if it is not mapped. It
+            // changes bytes of the mapped file: a window, which no other thread uses, or the part of a staging buffer
+            // that the caller has borrowed mutably.
             byte_count(unsafe { libc::syscall(libc::SYS_pwrite64, file, one.iov_base, one.iov_len, offset) })
         }
         // SAFETY: as above, for each vector; the vectors outlive the call.
@@ -358,9 +358,9 @@ fn read_file(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usiz
     let offset = libc::off_t::try_from(offset).map_err(|_| Unmapped)?;
     move_bytes(|| match vectors {
         // One vector needs no iovec.
-        // SAFETY: the kernel writes only to the memory at the address, and returns EFAULT if it is not mapped. The
-        // program has registered that memory for writing, and the device holds no reference to it (`host.rs`).
         &[one] => {
+            // SAFETY: the kernel writes only to the memory at the address, and returns EFAULT if it is not mapped. The
+            // program has registered that memory for writing, and the device holds no reference to it (`host.rs`).
             byte_count(unsafe { libc::syscall(libc::SYS_pread64, file, one.iov_base, one.iov_len, offset) })
         }
         // SAFETY: as above, for each vector; the vectors outlive the call.
