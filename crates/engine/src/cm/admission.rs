@@ -183,6 +183,7 @@ impl Admission {
         self.deadlines.first().map(|(deadline, _)| deadline.saturating_duration_since(now))
     }
 
+    /// Adds a handshake to all indices.
     fn insert(&mut self, token: u64, entry: Entry) {
         self.entries.insert(token, entry);
         self.deadlines.insert((entry.deadline, token));
@@ -193,7 +194,7 @@ impl Admission {
         by_party.insert(token, entry.party);
     }
 
-    /// Removes a handshake, and returns it if it was there.
+    /// Removes a handshake from all indices, and returns it if it was there.
     fn take(&mut self, token: u64) -> Option<Entry> {
         let entry = self.entries.remove(&token)?;
         self.deadlines.remove(&(entry.deadline, token));
@@ -224,11 +225,13 @@ struct ByParty {
 }
 
 impl ByParty {
+    /// Adds a handshake of a party.
     fn insert(&mut self, token: u64, party: Party) {
         self.change(party, |members| members.insert(token));
         self.len += 1;
     }
 
+    /// Removes a handshake of a party, which must be present.
     fn remove(&mut self, token: u64, party: Party) {
         self.change(party, |members| members.remove(&token));
         self.len -= 1;

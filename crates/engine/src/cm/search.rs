@@ -75,8 +75,9 @@ struct CandidateDial(Arc<Search>);
 /// One of the two kinds of dials of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DialKind {
-    /// To TCP port N.
+    /// The dial of TCP port N.
     First,
+    /// The dial of a candidate.
     Candidate,
 }
 
@@ -108,7 +109,8 @@ impl Search {
             state: Mutex::default(),
         });
         if ctx.config().port_policy() == PortPolicy::Apart {
-            // Invalid options are reported at once, as if TCP port N were dialled.
+            // TCP port N belongs to other programs: continues as if it had refused the connection. `Initiator::new`
+            // checks the options, so that invalid ones are returned as an error in this case, too.
             Initiator::new(
                 options.mode,
                 ctx.terms(options.ird, options.ord),

@@ -217,6 +217,7 @@ impl<P: ConnectionOwner> Connection<P> {
         added.map(|()| true)
     }
 
+    /// Converts the reference, for a poll set.
     fn as_member(self: &Arc<Self>) -> Arc<dyn Member> {
         Arc::<Self>::clone(self)
     }

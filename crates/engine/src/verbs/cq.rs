@@ -217,6 +217,7 @@ impl CompletionQueue {
         }
     }
 
+    /// Locks the poll sets for reading.
     fn sets(&self) -> RwLockReadGuard<'_, Vec<Arc<PollSet>>> {
         sync::read(&self.sets)
     }

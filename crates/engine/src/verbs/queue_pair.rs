@@ -356,6 +356,7 @@ impl QueuePair {
         self.manual().map(|manual| manual.options)
     }
 
+    /// Returns the manual connection, if the program named a peer.
     fn manual(&self) -> Option<Arc<ManualConnect>> {
         lock(&self.manual).clone()
     }

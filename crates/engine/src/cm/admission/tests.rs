@@ -1,3 +1,5 @@
+//! Tests of the limits on handshakes: which ones are evicted, and when.
+
 use super::*;
 
 fn host(number: u8) -> Party {

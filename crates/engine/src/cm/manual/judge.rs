@@ -69,7 +69,8 @@ impl ManualAttempt {
                 if !self.has_key() {
                     return ConnectError::Refused(Reason::KeyNeeded);
                 }
-                // At once, but only the first time: a second challenge means that the peer did not accept the proof.
+                // At once after the first challenge. A challenge in reply to a proof means that the acceptor's nonce
+                // has changed: then the usual pause keeps the two ends from looping.
                 self.progress().redial_at_once = !proved;
                 ConnectError::Unproven
             }

@@ -82,6 +82,7 @@ impl<P: ConnectionOwner> Connection<P> {
         }
     }
 
+    /// Starts the timer for the close of the peer.
     fn start_close_timer(self: &Arc<Self>) {
         self.call_after(self.pair.config().close, Self::on_close_timeout);
     }

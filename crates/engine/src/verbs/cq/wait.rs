@@ -95,7 +95,7 @@ impl<'w> SetSleep<'w> {
 }
 
 impl Drop for SetSleep<'_> {
-    /// Unmarks the set. Runs also if the thread is cancelled: then the lane serves the set again.
+    /// Unmarks the set, however the sleep ends. The lane serves the set again, unless the thread polls it.
     fn drop(&mut self) {
         self.set.end_sleep(self.waiter);
     }

@@ -1,3 +1,5 @@
+//! Tests of queue pair numbers: their ranges, and the order in which they are assigned again.
+
 use super::*;
 use crate::config::PortRange;
 use crate::sys::reserve::{Kind, Reservation};
