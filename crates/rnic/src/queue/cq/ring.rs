@@ -32,7 +32,7 @@ pub(super) struct Ring {
     pub(super) moderation: Option<ModerationState>,
 }
 
-/// The bit of `ready` that is set after a completion was lost.
+/// The bit of [`Cq::ready`](super::Cq::ready) that is set after a completion was lost.
 pub(super) const OVERRUN: usize = 1 << (usize::BITS - 1);
 
 /// The queue is full.
