@@ -1,5 +1,5 @@
-//! The two processes: the client starts the server as a child, each is pinned to a processor of its own, and they exchange lines of
-//! text apart from the measurement.
+//! The two processes: the client starts the server as a child, each is pinned to a processor of its own, and they
+//! exchange lines of text apart from the measurement.
 
 use crate::result::Result;
 use crate::turn::Turn;
@@ -20,11 +20,11 @@ pub(crate) const SERVE: &str = "serve";
 /// Upper bound on the time of any step.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pins the process to a processor and raises the limit of open files, before any thread is started, so that threads inherit the
-/// processor. Returns whether there is more than one processor.
+/// Pins this process to the `which`-th processor and raises its limit of open files. Must be called before any thread
+/// is started, so that threads inherit the processor. Returns whether there is more than one processor.
 pub(crate) fn prepare(which: usize) -> Result<bool> {
     let processors = processors()?;
-    keep_to(processors[which % processors.len()])?;
+    pin_to(processors[which % processors.len()])?;
     let files = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum })?;
     Ok(processors.len() > 1)
@@ -37,14 +37,14 @@ pub(crate) fn processors() -> Result<Vec<usize>> {
 }
 
 /// Pins this thread to a processor.
-pub(crate) fn keep_to(processor: usize) -> Result {
+pub(crate) fn pin_to(processor: usize) -> Result {
     let mut own = CpuSet::new();
     own.set(processor);
     Ok(sched_setaffinity(None, &own)?)
 }
 
-/// Drops the permission to raise the priority of threads, before any thread is started.
-pub(crate) fn give_up_priority() -> Result {
+/// Drops the permission to raise the priority of threads. Must be called before any thread is started.
+pub(crate) fn drop_priority_permission() -> Result {
     setrlimit(Resource::Rtprio, Rlimit { current: Some(0), maximum: Some(0) })?;
     let mut may = capabilities(None)?;
     may.effective.remove(CapabilitySet::SYS_NICE);
@@ -54,22 +54,24 @@ pub(crate) fn give_up_priority() -> Result {
 }
 
 /// Makes the kernel kill the server when its client dies.
-pub(crate) fn end_with_client() -> Result {
+pub(crate) fn die_with_client() -> Result {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// The client's handle of the server, which is killed on drop.
+/// The server process, which the client kills on drop.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
+    /// Standard input of the server.
     to: ChildStdin,
+    /// Standard output of the server.
     from: BufReader<ChildStdout>,
-    /// The server must have a processor of its own.
+    /// Whether client and server must run on different processors.
     apart: bool,
 }
 
 impl Server {
-    /// Starts the server, and pins the client only after that, because the server would inherit its processor.
+    /// Starts the server, and then pins the client. In the other order the server would inherit the client's processor.
     pub(crate) fn start(turn: &Turn) -> Result<Self> {
         let me = std::env::current_exe()?;
         let mut command = match turn.network.as_str() {
@@ -95,7 +97,8 @@ impl Server {
         }
     }
 
-    /// Returns the address of the server: its first line, which it prints after it was pinned.
+    /// Returns the address of the server, which is its first line. The server prints it after it was pinned, so that
+    /// this method can check the processors.
     pub(crate) fn address(&mut self) -> Result<SocketAddr> {
         let address = self.line()?.parse()?;
         if self.apart && sched_getaffinity(None)? == sched_getaffinity(Some(Pid::from_child(&self.child)))? {
@@ -104,15 +107,16 @@ impl Server {
         Ok(address)
     }
 
-    /// Returns the final contents of its memory.
-    pub(crate) fn holds(&mut self) -> Result<String> {
+    /// Tells the server that the measurement has ended. Returns the edges of the data that the server has received, and
+    /// more words of some workloads.
+    pub(crate) fn received_edges(&mut self) -> Result<String> {
         writeln!(self.to)?;
         self.line()
     }
 
     /// Returns the processor time of client and server in seconds.
     pub(crate) fn processor_time(&self) -> Result<[f64; 2]> {
-        Ok([threads_have_run("self")?, threads_have_run(&self.child.id().to_string())?])
+        Ok([run_time_of_threads("self")?, run_time_of_threads(&self.child.id().to_string())?])
     }
 }
 
@@ -123,7 +127,8 @@ impl Drop for Server {
     }
 }
 
-fn threads_have_run(process: &str) -> Result<f64> {
+/// Returns the processor time of all threads of a process in seconds.
+fn run_time_of_threads(process: &str) -> Result<f64> {
     let mut nanos = 0;
     for thread in fs::read_dir(Path::new("/proc").join(process).join("task"))? {
         let schedule = fs::read_to_string(thread?.path().join("schedstat"))?;
@@ -132,13 +137,13 @@ fn threads_have_run(process: &str) -> Result<f64> {
     Ok(Duration::from_nanos(nanos).as_secs_f64())
 }
 
-/// Prints the address of the server.
-pub(crate) fn say_address(at: SocketAddr) {
+/// Prints the address of the server, for the client.
+pub(crate) fn print_address(at: SocketAddr) {
     println!("{at}");
 }
 
-/// Waits until the client asks for the contents of memory, which it does at the end of a measurement.
-pub(crate) fn wait_until_asked() -> Result {
+/// Waits until the client calls [`Server::received_edges`], which it does at the end of a measurement.
+pub(crate) fn wait_for_query() -> Result {
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line)? {
         0 => Err("the client has exited".into()),
@@ -146,6 +151,7 @@ pub(crate) fn wait_until_asked() -> Result {
     }
 }
 
-pub(crate) fn say_holds(what: &str) {
+/// Prints the edges of the received data, for the client.
+pub(crate) fn print_received(what: &str) {
     println!("{what}");
 }

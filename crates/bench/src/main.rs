@@ -1,6 +1,7 @@
 //! Runs one turn of a benchmark: two processes on a processor each, over bare TCP or over Ironwarp's native API.
 //!
-//! `cargo xtask bench` starts this program once per turn, parses its output, one line of `key=value` words, and compares turns.
+//! `cargo xtask bench` starts this program once per turn, parses its output, one line of `key=value` words, and
+//! compares turns.
 //!
 //! ```text
 //!  turn.rs      the parameters of a turn: the words of the command line
@@ -9,7 +10,7 @@
 //!  scattered.rs the order in which many connections are used
 //!  bare/        workloads over plain sockets
 //!  native/      the same workloads over queue pairs
-//!  registration.rs, neighbour.rs   compares registration by call and by control queue
+//!  registration.rs, neighbour.rs   compare registration by call and by control queue
 //!  shared_send.rs   compares private send queues and a shared one
 //!  shares.rs    measures the shares of two bulk classes on one lane
 //! ```
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
 
 /// Runs the client, which starts the server, measures, and prints the result.
 fn run(words: &[String]) -> Result {
-    let turn = begin(words)?;
+    let turn = parse_turn(words)?;
     let mut server = control::Server::start(&turn)?;
     let measured = match turn.transport {
         Transport::Bare => bare::run(&turn, &mut server)?,
@@ -62,20 +63,22 @@ fn run(words: &[String]) -> Result {
     Ok(())
 }
 
+/// Runs the server, in the child process.
 fn serve(words: &[String]) -> Result {
-    let turn = begin(words)?;
+    let turn = parse_turn(words)?;
     control::prepare(1)?;
-    control::end_with_client()?;
+    control::die_with_client()?;
     match turn.transport {
         Transport::Bare => bare::serve(&turn),
         Transport::Ironwarp => native::serve(&turn),
     }
 }
 
-fn begin(words: &[String]) -> Result<Turn> {
+/// Parses the parameters of a turn, and drops the permission to raise the priority if the turn demands it.
+fn parse_turn(words: &[String]) -> Result<Turn> {
     let turn = Turn::parse(words)?;
     if turn.ordinary {
-        control::give_up_priority()?;
+        control::drop_priority_permission()?;
     }
     Ok(turn)
 }

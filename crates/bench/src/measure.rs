@@ -4,16 +4,20 @@ use crate::control::Server;
 use crate::result::Result;
 use crate::turn::Turn;
 use std::fmt;
+use std::fs;
 use std::time::Instant;
 
-/// A byte that [`pattern`] does not have. Over bare TCP it ends a phase.
+/// A byte that does not occur in a [`pattern`]. Over bare TCP this byte ends a phase.
 pub(crate) const END: u8 = 0xff;
 
 /// The result of a turn.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
+    /// Duration of the measurement in seconds.
     pub(crate) seconds: f64,
+    /// Number of messages.
     pub(crate) messages: u64,
+    /// Payload of all messages in bytes.
     pub(crate) bytes: u64,
     /// Half of a round trip in seconds, or zero if not measured.
     pub(crate) half: f64,
@@ -41,11 +45,13 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
+    /// Starts to measure.
     pub(crate) fn start(server: &Server) -> Result<Self> {
         let processor = server.processor_time()?;
         Ok(Self { processor, start: Instant::now() })
     }
 
+    /// Stops measuring. Returns the result for this many messages of this size.
     pub(crate) fn stop(self, server: &Server, messages: u64, size: usize) -> Result<Measured> {
         let seconds = self.start.elapsed().as_secs_f64();
         let now = server.processor_time()?;
@@ -55,8 +61,8 @@ impl Stopwatch {
     }
 }
 
-/// Runs a ping-pong: first to warm up, then to measure. `ping` makes one round trip with a number, and `check` verifies the answer
-/// while the clock is stopped. Reports the median, which ignores the few round trips that were interrupted.
+/// Runs a ping-pong: first to warm up, then to measure. `ping` makes one round trip with a number, and `check` verifies
+/// the answer while the clock is stopped. Reports the median, which ignores the few round trips that were interrupted.
 pub(crate) fn ping_pong<E>(
     server: &Server,
     turn: &Turn,
@@ -87,18 +93,27 @@ pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..=250_u8).cycle().skip(1).filter(|byte| *byte > 0).take(len).collect()
 }
 
-/// Returns the start and end of a message as text, for comparison.
+/// Returns the first and last eight bytes of a message as text, for comparison.
 pub(crate) fn edges(bytes: &[u8]) -> String {
     let edge = bytes.len().min(8);
     format!("{:02x?} {:02x?}", &bytes[..edge], &bytes[bytes.len() - edge..])
 }
 
-/// Checks that the data has arrived, without which the result would be meaningless.
-pub(crate) fn compare(holds: &str, message: &[u8]) -> Result {
-    match holds == edges(message) {
+/// Checks that the [edges](edges()) of the received data are those of the message. Without this check, a result could
+/// be that of a transport that loses data.
+pub(crate) fn compare(received: &str, message: &[u8]) -> Result {
+    match received == edges(message) {
         true => Ok(()),
-        false => Err(format!("received {holds}, expected {}", edges(message)).into()),
+        false => Err(format!("received {received}, expected {}", edges(message)).into()),
     }
+}
+
+/// Returns the resident set of this process in bytes.
+pub(crate) fn resident() -> Result<f64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    let kib: f64 = line.trim().trim_end_matches(" kB").trim().parse()?;
+    Ok(kib * 1024.0)
 }
 
 #[cfg(test)]

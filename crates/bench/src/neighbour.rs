@@ -1,5 +1,5 @@
-//! A ping-pong of 8 bytes in the background of another measurement, with both ends sleeping in between. Its latency shows how much
-//! other queue pairs are affected.
+//! A ping-pong of 8 bytes in the background of another measurement. Both ends sleep while they wait. Its latency shows
+//! how much the measured operations affect other queue pairs.
 
 use crate::control::TIMEOUT;
 use crate::result::Result;
@@ -22,15 +22,15 @@ pub(crate) struct End {
     pub(crate) adapter: Adapter,
 }
 
-/// Connects two adapters.
-pub(crate) fn connect(here: &Adapter, there: &Adapter) -> Result<(End, End)> {
-    let (near, far) = (End::of(here)?, End::of(there)?);
-    join(&near.pair, &far.pair, &there.listen("127.0.0.1:0".parse()?)?)?;
+/// Creates a queue pair of each adapter, and connects them. Returns both ends.
+pub(crate) fn connect(client: &Adapter, server: &Adapter) -> Result<(End, End)> {
+    let (near, far) = (End::create(client)?, End::create(server)?);
+    connect_pairs(&near.pair, &far.pair, &server.listen("127.0.0.1:0".parse()?)?)?;
     Ok((near, far))
 }
 
 /// Connects two queue pairs of this process through a listener of the second one's adapter.
-pub(crate) fn join(near: &QueuePair, far: &QueuePair, listener: &Listener) -> Result {
+pub(crate) fn connect_pairs(near: &QueuePair, far: &QueuePair, listener: &Listener) -> Result {
     near.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
     let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
     incoming.accept(far, &AcceptOptions::new()).map_err(|error| error.to_string())?;
@@ -39,7 +39,8 @@ pub(crate) fn join(near: &QueuePair, far: &QueuePair, listener: &Listener) -> Re
 }
 
 impl End {
-    fn of(adapter: &Adapter) -> Result<Self> {
+    /// Creates a queue pair that is not connected yet, and memory.
+    fn create(adapter: &Adapter) -> Result<Self> {
         let (cq, domain) = (adapter.completion_queue(256)?, adapter.protection_domain());
         let region = domain.register(Buffer::new(4096)?, Access::all())?;
         let pair = domain.queue_pair(&cq).create()?;
@@ -50,15 +51,17 @@ impl End {
 /// A ping-pong in the background that runs until dropped.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
+    /// Tells the threads to end.
     stop: Arc<AtomicBool>,
+    /// Round-trip times since the measurement was started.
     pings: Arc<Mutex<Vec<Duration>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Neighbour {
     /// Starts a ping-pong between two new queue pairs of these adapters.
-    pub(crate) fn start(here: &Adapter, there: &Adapter) -> Result<Self> {
-        let (near, far) = connect(here, there)?;
+    pub(crate) fn start(client: &Adapter, server: &Adapter) -> Result<Self> {
+        let (near, far) = connect(client, server)?;
         let (stop, pings) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<Duration>>>::default());
         let (stopped, times) = (Arc::clone(&stop), Arc::clone(&pings));
         let ping = std::thread::spawn(move || {
@@ -75,13 +78,14 @@ impl Neighbour {
         Ok(Self { stop, pings, threads: vec![ping, pong] })
     }
 
-    /// Discards earlier measurements.
-    pub(crate) fn begin(&self) {
+    /// Starts a measurement: discards earlier round-trip times.
+    pub(crate) fn start_measuring(&self) {
         self.pings.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Returns half of the round-trip time since then: the median and the 99th percentile.
-    pub(crate) fn end(&self) -> (Duration, Duration) {
+    /// Ends the measurement. Returns the median and the 99th percentile of the latency, which is half of the round-trip
+    /// time.
+    pub(crate) fn stop_measuring(&self) -> (Duration, Duration) {
         let mut pings = std::mem::take(&mut *self.pings.lock().unwrap_or_else(PoisonError::into_inner));
         pings.sort_unstable();
         let at = |share: usize| pings.get(pings.len() * share / 100).map_or(Duration::ZERO, |ping| *ping / 2);
@@ -89,7 +93,7 @@ impl Neighbour {
     }
 }
 
-/// Exchanges one message in each direction; with `first`, this end sends first.
+/// Exchanges one message in each direction. With `first`, this end sends first; otherwise it receives first.
 fn exchange(end: &End, first: bool) -> Result {
     end.pair.post_receive(1, &[end.region.slice(0, 8)?])?;
     let send = || {

@@ -1,5 +1,5 @@
-//! Compares registration by call and by control queue (requirement X6): how long it delays the first request of a program, and how
-//! much it affects another queue pair. `ironwarp-bench registration [ROUNDS]` prints a table.
+//! Compares registration by call and by control queue (requirement X6): how long it delays the first request of a
+//! program, and how much it affects another queue pair. `ironwarp-bench registration [ROUNDS]` prints a table.
 //!
 //! A program registers all of its memory, whose pages are populated, and then posts a Write from the last region.
 
@@ -9,32 +9,35 @@ use crate::result::Result;
 use ironwarp::{Access, Adapter, Buffer, ControlQueue, MemoryRegion, WorkRequest};
 use std::time::{Duration, Instant};
 
-/// Number and length of the regions.
+/// Number of regions, and length of each in bytes.
 const CASES: [(usize, usize); 2] = [(10_000, 64 << 10), (1, 4 << 30)];
-/// How long the neighbour is measured while nothing is registered.
+/// Duration of the measurement of the neighbour while nothing is registered.
 const ALONE: Duration = Duration::from_secs(1);
 
 /// The times of one method.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
-    /// When the first request was posted.
+    /// Time until the first request was posted.
     posted: Duration,
-    /// When it completed.
+    /// Time until the first request completed.
     done: Duration,
-    /// When all memory was registered.
+    /// Time until all memory was registered.
     total: Duration,
+    /// Median latency of the neighbour.
     median: Duration,
+    /// 99th percentile of the neighbour's latency.
     tail: Duration,
 }
 
+/// Measures both methods in turn, and prints a table.
 pub(crate) fn run(words: &[String]) -> Result {
     let rounds = words.first().map_or(Ok(5), |word| word.parse())?;
-    let (here, there) = (Adapter::new()?, Adapter::new()?);
-    let neighbour = Neighbour::start(&here, &there)?;
-    let (near, far) = connect(&here, &there)?;
-    neighbour.begin();
+    let (client, server) = (Adapter::new()?, Adapter::new()?);
+    let neighbour = Neighbour::start(&client, &server)?;
+    let (near, far) = connect(&client, &server)?;
+    neighbour.start_measuring();
     std::thread::sleep(ALONE);
-    let (median, tail) = neighbour.end();
+    let (median, tail) = neighbour.stop_measuring();
     println!(
         "| registered | method | first request posted | completed | all registered | neighbour: median | 99 % |"
     );
@@ -47,14 +50,14 @@ pub(crate) fn run(words: &[String]) -> Result {
                 times.push(measure(&near, &far, &neighbour, (count, len), queued == 1)?);
             }
         }
-        for (how, times) in ["call", "control queue"].iter().zip(&methods) {
+        for (method, times) in ["call", "control queue"].iter().zip(&methods) {
             let of = |field: fn(&Times) -> Duration| {
                 let mut values: Vec<_> = times.iter().map(field).collect();
                 values.sort_unstable();
                 values[values.len() / 2]
             };
             println!(
-                "| {count} × {} | {how} | {} | {} | {} | {} | {} |",
+                "| {count} × {} | {method} | {} | {} | {} | {} | {} |",
                 size(len),
                 millis(of(|times| times.posted)),
                 millis(of(|times| times.done)),
@@ -68,7 +71,7 @@ pub(crate) fn run(words: &[String]) -> Result {
     Ok(())
 }
 
-/// Registers all regions, posts a Write, and waits for both.
+/// Registers all regions, by control queue if `queued`, posts a Write from the last of them, and waits for both.
 fn measure(
     near: &End,
     far: &End,
@@ -79,7 +82,7 @@ fn measure(
     let done = near.adapter.completion_queue(count + 1)?;
     let control = near.adapter.control_queue(&done, count)?;
     let buffers: Vec<_> = (0..count).map(|_| Buffer::new(len)).collect::<std::result::Result<_, _>>()?;
-    neighbour.begin();
+    neighbour.start_measuring();
     let start = Instant::now();
     let regions = buffers
         .into_iter()
@@ -97,10 +100,11 @@ fn measure(
     let total = if queued { start.elapsed() } else { posted };
     near.cq.wait(TIMEOUT)?.ok_or("no completion in time")?.success()?;
     let all = start.elapsed();
-    let (median, tail) = neighbour.end();
+    let (median, tail) = neighbour.stop_measuring();
     Ok(Times { posted, done: all, total, median, tail })
 }
 
+/// Registers a buffer through the control queue, or by call if there is none.
 fn register(end: &End, control: Option<&ControlQueue>, buffer: Buffer) -> Result<MemoryRegion> {
     Ok(match control {
         Some(control) => control.register_prefaulted(0, &end.domain, buffer, Access::LOCAL_READ)?,
@@ -108,14 +112,17 @@ fn register(end: &End, control: Option<&ControlQueue>, buffer: Buffer) -> Result
     })
 }
 
+/// Formats a duration in milliseconds.
 fn millis(time: Duration) -> String {
     format!("{:.2} ms", time.as_secs_f64() * 1e3)
 }
 
+/// Formats a duration in microseconds.
 fn micros(time: Duration) -> String {
     format!("{:.1} µs", time.as_secs_f64() * 1e6)
 }
 
+/// Formats a length in bytes.
 fn size(len: usize) -> String {
     match len {
         len if len >= 1 << 30 => format!("{} GiB", len >> 30),

@@ -1,15 +1,15 @@
-//! Compares many connections with private send queues and with one shared send queue (requirement X7): their memory after each was
-//! used, and the rate of posting. `ironwarp-bench shared_send [CONNECTIONS]` prints a table.
+//! Compares many connections with private send queues and with one shared send queue (requirement X7): their memory
+//! after each was used, and the rate of posting. `ironwarp-bench shared_send [CONNECTIONS]` prints a table.
 //!
 //! The server is a separate process. Each of the two methods has an adapter and connections of its own; they alternate.
 
 use crate::control::{self, TIMEOUT};
+use crate::measure::resident;
 use crate::result::Result;
 use ironwarp::{
     AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, Listener, MemoryRegion, Place,
     ProtectionDomain, QueuePair, SharedSendQueue, WorkRequest,
 };
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -26,6 +26,7 @@ const POSTS: usize = 100_000;
 /// Payload of a request in bytes.
 const SIZE: usize = 8;
 
+/// Runs the measurement, or the server.
 pub(crate) fn run(words: &[String]) -> Result {
     match words {
         [first, connections] if first == SERVE => serve(connections.parse()?),
@@ -44,13 +45,15 @@ struct Method {
     /// Address of the peer's memory.
     to: Place,
     region: MemoryRegion,
-    /// Resident memory per connection in bytes: after connecting, and after each queue was full once.
+    /// Resident memory per connection in bytes, after connecting.
     idle: f64,
+    /// Resident memory per connection in bytes, after each queue was full once.
     used: f64,
     /// Posts per second of each turn.
     rates: Vec<f64>,
 }
 
+/// Measures both methods in turn, and prints a table.
 fn measure(connections: usize) -> Result {
     control::prepare(0)?;
     let mut server = Server::start(2 * connections)?;
@@ -78,6 +81,7 @@ fn measure(connections: usize) -> Result {
 }
 
 impl Method {
+    /// Connects, fills each send queue once, and measures the memory.
     fn open(name: &'static str, server: &Server, connections: usize, shared: bool) -> Result<Self> {
         let adapter = Adapter::new()?;
         let domain = adapter.protection_domain();
@@ -104,10 +108,12 @@ impl Method {
         Ok(method)
     }
 
+    /// Returns a Write to the peer's memory.
     fn request(&self) -> Result<WorkRequest> {
         Ok(WorkRequest::write(1, &[self.region.slice(0, SIZE)?], self.to))
     }
 
+    /// Posts requests to a connection.
     fn post(&self, index: usize, requests: Vec<WorkRequest>) -> Result {
         let pair = &self.pairs[index];
         let posted = match &self.shared {
@@ -117,6 +123,7 @@ impl Method {
         Ok(posted?)
     }
 
+    /// Waits for this many completions.
     fn complete(&self, count: usize) -> Result {
         for _ in 0..count {
             self.cq.wait(TIMEOUT)?.ok_or("no completion in time")?.success()?;
@@ -124,7 +131,7 @@ impl Method {
         Ok(())
     }
 
-    /// Posts requests to the connections in turn, and polls completions when the queue is full.
+    /// Measures one turn: posts requests to the connections in turn, and waits for completions when the queue is full.
     fn turn(&mut self) -> Result {
         let (start, mut outstanding) = (Instant::now(), 0);
         for number in 0..POSTS {
@@ -141,6 +148,7 @@ impl Method {
     }
 }
 
+/// Connects a queue pair to the server. Returns it with the address of the server's memory.
 fn connect(
     domain: &ProtectionDomain,
     cq: &CompletionQueue,
@@ -165,6 +173,7 @@ struct Server {
 }
 
 impl Server {
+    /// Starts the server, and waits for its address.
     fn start(connections: usize) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["shared_send", SERVE, &connections.to_string()])
@@ -176,8 +185,9 @@ impl Server {
     }
 }
 
+/// Runs the server: accepts connections, and waits until it is killed.
 fn serve(connections: usize) -> Result {
-    control::end_with_client()?;
+    control::die_with_client()?;
     control::prepare(1)?;
     let adapter = Adapter::new()?;
     let (domain, cq) = (adapter.protection_domain(), adapter.completion_queue(64)?);
@@ -196,12 +206,4 @@ fn serve(connections: usize) -> Result {
     loop {
         std::thread::park();
     }
-}
-
-/// Returns the resident set of this process in bytes.
-fn resident() -> Result<f64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
-    let kib: f64 = line.trim().trim_end_matches(" kB").trim().parse()?;
-    Ok(kib * 1024.0)
 }

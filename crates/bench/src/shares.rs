@@ -4,7 +4,7 @@
 //! The lane shares its processor with threads that compute, so that it is slower than the senders.
 
 use crate::control::{self, TIMEOUT};
-use crate::neighbour::join;
+use crate::neighbour::connect_pairs;
 use crate::result::Result;
 use ironwarp::{
     Access, Adapter, Buffer, Class, CompletionHandler, CompletionQueue, Config, MemoryRegion, Place,
@@ -18,19 +18,22 @@ use std::time::Duration;
 
 /// The pairs of shares to measure.
 const SHARES: [[u8; 2]; 4] = [[16, 16], [16, 32], [16, 64], [8, 128]];
-/// Duration of each measurement, and of the time before it.
+/// Duration of each measurement.
 const TURN: Duration = Duration::from_millis(500);
+/// Time between a change of shares and the measurement.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Number of threads that compute on the lane's processor.
-const OTHERS: usize = 2;
+const BUSY_THREADS: usize = 2;
 /// Time until the lane is behind, because the kernel buffers megabytes per connection.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Connections per class, and outstanding Writes per connection.
+/// Number of connections per class.
 const CONNECTIONS: usize = 4;
+/// Number of outstanding Writes per connection.
 const QUEUED: usize = 8;
 /// Payload of a Write in bytes.
 const SIZE: usize = 256 << 10;
 
+/// Measures all pairs of shares in turn, and prints a table.
 pub(crate) fn run(words: &[String]) -> Result {
     let rounds = match words {
         [] => 5,
@@ -41,14 +44,14 @@ pub(crate) fn run(words: &[String]) -> Result {
     let lanes =
         *processors.get(1).ok_or("two processors are required: one for the senders and one for the lane")?;
     control::prepare(0)?;
-    let (here, there) = (Adapter::new()?, Adapter::open(Config { lanes: 1, ..Config::default() })?);
+    let (client, server) = (Adapter::new()?, Adapter::open(Config { lanes: 1, ..Config::default() })?);
     let stop = Arc::new(AtomicBool::new(false));
-    let classes = [Group::start(&here, &there, &stop)?, Group::start(&here, &there, &stop)?];
-    there.steering().set_processors(0, &[lanes])?;
-    for _ in 0..OTHERS {
+    let classes = [Group::start(&client, &server, &stop)?, Group::start(&client, &server, &stop)?];
+    server.steering().set_processors(0, &[lanes])?;
+    for _ in 0..BUSY_THREADS {
         let stop = Arc::clone(&stop);
         thread::spawn(move || {
-            control::keep_to(lanes).expect("a processor of the list");
+            control::pin_to(lanes).expect("a processor of the list");
             while !stop.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
@@ -83,31 +86,32 @@ pub(crate) fn run(words: &[String]) -> Result {
     Ok(())
 }
 
-/// Connections whose remote ends share a handler.
+/// Connections whose remote ends share a completion handler, and a thread that keeps them busy.
 struct Group {
     handler: CompletionHandler,
+    /// Number of bytes written so far.
     done: Arc<AtomicU64>,
     sender: JoinHandle<std::result::Result<(), String>>,
-    /// Kept alive as long as the connections.
+    /// The remote ends, which must live as long as the connections.
     _far: (CompletionQueue, Vec<QueuePair>, MemoryRegion),
 }
 
 impl Group {
-    /// Connects, and keeps the connections busy until stopped.
-    fn start(here: &Adapter, there: &Adapter, stop: &Arc<AtomicBool>) -> Result<Self> {
-        let handler = there.completion_handler()?;
-        let far_cq = there.completion_queue(64)?;
+    /// Connects, and keeps the connections busy until `stop` is set.
+    fn start(client: &Adapter, server: &Adapter, stop: &Arc<AtomicBool>) -> Result<Self> {
+        let handler = server.completion_handler()?;
+        let far_cq = server.completion_queue(64)?;
         far_cq.set_handler(&handler);
-        let (near, far) = (here.protection_domain(), there.protection_domain());
+        let (near, far) = (client.protection_domain(), server.protection_domain());
         let sink = far.register(Buffer::new(SIZE)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let source = near.register(Buffer::new(SIZE)?, Access::LOCAL_READ)?;
-        let cq = here.completion_queue(2 * CONNECTIONS * QUEUED)?;
-        let listener = there.listen("127.0.0.1:0".parse()?)?;
+        let cq = client.completion_queue(2 * CONNECTIONS * QUEUED)?;
+        let listener = server.listen("127.0.0.1:0".parse()?)?;
         let (mut pairs, mut far_pairs) = (Vec::new(), Vec::new());
         for _ in 0..CONNECTIONS {
             let pair = near.queue_pair(&cq).send_depth(QUEUED).max_sges(1).create()?;
             let far_pair = far.queue_pair(&far_cq).create()?;
-            join(&pair, &far_pair, &listener)?;
+            connect_pairs(&pair, &far_pair, &listener)?;
             pairs.push(pair);
             far_pairs.push(far_pair);
         }
@@ -119,11 +123,13 @@ impl Group {
         Ok(Self { handler, done, sender, _far: (far_cq, far_pairs, sink) })
     }
 
+    /// Returns the number of bytes written so far.
     fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 }
 
+/// Keeps Writes outstanding on all connections, and counts the bytes, until `stop` is set.
 fn keep_busy(
     pairs: &[QueuePair],
     cq: &CompletionQueue,

@@ -1,4 +1,4 @@
-//! The parameters of a turn, which both processes get as words of the form `key=value`, each with a default.
+//! The parameters of a turn. Both processes receive them as arguments of the form `key=value`; each has a default.
 
 use crate::result::Result;
 use std::fmt;
@@ -6,14 +6,16 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The transport.
+/// What carries the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
+    /// Plain TCP sockets.
     Bare,
+    /// Queue pairs of the native API.
     Ironwarp,
 }
 
-/// The workload.
+/// The workload, and what it measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
     /// Half of the round-trip time of a message.
@@ -30,6 +32,7 @@ pub(crate) enum Workload {
     Idle,
 }
 
+/// The operation of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Write,
@@ -37,6 +40,7 @@ pub(crate) enum Operation {
     Send,
 }
 
+/// The parameters of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     pub(crate) transport: Transport,
@@ -50,23 +54,25 @@ pub(crate) struct Turn {
     pub(crate) batch: usize,
     /// Duration of the measurement, which a warm-up of a quarter of it precedes.
     pub(crate) millis: u64,
-    /// Sleeps until completions or bytes arrive instead of polling.
+    /// Whether to sleep until completions or bytes arrive, instead of polling.
     pub(crate) blocking: bool,
     pub(crate) crc: bool,
-    /// A message is complete when the peer has received it. Over bare TCP, the peer answers each message with a byte.
+    /// Whether a message completes only when the peer has received it. Over bare TCP, the peer answers each message
+    /// with a byte.
     pub(crate) acked: bool,
-    /// Polls for the completion of its own Write before it polls its memory, like perftest.
+    /// Whether an end polls for the completion of its own Write before it polls its memory, like perftest.
     pub(crate) polls: bool,
-    /// Uses reno congestion control on bare sockets instead of the system's default.
+    /// Whether bare sockets use reno congestion control instead of the system's default.
     pub(crate) reno: bool,
     pub(crate) connections: usize,
-    /// The server of a stream of Sends sleeps on a completion handler that wakes it after this many completions. Zero disables this.
+    /// Number of completions after which a completion handler wakes the server of a stream of Sends. With zero the
+    /// server does not use a handler.
     pub(crate) events: usize,
     /// Number of connections with bulk traffic in the background.
     pub(crate) load: usize,
-    /// The measured connection has the low-latency class.
+    /// Whether the measured connection has the low-latency class.
     pub(crate) urgent: bool,
-    /// Neither process may raise its priority.
+    /// Whether both processes give up the permission to raise their priority.
     pub(crate) ordinary: bool,
     /// Address of the server.
     pub(crate) at: IpAddr,
@@ -83,10 +89,11 @@ const WORKLOADS: &[(&str, Workload)] = &[
     ("priority", Workload::Priority),
     ("idle", Workload::Idle),
 ];
-const OPERATION: &[(&str, Operation)] =
+const OPERATIONS: &[(&str, Operation)] =
     &[("write", Operation::Write), ("read", Operation::Read), ("send", Operation::Send)];
 
 impl Turn {
+    /// Parses arguments. Fails if one is unknown or invalid, or if they do not fit together.
     pub(crate) fn parse(words: &[String]) -> Result<Self> {
         let mut turn = Self {
             transport: Transport::Ironwarp,
@@ -113,24 +120,24 @@ impl Turn {
             let (key, value) =
                 word.split_once('=').ok_or_else(|| format!("invalid word `{word}`: expected key=value"))?;
             match key {
-                "transport" => turn.transport = named(TRANSPORTS, value)?,
-                "workload" => turn.workload = named(WORKLOADS, value)?,
-                "operation" => turn.operation = named(OPERATION, value)?,
-                "size" => turn.size = number(word, value)?,
-                "queued" => turn.queued = number(word, value)?,
-                "batch" => turn.batch = number(word, value)?,
-                "millis" => turn.millis = number(word, value)?,
-                "blocking" => turn.blocking = number(word, value)?,
-                "crc" => turn.crc = number(word, value)?,
-                "acked" => turn.acked = number(word, value)?,
-                "polls" => turn.polls = number(word, value)?,
-                "reno" => turn.reno = number(word, value)?,
-                "connections" => turn.connections = number(word, value)?,
-                "events" => turn.events = number(word, value)?,
-                "load" => turn.load = number(word, value)?,
-                "urgent" => turn.urgent = number(word, value)?,
-                "ordinary" => turn.ordinary = number(word, value)?,
-                "at" => turn.at = number(word, value)?,
+                "transport" => turn.transport = parse_name(TRANSPORTS, value)?,
+                "workload" => turn.workload = parse_name(WORKLOADS, value)?,
+                "operation" => turn.operation = parse_name(OPERATIONS, value)?,
+                "size" => turn.size = parse_value(word, value)?,
+                "queued" => turn.queued = parse_value(word, value)?,
+                "batch" => turn.batch = parse_value(word, value)?,
+                "millis" => turn.millis = parse_value(word, value)?,
+                "blocking" => turn.blocking = parse_value(word, value)?,
+                "crc" => turn.crc = parse_value(word, value)?,
+                "acked" => turn.acked = parse_value(word, value)?,
+                "polls" => turn.polls = parse_value(word, value)?,
+                "reno" => turn.reno = parse_value(word, value)?,
+                "connections" => turn.connections = parse_value(word, value)?,
+                "events" => turn.events = parse_value(word, value)?,
+                "load" => turn.load = parse_value(word, value)?,
+                "urgent" => turn.urgent = parse_value(word, value)?,
+                "ordinary" => turn.ordinary = parse_value(word, value)?,
+                "at" => turn.at = parse_value(word, value)?,
                 "network" => value.clone_into(&mut turn.network),
                 _ => return Err(format!("unknown key in `{word}`").into()),
             }
@@ -141,17 +148,19 @@ impl Turn {
         }
     }
 
+    /// Returns the duration of the measurement.
     pub(crate) fn time(&self) -> Duration {
         Duration::from_millis(self.millis)
     }
 
+    /// Returns the duration of the warm-up.
     pub(crate) fn warm_up(&self) -> Duration {
         self.time() / 4
     }
 }
 
 impl fmt::Display for Turn {
-    /// Prints the words of the command line.
+    /// Writes the arguments that [`parse`](Self::parse) converts to the same turn, without the network namespace.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             size,
@@ -171,8 +180,8 @@ impl fmt::Display for Turn {
             at,
             ..
         } = self;
-        let (transport, workload) = (name(TRANSPORTS, self.transport), name(WORKLOADS, self.workload));
-        let operation = name(OPERATION, self.operation);
+        let (transport, workload) = (name_of(TRANSPORTS, self.transport), name_of(WORKLOADS, self.workload));
+        let operation = name_of(OPERATIONS, self.operation);
         write!(
             f,
             "transport={transport} workload={workload} operation={operation} size={size} queued={queued} batch={batch} "
@@ -186,16 +195,19 @@ impl fmt::Display for Turn {
     }
 }
 
-fn number<T: FromStr>(word: &str, value: &str) -> Result<T> {
+/// Parses the value of an argument, which the error contains.
+fn parse_value<T: FromStr>(word: &str, value: &str) -> Result<T> {
     value.parse().map_err(|_| format!("invalid value in `{word}`").into())
 }
 
-fn named<T: Copy>(names: &[(&str, T)], value: &str) -> Result<T> {
+/// Returns the value with this name.
+fn parse_name<T: Copy>(names: &[(&str, T)], value: &str) -> Result<T> {
     let found = names.iter().find(|(name, _)| *name == value);
     found.map(|(_, it)| *it).ok_or_else(|| format!("unknown value `{value}`").into())
 }
 
-fn name<T: PartialEq>(names: &[(&'static str, T)], of: T) -> &'static str {
+/// Returns the name of a value.
+fn name_of<T: PartialEq>(names: &[(&'static str, T)], of: T) -> &'static str {
     names.iter().find(|(_, it)| *it == of).map_or("", |(name, _)| name)
 }
 

@@ -14,6 +14,7 @@ use crate::turn::{Turn, Workload};
 use socket::{accept, connect};
 use std::net::TcpListener;
 
+/// Runs the client of a turn, and returns the result.
 pub(crate) fn run(turn: &Turn, server: &mut Server) -> Result<Measured> {
     let at = server.address()?;
     match turn.workload {
@@ -26,9 +27,10 @@ pub(crate) fn run(turn: &Turn, server: &mut Server) -> Result<Measured> {
     }
 }
 
+/// Runs the server of a turn.
 pub(crate) fn serve(turn: &Turn) -> Result {
     let listener = TcpListener::bind((turn.at, 0))?;
-    control::say_address(listener.local_addr()?);
+    control::print_address(listener.local_addr()?);
     match turn.workload {
         Workload::PingPong => pingpong::serve(turn, accept(turn, &listener)?),
         Workload::Watch => pingpong::serve_watching(accept(turn, &listener)?),

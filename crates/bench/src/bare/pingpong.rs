@@ -1,5 +1,5 @@
-//! Ping-pong, received by the waiting thread itself, or by a helper thread into memory that the waiting thread polls, like the target
-//! of an RDMA Write.
+//! Ping-pong. Either the waiting thread itself receives the message, or a helper thread receives it into memory that
+//! the waiting thread polls, like the target of an RDMA Write.
 
 use super::socket::{read_all, write_all};
 use crate::control::{Server, TIMEOUT};
@@ -12,30 +12,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
+/// One end of a ping-pong, with its message.
 #[derive(Debug)]
-struct Ball {
+struct Player {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
+/// Runs the client, which receives in the waiting thread.
 pub(super) fn run(turn: &Turn, server: &Server, stream: TcpStream) -> Result<Measured> {
     stream.set_nonblocking(!turn.blocking)?;
-    let mut ball = Ball { stream, buffer: vec![0; turn.size] };
-    let ping = |ball: &mut Ball, number: u64| {
-        ball.buffer[0] = number.to_le_bytes()[0];
-        write_all(&mut ball.stream, &ball.buffer)?;
-        match read_all(&mut ball.stream, &mut ball.buffer)? {
+    let mut player = Player { stream, buffer: vec![0; turn.size] };
+    let ping = |player: &mut Player, number: u64| {
+        player.buffer[0] = number.to_le_bytes()[0];
+        write_all(&mut player.stream, &player.buffer)?;
+        match read_all(&mut player.stream, &mut player.buffer)? {
             true => Ok(()),
             false => Err("the server has closed the connection".into()),
         }
     };
-    let check = |ball: &Ball, number: u64| match ball.buffer[0] == number.to_le_bytes()[0] {
+    let check = |player: &Player, number: u64| match player.buffer[0] == number.to_le_bytes()[0] {
         true => Ok(()),
         false => Err("answer differs from the message sent".into()),
     };
-    ping_pong(server, turn, &mut ball, ping, check)
+    ping_pong(server, turn, &mut player, ping, check)
 }
 
+/// Runs the server, which receives in the waiting thread.
 pub(super) fn serve(turn: &Turn, mut stream: TcpStream) -> Result {
     stream.set_nonblocking(!turn.blocking)?;
     let mut buffer = vec![0; turn.size];
@@ -52,9 +55,11 @@ struct Watched {
     memory: Arc<AtomicU64>,
 }
 
+/// The value of the memory after the peer has closed.
 const CLOSED: u64 = u64::MAX;
 
 impl Watched {
+    /// Starts the helper thread.
     fn new(stream: TcpStream) -> Result<Self> {
         let memory = Arc::new(AtomicU64::new(0));
         let (mut from, to) = (stream.try_clone()?, Arc::clone(&memory));
@@ -68,8 +73,9 @@ impl Watched {
         Ok(Self { stream, memory })
     }
 
-    /// Spins until the value changes.
-    fn changes_from(&self, before: u64) -> u64 {
+    /// Polls the memory until its value differs from `before`. Returns the new value, or `CLOSED` if that takes too
+    /// long.
+    fn wait_for_change(&self, before: u64) -> u64 {
         let start = Instant::now();
         for spins in 0_u64.. {
             let now = self.memory.load(Ordering::Acquire);
@@ -85,12 +91,13 @@ impl Watched {
     }
 }
 
+/// Runs the client, which polls memory.
 pub(super) fn run_watching(turn: &Turn, server: &Server, stream: TcpStream) -> Result<Measured> {
     let mut watched = Watched::new(stream)?;
     let ping = |watched: &mut Watched, _: u64| {
         let before = watched.memory.load(Ordering::Acquire);
         write_all(&mut watched.stream, &(before + 1).to_le_bytes())?;
-        match watched.changes_from(before) == before + 1 {
+        match watched.wait_for_change(before) == before + 1 {
             true => Ok(()),
             false => Err("answer differs from the message sent".into()),
         }
@@ -100,11 +107,12 @@ pub(super) fn run_watching(turn: &Turn, server: &Server, stream: TcpStream) -> R
     Ok(measured)
 }
 
+/// Runs the server, which polls memory.
 pub(super) fn serve_watching(stream: TcpStream) -> Result {
     let mut watched = Watched::new(stream)?;
     let mut last = 0;
     loop {
-        last = watched.changes_from(last);
+        last = watched.wait_for_change(last);
         if last == CLOSED {
             return Ok(());
         }

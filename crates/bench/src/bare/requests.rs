@@ -13,16 +13,18 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Number of events per call.
-const EVENTS: usize = 64;
+/// Maximum number of events per call.
+const MAX_EVENTS: usize = 64;
 
+/// Non-blocking connections, and an epoll of all of them.
 #[derive(Debug)]
-struct Many {
+struct Connections {
     epoll: OwnedFd,
     streams: Vec<TcpStream>,
 }
 
-impl Many {
+impl Connections {
+    /// Adds all connections to an epoll, each with its index.
     fn new(streams: Vec<TcpStream>) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for (index, stream) in streams.iter().enumerate() {
@@ -33,33 +35,37 @@ impl Many {
         Ok(Self { epoll, streams })
     }
 
-    /// Sleeps until some are readable.
-    fn ready(&self, events: &mut Vec<epoll::Event>) -> Result {
+    /// Sleeps until connections are readable, and replaces `events` with their events.
+    fn wait_readable(&self, events: &mut Vec<epoll::Event>) -> Result {
         events.clear();
         epoll::wait(&self.epoll, spare_capacity(events), None)?;
         Ok(())
     }
 }
 
-fn which(event: &epoll::Event) -> Result<usize> {
+/// Returns the index of the connection of an event.
+fn connection_index(event: &epoll::Event) -> Result<usize> {
     let epoll::Event { data, .. } = *event;
     Ok(usize::try_from(data.u64())?)
 }
 
+/// Runs the client.
 pub(super) fn run(turn: &Turn, server: &mut Server, at: SocketAddr) -> Result<Measured> {
     let streams: Result<Vec<_>> = (0..turn.connections).map(|_| connect(turn, at)).collect();
-    let mut many = Many::new(streams?)?;
+    let mut many = Connections::new(streams?)?;
     let request = pattern(turn.size);
     exchange(turn, &mut many, &request, turn.warm_up())?;
     let watch = Stopwatch::start(server)?;
     let messages = exchange(turn, &mut many, &request, turn.time())?;
     let measured = watch.stop(server, messages, turn.size)?;
     drop(many);
-    compare(&server.holds()?, &request)?;
+    compare(&server.received_edges()?, &request)?;
     Ok(measured)
 }
 
-fn exchange(turn: &Turn, many: &mut Many, request: &[u8], time: Duration) -> Result<u64> {
+/// Sends requests for the given time, on connections that do not wait for an answer, and receives all answers. Returns
+/// their number.
+fn exchange(turn: &Turn, many: &mut Connections, request: &[u8], time: Duration) -> Result<u64> {
     let start = Instant::now();
     let mut order = Scattered::new(many.streams.len());
     let (mut outstanding, mut done) = (0, 0);
@@ -67,14 +73,14 @@ fn exchange(turn: &Turn, many: &mut Many, request: &[u8], time: Duration) -> Res
         write_all(&mut many.streams[order.next()], request)?;
         outstanding += 1;
     }
-    let (mut events, mut answer) = (Vec::with_capacity(EVENTS), vec![0; request.len()]);
+    let (mut events, mut answer) = (Vec::with_capacity(MAX_EVENTS), vec![0; request.len()]);
     while outstanding > 0 {
-        many.ready(&mut events)?;
+        many.wait_readable(&mut events)?;
         for event in &events {
-            if !read_all(&mut many.streams[which(event)?], &mut answer)? {
+            if !read_all(&mut many.streams[connection_index(event)?], &mut answer)? {
                 return Err("the server has closed the connection".into());
             }
-            order.done(which(event)?);
+            order.mark_answered(connection_index(event)?);
             (outstanding, done) = (outstanding - 1, done + 1);
             if start.elapsed() < time {
                 write_all(&mut many.streams[order.next()], request)?;
@@ -85,20 +91,21 @@ fn exchange(turn: &Turn, many: &mut Many, request: &[u8], time: Duration) -> Res
     Ok(done)
 }
 
+/// Runs the server.
 pub(super) fn serve(turn: &Turn, listener: &TcpListener) -> Result {
     let streams: Result<Vec<_>> = (0..turn.connections).map(|_| accept(turn, listener)).collect();
-    let mut many = Many::new(streams?)?;
-    let (mut events, mut request) = (Vec::with_capacity(EVENTS), vec![0; turn.size]);
+    let mut many = Connections::new(streams?)?;
+    let (mut events, mut request) = (Vec::with_capacity(MAX_EVENTS), vec![0; turn.size]);
     let mut open = turn.connections;
     while open > 0 {
-        many.ready(&mut events)?;
+        many.wait_readable(&mut events)?;
         for event in &events {
-            let stream = &mut many.streams[which(event)?];
+            let stream = &mut many.streams[connection_index(event)?];
             // Edge-triggered: read until nothing is left. A request arrives as a whole.
             loop {
                 match stream.read(&mut request) {
                     Ok(0) => {
-                        // Otherwise it would be reported again.
+                        // A closed connection would be reported again.
                         epoll::delete(&many.epoll, &*stream)?;
                         open -= 1;
                         break;
@@ -110,7 +117,7 @@ pub(super) fn serve(turn: &Turn, listener: &TcpListener) -> Result {
             }
         }
     }
-    control::wait_until_asked()?;
-    control::say_holds(&edges(&request));
+    control::wait_for_query()?;
+    control::print_received(&edges(&request));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Sockets with the options of a turn.
+//! TCP sockets with the options of a turn, and blocking calls on them.
 
 use crate::result::Result;
 use crate::turn::Turn;
@@ -6,15 +6,18 @@ use rustix::net::sockopt::set_tcp_congestion;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+/// Connects to the server.
 pub(super) fn connect(turn: &Turn, to: SocketAddr) -> Result<TcpStream> {
-    options(turn, TcpStream::connect(to)?)
+    set_options(turn, TcpStream::connect(to)?)
 }
 
+/// Accepts a client.
 pub(super) fn accept(turn: &Turn, listener: &TcpListener) -> Result<TcpStream> {
-    options(turn, listener.accept()?.0)
+    set_options(turn, listener.accept()?.0)
 }
 
-fn options(turn: &Turn, stream: TcpStream) -> Result<TcpStream> {
+/// Sets the options of a connection.
+fn set_options(turn: &Turn, stream: TcpStream) -> Result<TcpStream> {
     stream.set_nodelay(true)?;
     if turn.reno {
         set_tcp_congestion(&stream, "reno")?;
@@ -36,6 +39,7 @@ pub(super) fn read_all(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<bool
     Ok(true)
 }
 
+/// Writes all bytes, polling a non-blocking socket.
 pub(super) fn write_all(stream: &mut TcpStream, buffer: &[u8]) -> Result {
     let mut sent = 0;
     while sent < buffer.len() {

@@ -1,5 +1,5 @@
-//! Throughput in one direction, with one system call per message or per batch. The receiver reads large pieces, which is the best
-//! case for sockets, because it does not distinguish messages.
+//! Throughput in one direction, with one system call per message or per batch. The receiver reads large pieces, which
+//! is the best case for sockets, because the receiver does not distinguish messages.
 
 use super::socket::{read_all, write_all};
 use crate::control::{self, Server};
@@ -10,28 +10,29 @@ use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Size of the receive buffer.
+/// Minimum size of the receive buffer in bytes.
 const PIECE: usize = 1 << 20;
 
+/// Runs the client.
 pub(super) fn run(turn: &Turn, server: &mut Server, mut stream: TcpStream) -> Result<Measured> {
     stream.set_nonblocking(!turn.blocking)?;
     let message = pattern(turn.size);
     let calls = message.repeat(turn.batch);
     let mut phase = |time| match turn.acked {
-        true => acknowledged(turn, &mut stream, &calls, time),
-        false => plain(turn, &mut stream, &calls, time),
+        true => send_acknowledged(turn, &mut stream, &calls, time),
+        false => send_unacknowledged(turn, &mut stream, &calls, time),
     };
     phase(turn.warm_up())?;
     let watch = Stopwatch::start(server)?;
     let messages = phase(turn.time())?;
     let measured = watch.stop(server, messages, turn.size)?;
     drop(stream);
-    compare(&server.holds()?, &message)?;
+    compare(&server.received_edges()?, &message)?;
     Ok(measured)
 }
 
-/// Sends for the given time, then waits until the peer has received everything.
-fn plain(turn: &Turn, stream: &mut TcpStream, calls: &[u8], time: Duration) -> Result<u64> {
+/// Sends for the given time, then waits until the peer has received everything. Returns the number of messages.
+fn send_unacknowledged(turn: &Turn, stream: &mut TcpStream, calls: &[u8], time: Duration) -> Result<u64> {
     let start = Instant::now();
     let mut sent = 0_u64;
     while start.elapsed() < time {
@@ -47,8 +48,8 @@ fn plain(turn: &Turn, stream: &mut TcpStream, calls: &[u8], time: Duration) -> R
     }
 }
 
-/// Sends for the given time with at most `queued` unanswered messages.
-fn acknowledged(turn: &Turn, stream: &mut TcpStream, calls: &[u8], time: Duration) -> Result<u64> {
+/// Sends for the given time with at most `queued` unanswered messages. Returns the number of messages.
+fn send_acknowledged(turn: &Turn, stream: &mut TcpStream, calls: &[u8], time: Duration) -> Result<u64> {
     let start = Instant::now();
     let (mut sent, mut answered) = (0, 0);
     let mut answers = vec![0; turn.queued];
@@ -67,20 +68,21 @@ fn acknowledged(turn: &Turn, stream: &mut TcpStream, calls: &[u8], time: Duratio
     Ok(sent as u64)
 }
 
+/// Runs the server.
 pub(super) fn serve(turn: &Turn, mut stream: TcpStream) -> Result {
     stream.set_nonblocking(!turn.blocking)?;
     let message = match turn.acked {
         true => answer_each(turn, &mut stream)?,
-        false => take_all(turn, &mut stream)?,
+        false => receive_all(turn, &mut stream)?,
     };
-    control::wait_until_asked()?;
-    control::say_holds(&edges(&message));
+    control::wait_for_query()?;
+    control::print_received(&edges(&message));
     Ok(())
 }
 
-/// Receives everything, and answers with the number of bytes after the byte that ends a phase. Returns the start of the first message
-/// with the end of the last one.
-fn take_all(turn: &Turn, stream: &mut TcpStream) -> Result<Vec<u8>> {
+/// Receives everything. After the byte that ends a phase, answers with the number of bytes of that phase. Returns the
+/// first message.
+fn receive_all(turn: &Turn, stream: &mut TcpStream) -> Result<Vec<u8>> {
     let (mut piece, mut message) = (vec![0; PIECE.max(turn.size)], Vec::new());
     let mut got = 0_u64;
     loop {

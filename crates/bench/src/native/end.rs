@@ -9,7 +9,7 @@ use ironwarp::{
 };
 use std::net::SocketAddr;
 
-/// The adapter of a process.
+/// The adapter of a process, with a protection domain and a completion queue.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) adapter: Adapter,
@@ -18,23 +18,26 @@ pub(super) struct Host {
 }
 
 impl Host {
+    /// Opens an adapter with the settings of a turn.
     pub(super) fn open(turn: &Turn) -> Result<Self> {
         let adapter = Adapter::open(Config { crc: turn.crc, ..Config::default() })?;
         let cq = adapter.completion_queue(2 * turn.queued.max(turn.connections).max(DEPTH))?;
         Ok(Self { domain: adapter.protection_domain(), cq, adapter })
     }
 
+    /// Creates a queue pair with the settings of a turn, which is not connected yet.
     pub(super) fn pair(&self, turn: &Turn, depth: usize) -> Result<QueuePair> {
         let completes = if turn.acked { Completes::WhenAcknowledged } else { Completes::WhenSent };
         let pair = self.domain.queue_pair(&self.cq).completes(completes);
         Ok(pair.send_depth(depth).receive_depth(depth).max_sges(1).create()?)
     }
 
+    /// Registers a buffer for local and remote access.
     pub(super) fn region(&self, buffer: Buffer) -> Result<MemoryRegion> {
         Ok(self.domain.register(buffer, Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE)?)
     }
 
-    /// Returns the next completion, by polling or sleeping. Fails if it is not successful.
+    /// Waits for the next completion, by polling or sleeping as the turn demands. Fails if the request failed.
     pub(super) fn completion(&self, turn: &Turn) -> Result<Completion> {
         let completion = match turn.blocking {
             true => self.cq.wait(TIMEOUT)?.ok_or("no completion in time")?,

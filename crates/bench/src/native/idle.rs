@@ -1,12 +1,11 @@
-//! Memory of an idle connected queue pair, measured as the growth of the resident set by many of them.
+//! Measures the memory of an idle connected queue pair: the growth of the resident set by many of them.
 
 use super::end::Host;
 use crate::control::{self, TIMEOUT};
-use crate::measure::Measured;
+use crate::measure::{Measured, resident};
 use crate::result::Result;
 use crate::turn::Turn;
 use ironwarp::{AcceptOptions, ConnectOptions, Listener, QueuePair};
-use std::fs;
 use std::net::SocketAddr;
 
 /// Depth of each queue.
@@ -14,6 +13,7 @@ const DEPTH: usize = 64;
 /// Number of connections before the measurement, so that one-time allocations are not counted.
 const BEFORE: usize = 50;
 
+/// Runs the client.
 pub(super) fn run(turn: &Turn, at: SocketAddr) -> Result<Measured> {
     let host = Host::open(turn)?;
     let mut pairs = Vec::with_capacity(BEFORE + turn.connections);
@@ -24,6 +24,7 @@ pub(super) fn run(turn: &Turn, at: SocketAddr) -> Result<Measured> {
     Ok(Measured { resident, ..Measured::default() })
 }
 
+/// Connects `count` queue pairs, and adds them to `pairs`.
 fn connect(turn: &Turn, host: &Host, at: SocketAddr, count: usize, pairs: &mut Vec<QueuePair>) -> Result {
     for _ in 0..count {
         let pair = host.pair(turn, DEPTH)?;
@@ -33,6 +34,7 @@ fn connect(turn: &Turn, host: &Host, at: SocketAddr, count: usize, pairs: &mut V
     Ok(())
 }
 
+/// Runs the server.
 pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
     let mut pairs = Vec::with_capacity(BEFORE + turn.connections);
     while pairs.len() < BEFORE + turn.connections {
@@ -41,13 +43,5 @@ pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
         incoming.accept(&pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
         pairs.push(pair);
     }
-    control::wait_until_asked()
-}
-
-/// Returns the resident set of this process in bytes.
-fn resident() -> Result<f64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
-    let kib: f64 = line.trim().trim_end_matches(" kB").trim().parse()?;
-    Ok(kib * 1024.0)
+    control::wait_for_query()
 }

@@ -1,7 +1,7 @@
 //! Ironwarp through its native API, with no settings other than those of the turn.
 //!
-//! `pingpong.rs`, `stream.rs` and `requests.rs` have the workloads, which mirror those of `bare`; `idle.rs` and `priority.rs` have no
-//! counterpart there. `end.rs` has the ends that they use.
+//! `pingpong.rs`, `stream.rs` and `requests.rs` have the workloads, which mirror those of `bare`; `idle.rs` and
+//! `priority.rs` have no counterpart there. `end.rs` has the ends that they use.
 
 mod end;
 mod idle;
@@ -18,6 +18,7 @@ use crate::turn::{Turn, Workload};
 use end::Host;
 use std::net::SocketAddr;
 
+/// Runs the client of a turn, and returns the result.
 pub(crate) fn run(turn: &Turn, server: &mut Server) -> Result<Measured> {
     let at = server.address()?;
     match turn.workload {
@@ -30,10 +31,11 @@ pub(crate) fn run(turn: &Turn, server: &mut Server) -> Result<Measured> {
     }
 }
 
+/// Runs the server of a turn.
 pub(crate) fn serve(turn: &Turn) -> Result {
     let host = Host::open(turn)?;
     let listener = host.adapter.listen(SocketAddr::new(turn.at, 0))?;
-    control::say_address(listener.local_addr()?);
+    control::print_address(listener.local_addr()?);
     match turn.workload {
         Workload::PingPong => pingpong::serve(turn, &host, &listener),
         Workload::Watch => pingpong::serve_watching(turn, &host, &listener),

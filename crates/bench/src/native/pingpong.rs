@@ -9,28 +9,29 @@ use ironwarp::{Buffer, Listener, MemoryRegion, PostError, QueuePair, WorkRequest
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// Number of posted receives, each with a buffer of its own, so that a message never waits for one.
+/// Number of posted receives, each with a buffer of its own, so that a message never waits for a receive.
 const RECEIVES: usize = 8;
 
-/// Maximum length of inline messages. Longer ones are sent from registered memory.
+/// Maximum length of inline messages. Longer messages are sent from registered memory.
 const INLINE: usize = 256;
 
-/// An end with its message and its last receive.
+/// One end of a ping-pong, with its message and its last receive.
 #[derive(Debug)]
-struct Ball<'h> {
+struct Player<'h> {
     end: End<'h>,
     turn: Turn,
     message: Vec<u8>,
-    /// The receive of the last message, and its length.
+    /// The index of the last message's receive, and the length of the message.
     last: (u64, usize),
 }
 
-impl<'h> Ball<'h> {
+impl<'h> Player<'h> {
     /// Allocates the buffers of the receives, and one for the message after them.
-    fn memory(turn: &Turn, host: &Host) -> Result<MemoryRegion> {
+    fn allocate_region(turn: &Turn, host: &Host) -> Result<MemoryRegion> {
         host.region(Buffer::new((RECEIVES + 1) * turn.size)?)
     }
 
+    /// Writes the message to registered memory.
     fn new(turn: &Turn, end: End<'h>) -> Result<Self> {
         let message = pattern(turn.size);
         end.region.write(RECEIVES * turn.size, &message)?;
@@ -46,83 +47,89 @@ impl<'h> Ball<'h> {
         Ok(self.end.pair.post_send(request.unsignaled())?)
     }
 
-    /// Returns the position of the last message.
+    /// Returns the offset of the last message in the region.
     fn place(&self) -> Result<usize> {
         Ok(usize::try_from(self.last.0)? * self.turn.size)
     }
 
+    /// Waits for the next message.
     fn receive(&mut self) -> Result {
         let completion = self.end.host.completion(&self.turn)?;
         self.last = (completion.wr_id, completion.byte_len as usize);
         Ok(())
     }
 
-    /// Posts the used receive again, after the answer was sent.
+    /// Posts the receive of the last message again, after the answer was sent.
     fn post_again(&self) -> Result {
         post_receive(&self.end.pair, &self.end.region, self.last.0, self.turn.size)
     }
 }
 
+/// Posts the receive with this index.
 fn post_receive(pair: &QueuePair, region: &MemoryRegion, slot: u64, size: usize) -> Result {
     Ok(pair.post_receive(slot, &[region.slice(usize::try_from(slot)? * size, size)?])?)
 }
 
+/// Returns a function that posts all receives.
 fn post_receives(size: usize) -> impl Fn(&QueuePair, &MemoryRegion) -> Result {
     move |pair, region| (0..RECEIVES as u64).try_for_each(|slot| post_receive(pair, region, slot, size))
 }
 
+/// Runs the client of a ping-pong with Sends.
 pub(super) fn run(turn: &Turn, server: &Server, at: SocketAddr) -> Result<Measured> {
     let host = Host::open(turn)?;
-    let region = Ball::memory(turn, &host)?;
+    let region = Player::allocate_region(turn, &host)?;
     let end = End::connect(turn, &host, at, region, post_receives(turn.size))?;
-    let mut ball = Ball::new(turn, end)?;
-    let ping = |ball: &mut Ball<'_>, number: u64| {
-        let at = RECEIVES * ball.turn.size;
-        ball.message[0] = number.to_le_bytes()[0];
-        if ball.turn.size > INLINE {
-            ball.end.region.write(at, &ball.message[..1])?;
+    let mut player = Player::new(turn, end)?;
+    let ping = |player: &mut Player<'_>, number: u64| {
+        let at = RECEIVES * player.turn.size;
+        player.message[0] = number.to_le_bytes()[0];
+        if player.turn.size > INLINE {
+            player.end.region.write(at, &player.message[..1])?;
         }
-        ball.send(at)?;
-        ball.receive()?;
-        ball.post_again()
+        player.send(at)?;
+        player.receive()?;
+        player.post_again()
     };
-    let check = |ball: &Ball<'_>, _: u64| {
+    let check = |player: &Player<'_>, _: u64| {
         let (mut first, mut last) = ([0], [0]);
-        ball.end.region.read(ball.place()?, &mut first)?;
-        ball.end.region.read(ball.place()? + ball.turn.size - 1, &mut last)?;
-        match ball.message.starts_with(&first) && ball.message.ends_with(&last) {
+        player.end.region.read(player.place()?, &mut first)?;
+        player.end.region.read(player.place()? + player.turn.size - 1, &mut last)?;
+        match player.message.starts_with(&first) && player.message.ends_with(&last) {
             true => Ok(()),
             false => Err("answer differs from the message sent".into()),
         }
     };
-    let measured = ping_pong(server, turn, &mut ball, ping, check)?;
-    ball.end.pair.post_send(WorkRequest::send(0, &[]).unsignaled())?; // an empty message ends the ping-pong
+    let measured = ping_pong(server, turn, &mut player, ping, check)?;
+    player.end.pair.post_send(WorkRequest::send(0, &[]).unsignaled())?; // an empty message ends the ping-pong
     Ok(measured)
 }
 
+/// Runs the server of a ping-pong with Sends.
 pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
-    let region = Ball::memory(turn, host)?;
+    let region = Player::allocate_region(turn, host)?;
     let end = End::accept(turn, host, listener, region, post_receives(turn.size))?;
-    let mut ball = Ball::new(turn, end)?;
+    let mut player = Player::new(turn, end)?;
     loop {
-        ball.receive()?;
-        if ball.last.1 == 0 {
+        player.receive()?;
+        if player.last.1 == 0 {
             return Ok(());
         }
-        let at = ball.place()?;
+        let at = player.place()?;
         if turn.size <= INLINE {
-            ball.end.region.read(at, &mut ball.message)?;
+            player.end.region.read(at, &mut player.message)?;
         }
-        // The buffer it is sent from can receive again, because nothing arrives before the client has the answer.
-        ball.send(at)?;
-        ball.post_again()?;
+        // The buffer it is sent from can receive again, because no message arrives before the client has the answer.
+        player.send(at)?;
+        player.post_again()?;
     }
 }
 
-/// Written instead of a number, it ends the ping-pong.
+/// The value that ends a ping-pong with Writes.
 const CLOSED: u64 = u64::MAX;
 
-fn nothing(_: &QueuePair, _: &MemoryRegion) -> Result {
+/// Posts no receives, because Writes need none.
+fn post_nothing(_: &QueuePair, _: &MemoryRegion) -> Result {
     Ok(())
 }
 
@@ -144,9 +151,10 @@ fn write(turn: &Turn, end: &End<'_>, number: u64) -> Result {
     }
 }
 
-/// Spins until the number in memory changes. It makes no calls, so the adapter must place the Write by itself, unless it already has
-/// while this end polled.
-fn changes_from(end: &End<'_>, before: u64) -> Result<u64> {
+/// Polls the memory until the number differs from `before`, and returns the new number. Makes no calls of the adapter,
+/// so that the adapter's threads must place the Write, unless this end has received it while it polled for a
+/// completion.
+fn wait_for_change(end: &End<'_>, before: u64) -> Result<u64> {
     let start = Instant::now();
     let mut word = [0; 8];
     for spins in 0_u64.. {
@@ -163,13 +171,14 @@ fn changes_from(end: &End<'_>, before: u64) -> Result<u64> {
     Err("no Write arrived in time".into())
 }
 
+/// Runs the client of a ping-pong with Writes.
 pub(super) fn run_watching(turn: &Turn, server: &Server, at: SocketAddr) -> Result<Measured> {
     let host = Host::open(turn)?;
-    let end = End::connect(turn, &host, at, host.region(Buffer::new(8)?)?, nothing)?;
+    let end = End::connect(turn, &host, at, host.region(Buffer::new(8)?)?, post_nothing)?;
     let mut game = (end, turn.clone(), 0);
     let ping = |(end, turn, last): &mut (End<'_>, Turn, u64), _: u64| {
         write(turn, end, *last + 1)?;
-        match changes_from(end, *last)? == *last + 1 {
+        match wait_for_change(end, *last)? == *last + 1 {
             true => *last += 1,
             false => return Err("answer differs from the number written".into()),
         }
@@ -180,11 +189,12 @@ pub(super) fn run_watching(turn: &Turn, server: &Server, at: SocketAddr) -> Resu
     Ok(measured)
 }
 
+/// Runs the server of a ping-pong with Writes.
 pub(super) fn serve_watching(turn: &Turn, host: &Host, listener: &Listener) -> Result {
-    let end = End::accept(turn, host, listener, host.region(Buffer::new(8)?)?, nothing)?;
+    let end = End::accept(turn, host, listener, host.region(Buffer::new(8)?)?, post_nothing)?;
     let mut last = 0;
     loop {
-        last = changes_from(&end, last)?;
+        last = wait_for_change(&end, last)?;
         if last == CLOSED {
             return Ok(());
         }

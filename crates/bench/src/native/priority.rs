@@ -1,5 +1,6 @@
-//! The round-trip time of a small message while bulk traffic keeps both processors busy. Every consumer sleeps until its completion
-//! handler wakes it. The result is the 99th percentile, which classes of handlers are meant to reduce (requirement N6).
+//! Measures the round-trip time of a small message while bulk traffic keeps both processors busy. Every consumer sleeps
+//! until its completion handler wakes it. The result is the 99th percentile, which classes of handlers are meant to
+//! reduce (requirement N6).
 
 use super::end::Host;
 use super::sleeper::Sleeper;
@@ -16,70 +17,77 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// Size of a bulk message, and number of outstanding ones per connection.
+/// Size of a bulk message in bytes.
 const BULK: usize = 64 << 10;
+/// Number of outstanding bulk messages per connection.
 const QUEUED: usize = 16;
 
-/// Returns the measured consumer.
-fn quick(turn: &Turn, host: &Host) -> Result<Sleeper> {
+/// Creates the consumer that is measured, with the low-latency class if the turn demands it.
+fn measured_consumer(turn: &Turn, host: &Host) -> Result<Sleeper> {
     let sleeper = Sleeper::new(host, 2 * QUEUED)?;
-    if turn.urgent { sleeper.urgent() } else { Ok(sleeper) }
+    if turn.urgent { sleeper.with_low_latency() } else { Ok(sleeper) }
 }
 
 /// The connections of the load, and a thread that keeps them busy.
 #[derive(Debug)]
 struct Load {
+    /// Number of bytes moved so far.
     moved: Arc<AtomicU64>,
 }
 
 impl Load {
-    /// Starts the load. `again` reposts a completed request.
+    /// Starts the load. `repost` reposts a completed request.
     fn start(
         sleeper: Sleeper,
         pairs: Vec<QueuePair>,
         region: MemoryRegion,
-        again: fn(&QueuePair, u64, &MemoryRegion) -> Result,
+        repost: fn(&QueuePair, u64, &MemoryRegion) -> Result,
     ) -> Self {
         let moved = Arc::<AtomicU64>::default();
         let counter = Arc::clone(&moved);
         thread::spawn(move || -> std::result::Result<(), String> {
-            // It ends with the process, so errors are ignored.
+            // The thread ends with the process, so errors are ignored.
             loop {
                 let done = sleeper.next().map_err(|error| error.to_string())?;
                 counter.fetch_add(BULK as u64, Ordering::Relaxed);
                 let index = usize::try_from(done.wr_id).map_err(|error| error.to_string())?;
-                again(&pairs[index], done.wr_id, &region).map_err(|error| error.to_string())?;
+                repost(&pairs[index], done.wr_id, &region).map_err(|error| error.to_string())?;
             }
         });
         Self { moved }
     }
 
+    /// Returns the number of bytes moved so far.
     fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 }
 
+/// Posts a bulk Send.
 fn send(pair: &QueuePair, id: u64, region: &MemoryRegion) -> Result {
     Ok(pair.post_send(WorkRequest::send(id, &[region.slice(0, BULK)?]))?)
 }
 
+/// Posts a receive for a bulk message.
 fn receive(pair: &QueuePair, id: u64, region: &MemoryRegion) -> Result {
     Ok(pair.post_receive(id, &[region.slice(0, BULK)?])?)
 }
 
+/// Registers memory for local access.
 fn region(host: &Host, size: usize) -> Result<MemoryRegion> {
     Ok(host.domain.register(Buffer::new(size)?, Access::LOCAL_READ | Access::LOCAL_WRITE)?)
 }
 
+/// Accepts a client.
 fn accept(listener: &Listener, pair: &QueuePair) -> Result {
     let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
     incoming.accept(pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
     Ok(())
 }
 
-/// The first connection is measured, and the others are the load.
+/// Runs the server. The first connection is measured, and the others are the load.
 pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
-    let quick = quick(turn, host)?;
+    let quick = measured_consumer(turn, host)?;
     let (pair, memory) = (quick.pair(host, QUEUED)?, region(host, turn.size)?);
     let slice = || memory.slice(0, turn.size);
     pair.post_receive(0, &[slice()?])?;
@@ -105,9 +113,10 @@ pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
     }
 }
 
+/// Runs the client.
 pub(super) fn run(turn: &Turn, server: &Server, at: SocketAddr) -> Result<Measured> {
     let host = Host::open(turn)?;
-    let quick = quick(turn, &host)?;
+    let quick = measured_consumer(turn, &host)?;
     let (pair, memory) = (quick.pair(&host, QUEUED)?, region(&host, turn.size)?);
     let slice = || memory.slice(0, turn.size);
     let connect = |pair: &QueuePair| -> Result {

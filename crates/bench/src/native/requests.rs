@@ -10,19 +10,20 @@ use ironwarp::{AcceptOptions, Buffer, ConnectOptions, Listener, MemoryRegion, Qu
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Queue depth: each has at most one outstanding message in each direction.
+/// Depth of each queue. A queue pair has at most one outstanding message in each direction.
 const DEPTH: usize = 2;
 
-/// Queue pairs, with a receive buffer for each in one region.
+/// Connected queue pairs, with a receive buffer for each in one region.
 #[derive(Debug)]
-struct Many<'h> {
+struct Connections<'h> {
     host: &'h Host,
     pairs: Vec<QueuePair>,
     region: MemoryRegion,
     size: usize,
 }
 
-impl<'h> Many<'h> {
+impl<'h> Connections<'h> {
+    /// Creates memory for all queue pairs of a turn.
     fn new(turn: &Turn, host: &'h Host) -> Result<Self> {
         let region = host.region(Buffer::new(turn.connections * turn.size)?)?;
         Ok(Self { host, pairs: Vec::with_capacity(turn.connections), region, size: turn.size })
@@ -35,24 +36,26 @@ impl<'h> Many<'h> {
         Ok(pair)
     }
 
-    /// Polls once.
+    /// Polls the completion queue once, and replaces `completions`.
     fn poll(&self, completions: &mut Vec<ironwarp::Completion>) -> Result {
         completions.clear();
-        self.host.cq.poll(completions, POLLED)?;
+        self.host.cq.poll(completions, MAX_POLLED)?;
         Ok(())
     }
 }
 
-/// Number of completions per poll.
-const POLLED: usize = 64;
+/// Maximum number of completions per poll.
+const MAX_POLLED: usize = 64;
 
+/// Posts the receive of the connection with index `which`.
 fn post_receive(pair: &QueuePair, region: &MemoryRegion, which: usize, size: usize) -> Result {
     Ok(pair.post_receive(which as u64, &[region.slice(which * size, size)?])?)
 }
 
+/// Runs the client.
 pub(super) fn run(turn: &Turn, server: &mut Server, at: SocketAddr) -> Result<Measured> {
     let host = Host::open(turn)?;
-    let mut many = Many::new(turn, &host)?;
+    let mut many = Connections::new(turn, &host)?;
     while many.pairs.len() < turn.connections {
         let pair = many.next_pair(turn)?;
         pair.connect(at, &ConnectOptions::new()).map_err(|error| error.to_string())?;
@@ -65,29 +68,32 @@ pub(super) fn run(turn: &Turn, server: &mut Server, at: SocketAddr) -> Result<Me
     let measured = watch.stop(server, messages, turn.size)?;
     many.pairs[0].post_send(WorkRequest::send(0, &[]).unsignaled())?; // an empty message ends the workload
     compare(&edges(&many.region.to_vec()?[..turn.size]), &request)?;
-    compare(&server.holds()?, &request)?;
+    compare(&server.received_edges()?, &request)?;
     Ok(measured)
 }
 
-fn exchange(turn: &Turn, many: &Many<'_>, request: &[u8], time: Duration) -> Result<u64> {
-    let ask = |which: usize| many.pairs[which].post_send(WorkRequest::send_inline(0, request).unsignaled());
+/// Sends requests for the given time, on connections that do not wait for an answer, and receives all answers. Returns
+/// their number.
+fn exchange(turn: &Turn, many: &Connections<'_>, request: &[u8], time: Duration) -> Result<u64> {
+    let send_request =
+        |which: usize| many.pairs[which].post_send(WorkRequest::send_inline(0, request).unsignaled());
     let start = Instant::now();
     let mut order = Scattered::new(many.pairs.len());
     let (mut outstanding, mut done) = (0, 0);
     for _ in 0..turn.queued.min(many.pairs.len()) {
-        ask(order.next())?;
+        send_request(order.next())?;
         outstanding += 1;
     }
-    let mut completions = Vec::with_capacity(POLLED);
+    let mut completions = Vec::with_capacity(MAX_POLLED);
     while outstanding > 0 {
         many.poll(&mut completions)?;
         for completion in completions.drain(..) {
             let which = usize::try_from(completion.success()?.wr_id)?;
             post_receive(&many.pairs[which], &many.region, which, many.size)?;
-            order.done(which);
+            order.mark_answered(which);
             (outstanding, done) = (outstanding - 1, done + 1);
             if start.elapsed() < time {
-                ask(order.next())?;
+                send_request(order.next())?;
                 outstanding += 1;
             }
         }
@@ -95,8 +101,9 @@ fn exchange(turn: &Turn, many: &Many<'_>, request: &[u8], time: Duration) -> Res
     Ok(done)
 }
 
+/// Runs the server.
 pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
-    let mut many = Many::new(turn, host)?;
+    let mut many = Connections::new(turn, host)?;
     while many.pairs.len() < turn.connections {
         let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
         let pair = many.next_pair(turn)?;
@@ -104,14 +111,14 @@ pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
         many.pairs.push(pair);
     }
     let mut request = vec![0; turn.size];
-    let mut completions = Vec::with_capacity(POLLED);
+    let mut completions = Vec::with_capacity(MAX_POLLED);
     loop {
         many.poll(&mut completions)?;
         for completion in completions.drain(..) {
             let completion = completion.success()?;
             if completion.byte_len == 0 {
-                control::wait_until_asked()?;
-                control::say_holds(&edges(&request));
+                control::wait_for_query()?;
+                control::print_received(&edges(&request));
                 return Ok(());
             }
             let which = usize::try_from(completion.wr_id)?;

@@ -5,6 +5,7 @@ use crate::control::TIMEOUT;
 use crate::result::Result;
 use ironwarp::{Arm, Class, Completion, CompletionHandler, CompletionQueue, QueuePair};
 
+/// A completion queue with a completion handler.
 #[derive(Debug)]
 pub(super) struct Sleeper {
     pub(super) cq: CompletionQueue,
@@ -12,29 +13,31 @@ pub(super) struct Sleeper {
 }
 
 impl Sleeper {
+    /// Creates a completion queue and a handler.
     pub(super) fn new(host: &Host, depth: usize) -> Result<Self> {
         Self::at(host, host.adapter.completion_queue(depth)?)
     }
 
-    /// Sets the low-latency class.
-    pub(super) fn urgent(self) -> Result<Self> {
+    /// Gives the handler the low-latency class.
+    pub(super) fn with_low_latency(self) -> Result<Self> {
         self.handler.set_class(Class::LowLatency)?;
         Ok(self)
     }
 
-    /// Creates a sleeper for an existing queue.
+    /// Creates a handler for an existing completion queue.
     pub(super) fn at(host: &Host, cq: CompletionQueue) -> Result<Self> {
         let handler = host.adapter.completion_handler()?;
         cq.set_handler(&handler);
         Ok(Self { cq, handler })
     }
 
+    /// Creates a queue pair that completes on this completion queue.
     pub(super) fn pair(&self, host: &Host, depth: usize) -> Result<QueuePair> {
         let pair = host.domain.queue_pair(&self.cq).send_depth(depth).receive_depth(depth);
         Ok(pair.max_sges(1).create()?)
     }
 
-    /// Returns the next completion. Fails if it is not successful.
+    /// Waits for the next completion. Fails if the request failed.
     pub(super) fn next(&self) -> Result<Completion> {
         loop {
             if let Some(completion) = self.cq.poll_one()? {

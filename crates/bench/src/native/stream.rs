@@ -1,5 +1,5 @@
-//! Throughput of Writes, Reads or Sends in one direction, with the given number outstanding. They reuse the same memory, like the
-//! workload over bare TCP.
+//! Throughput of Writes, Reads or Sends in one direction, with the given number outstanding. They reuse the same
+//! memory, like the workload over bare TCP.
 
 use super::end::{DEPTH, End, Host};
 use super::sleeper::Sleeper;
@@ -11,7 +11,7 @@ use ironwarp::{Buffer, Listener, MemoryRegion, QueuePair, WorkRequest};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Runs the target, which has nothing to do for Writes and Reads, and posts receives for Sends.
+/// Runs the server, which has nothing to do for Writes and Reads, and posts receives for Sends.
 pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
     let buffer = match turn.operation {
         Operation::Read => Buffer::copy_of(&pattern(turn.size))?,
@@ -35,24 +35,26 @@ pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
             post_receive(turn, &end.pair, &end.region)?;
         }
     }
-    control::wait_until_asked()?;
+    control::wait_for_query()?;
     let wakes = sleeper.map_or(0, |sleeper| sleeper.handler.stats().wakes);
-    control::say_holds(&format!("{} {wakes} {completions}", edges(&end.region.to_vec()?)));
+    control::print_received(&format!("{} {wakes} {completions}", edges(&end.region.to_vec()?)));
     Ok(())
 }
 
 /// Maximum time for which moderation holds back an event.
 const HELD: Duration = Duration::from_micros(100);
 
-/// Returns the number of receives, with which the sender never waits for one.
+/// Returns the number of posted receives: enough that the sender never waits for one.
 fn receives(turn: &Turn) -> usize {
     turn.queued.max(DEPTH)
 }
 
+/// Posts a receive.
 fn post_receive(turn: &Turn, pair: &QueuePair, region: &MemoryRegion) -> Result {
     Ok(pair.post_receive(0, &[region.slice(0, turn.size)?])?)
 }
 
+/// Runs the client.
 pub(super) fn run(turn: &Turn, server: &mut Server, at: SocketAddr) -> Result<Measured> {
     let host = Host::open(turn)?;
     let message = pattern(turn.size);
@@ -61,29 +63,29 @@ pub(super) fn run(turn: &Turn, server: &mut Server, at: SocketAddr) -> Result<Me
         _ => Buffer::copy_of(&message)?,
     };
     let end = End::connect(turn, &host, at, host.region(buffer)?, |_, _| Ok(()))?;
-    // Posted after all others: its completion means that they have arrived.
+    // Memory for a Read that is posted after all other requests. Its completion means that they have arrived.
     let fence = host.region(Buffer::new(1)?)?;
-    phase(turn, &end, &fence, turn.warm_up())?;
+    run_phase(turn, &end, &fence, turn.warm_up())?;
     let watch = Stopwatch::start(server)?;
-    let messages = phase(turn, &end, &fence, turn.time())?;
+    let messages = run_phase(turn, &end, &fence, turn.time())?;
     let measured = watch.stop(server, messages, turn.size)?;
     if turn.operation == Operation::Send {
         end.pair.post_send(WorkRequest::send(0, &[]))?;
         host.completion(turn)?;
     }
-    let holds = server.holds()?;
-    let mut words = holds.rsplitn(3, ' ');
-    let (completions, wakes, there) = (words.next(), words.next(), words.next());
+    let answer = server.received_edges()?;
+    let mut words = answer.rsplitn(3, ' ');
+    let (completions, wakes, received) = (words.next(), words.next(), words.next());
     match turn.operation {
         Operation::Read => compare(&edges(&end.region.to_vec()?), &message)?,
-        _ => compare(there.unwrap_or_default(), &message)?,
+        _ => compare(received.unwrap_or_default(), &message)?,
     }
     let number = |word: Option<&str>| word.unwrap_or_default().parse::<f64>();
     Ok(Measured { wakes: number(wakes)? / number(completions)?.max(1.0), ..measured })
 }
 
 /// Keeps requests outstanding for the given time, then waits until all have arrived. Returns their number.
-fn phase(turn: &Turn, end: &End<'_>, fence: &MemoryRegion, time: Duration) -> Result<u64> {
+fn run_phase(turn: &Turn, end: &End<'_>, fence: &MemoryRegion, time: Duration) -> Result<u64> {
     let list = [end.region.slice(0, turn.size)?];
     let request = || match turn.operation {
         Operation::Write => WorkRequest::write(0, &list, end.peer),
