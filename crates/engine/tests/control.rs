@@ -65,10 +65,15 @@ fn a_request_waits_for_its_registration_without_delaying_others() {
     for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
         let scene = Scene::new(completes);
         let (client, server) = (&scene.client, &scene.server);
-        let there = server.place();
-        scene.post(0, 1, Operation::Write(there), client.sge(0, 8));
+        let remote = server.place();
+        scene.post(0, 1, Operation::Write(remote), client.sge(0, 8));
         client.succeeds(Opcode::Write, 1);
-        scene.post(0, 2, Operation::Write(Place { offset: there.offset + 64, ..there }), scene.late(0, 1000));
+        scene.post(
+            0,
+            2,
+            Operation::Write(Place { offset: remote.offset + 64, ..remote }),
+            scene.late(0, 1000),
+        );
         scene.post(0, 3, SEND, client.sge(0, 16));
         server.receive(&scene.far[0], 30, 3000, 100);
         for round in 0..20 {
@@ -94,18 +99,18 @@ fn every_kind_of_request_waits_for_its_registration() {
     for kind in 0..6 {
         let scene = Scene::new(Completes::WhenAcknowledged);
         let (client, server) = (&scene.client, &scene.server);
-        let there = server.place();
+        let remote = server.place();
         let memory = |at, len| Data::Memory(scene.late(at, len).into());
         let (request, opcode) = match kind {
             0 => (WorkRequest::new(1, SEND, memory(8, 32)), Opcode::Send),
             1 => (WorkRequest { fence: true, ..WorkRequest::new(1, SEND, memory(8, 32)) }, Opcode::Send),
             2 => (WorkRequest::new(1, SEND, memory(0, 4000)), Opcode::Send),
             3 => {
-                let write = WorkRequest::new(1, Operation::Write(there), memory(8, 32));
+                let write = WorkRequest::new(1, Operation::Write(remote), memory(8, 32));
                 (WorkRequest { immediate: Some(7), ..write }, Opcode::Write)
             }
             4 => {
-                let from = Place { offset: there.offset + 2000, ..there };
+                let from = Place { offset: remote.offset + 2000, ..remote };
                 (WorkRequest::new(1, Operation::Read(from), memory(100, 32)), Opcode::Read)
             }
             _ => (WorkRequest::new(1, bind(&scene), Data::Memory(Sges::default())), Opcode::Bind),

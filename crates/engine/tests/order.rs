@@ -19,19 +19,20 @@ const SLOWLY: Duration = Duration::from_millis(200);
 /// Records events. Handles the connection event slowly, unless the end is reported first.
 #[derive(Debug, Default)]
 struct Notes {
-    told: Mutex<Vec<&'static str>>,
+    events: Mutex<Vec<&'static str>>,
     changed: Condvar,
 }
 
 impl EventSink<ConnectionEvent> for Notes {
     fn send(&self, event: ConnectionEvent) {
-        let mut told = self.told.lock().unwrap();
+        let mut events = self.events.lock().unwrap();
         match event.kind {
             ConnectionEventKind::Connected(_) => {
-                told = self.changed.wait_timeout_while(told, SLOWLY, |told| told.is_empty()).unwrap().0;
-                told.push("connected");
+                events =
+                    self.changed.wait_timeout_while(events, SLOWLY, |events| events.is_empty()).unwrap().0;
+                events.push("connected");
             }
-            ConnectionEventKind::Ended(_) => told.push("ended"),
+            ConnectionEventKind::Ended(_) => events.push("ended"),
             what => panic!("{what:?}"),
         }
         self.changed.notify_all();
@@ -64,11 +65,12 @@ fn the_end_of_a_connection_is_reported_after_its_beginning() {
         incoming.accept(&far, server.engine.terms(None, None), &[]).unwrap();
         near.wait_connected(TIMEOUT).unwrap();
         near.disconnect();
-        let told = notes.told.lock().unwrap();
-        let (told, late) = notes.changed.wait_timeout_while(told, TIMEOUT, |told| told.len() < 2).unwrap();
+        let events = notes.events.lock().unwrap();
+        let (events, late) =
+            notes.changed.wait_timeout_while(events, TIMEOUT, |events| events.len() < 2).unwrap();
         over.store(true, Ordering::Relaxed);
-        assert!(!late.timed_out(), "{told:?}");
-        assert_eq!(*told, ["connected", "ended"]);
+        assert!(!late.timed_out(), "{events:?}");
+        assert_eq!(*events, ["connected", "ended"]);
     });
     assert!(far.wait_closed(TIMEOUT), "the connection stays closed");
 }

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-const ASKED: &[u8] = b"what the client's program says";
-const ANSWERED: &[u8] = b"what the server's program says";
+const REQUEST_DATA: &[u8] = b"what the client's program says";
+const REPLY_DATA: &[u8] = b"what the server's program says";
 
 fn engine(policy: PortPolicy) -> Arc<Engine> {
     Engine::new(Config { port_space: policy, ..Config::default() }).unwrap()
@@ -61,11 +61,11 @@ impl Server {
     }
 
     /// Accepts the next connection, which must be from the client.
-    fn accept(&self, asked_at: SocketAddr) -> Arc<QueuePair> {
+    fn accept(&self, requested: SocketAddr) -> Arc<QueuePair> {
         let incoming = self.incoming.wait(TIMEOUT).unwrap();
-        assert_eq!((incoming.private_data(), incoming.local()), (ASKED, asked_at));
+        assert_eq!((incoming.private_data(), incoming.local()), (REQUEST_DATA, requested));
         let pair = self.side.pair(4, Completes::WhenAcknowledged);
-        incoming.accept(&pair, self.side.engine.terms(None, None), ANSWERED).unwrap();
+        incoming.accept(&pair, self.side.engine.terms(None, None), REPLY_DATA).unwrap();
         pair
     }
 }
@@ -85,7 +85,8 @@ impl Client {
         let mut side = Side::new(engine, 16, 4096);
         side.memory.iter_mut().zip((1..=251).cycle()).for_each(|(byte, value)| *byte = value);
         let pair = side.pair(4, Completes::WhenAcknowledged);
-        let options = ConnectOptions { private_data: ASKED.into(), port_space, ..ConnectOptions::default() };
+        let options =
+            ConnectOptions { private_data: REQUEST_DATA.into(), port_space, ..ConnectOptions::default() };
         engine.connect(&pair, to, &options).unwrap();
         Self { side, pair }
     }
@@ -100,7 +101,7 @@ fn talk(client: &Arc<Engine>, server: &Server, to: SocketAddr) -> (Client, Arc<Q
     let client = Client::dial(client, to);
     let far = server.accept(to);
     let established = client.outcome().unwrap();
-    assert_eq!(&*established.private_data, ANSWERED);
+    assert_eq!(&*established.private_data, REPLY_DATA);
     assert_eq!(established.peer.port(), server.port());
     far.wait_connected(TIMEOUT).unwrap();
     send(&client, (server, &far));
@@ -351,10 +352,10 @@ fn a_rejection_is_final() {
         let (engine, at) = (engine(policy), free());
         let server = Server::new(&engine, at);
         let client = Client::dial(&engine, at);
-        server.incoming.wait(TIMEOUT).unwrap().reject(ANSWERED).unwrap();
+        server.incoming.wait(TIMEOUT).unwrap().reject(REPLY_DATA).unwrap();
         let error = client.outcome().unwrap_err();
         assert!(
-            matches!(&*error, ConnectError::Rejected { private_data, .. } if **private_data == *ANSWERED),
+            matches!(&*error, ConnectError::Rejected { private_data, .. } if **private_data == *REPLY_DATA),
             "{error}"
         );
     }
@@ -369,7 +370,7 @@ fn other_peers_as_clients() {
     let server = Server::new(&engine, at);
     let client = Client::dial_with(&plain(), at, None);
     server.accept(at);
-    assert_eq!(&*client.outcome().unwrap().private_data, ANSWERED);
+    assert_eq!(&*client.outcome().unwrap().private_data, REPLY_DATA);
     // At a candidate they are refused, because they can only mean the port itself.
     let (_tcp, at) = tcp_server();
     let server = Server::new(&engine, at);
@@ -407,7 +408,7 @@ fn another_server_at_a_candidate_is_not_taken_for_the_listener() {
     let client = Client::dial(&engine, at);
     let incoming = stranger.incoming.wait(TIMEOUT).unwrap();
     assert!(
-        !incoming.private_data().windows(ASKED.len()).any(|part| part == ASKED),
+        !incoming.private_data().windows(REQUEST_DATA.len()).any(|part| part == REQUEST_DATA),
         "the other server saw the private data"
     );
     let pair = stranger.side.pair(4, Completes::WhenAcknowledged);

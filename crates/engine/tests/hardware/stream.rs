@@ -21,7 +21,7 @@ use ironwarp_wire::{Cause, Header, MpaFault, Place, Tag};
 
 const SEND: Operation = Operation::Send { invalidate: None };
 /// Memory of the card.
-const THERE: Place = Place { tag: Tag(0x0009_0000), offset: 0x4000 };
+const CARD_MEMORY: Place = Place { tag: Tag(0x0009_0000), offset: 0x4000 };
 
 /// Receives all segments of one message: their FPDUs, and their payload in one piece.
 fn receive_segments(peer: &mut Peer) -> (Vec<Vec<u8>>, Vec<u8>) {
@@ -57,7 +57,7 @@ fn no_fpdu_of_ours_is_larger_than_a_segment_of_the_path() {
         let source = Place { tag: adapter.readable.tag, offset: adapter.readable.addr };
         for kind in 0..3 {
             match kind {
-                0 => session.post(kind, Operation::Write(THERE), adapter.readable.sge(0, len)),
+                0 => session.post(kind, Operation::Write(CARD_MEMORY), adapter.readable.sge(0, len)),
                 1 => session.post(kind, SEND, adapter.readable.sge(0, len)),
                 _ => fetch(&mut session, first_read(By::Card, by), source, len),
             }
@@ -77,7 +77,7 @@ fn no_fpdu_of_ours_is_larger_than_a_segment_of_the_path() {
 /// length and position in a segment must work. The length field allows 65,535.
 #[test]
 fn an_fpdu_of_a_card_is_taken_whatever_its_length_and_place_in_a_segment() {
-    const MOST: usize = 65_535 - 14;
+    const MAX_PAYLOAD: usize = 65_535 - 14;
     for_each_card(|card, by| {
         let adapter = adapter();
         let memory = Mapping::new(17);
@@ -85,21 +85,21 @@ fn an_fpdu_of_a_card_is_taken_whatever_its_length_and_place_in_a_segment() {
         let region = Memory::direct(memory.addr(0), (17 * PAGE) as u64, rights).unwrap();
         let tag = adapter.engine.device().register(adapter.domain, region).unwrap();
         let mut session = connect(&adapter, card, by);
-        let data: Vec<u8> = (0..MOST).map(|i| (i % 251).to_le_bytes()[0]).collect();
+        let data: Vec<u8> = (0..MAX_PAYLOAD).map(|i| (i % 251).to_le_bytes()[0]).collect();
         let mut bytes = Vec::new();
         let mut at = 0;
-        for len in [1, 2, 3, 1427, 1428, 1429, MOST - 4290] {
+        for len in [1, 2, 3, 1427, 1428, 1429, MAX_PAYLOAD - 4290] {
             bytes.extend(write_fpdu(tag, memory.addr(at), &data[at..at + len]));
             at += len;
         }
-        assert_eq!(at, MOST);
+        assert_eq!(at, MAX_PAYLOAD);
         session.peer.send_slowly(&bytes, 1459);
         session.assert_works(1);
-        assert!(memory.read(0, MOST) == data, "the bytes of many FPDUs");
-        memory.write(0, &[0; MOST]);
+        assert!(memory.read(0, MAX_PAYLOAD) == data, "the bytes of many FPDUs");
+        memory.write(0, &[0; MAX_PAYLOAD]);
         session.peer.send_slowly(&write_fpdu(tag, memory.addr(0), &data), 1459);
         session.assert_works(2);
-        assert!(memory.read(0, MOST) == data, "the bytes of the largest FPDU");
+        assert!(memory.read(0, MAX_PAYLOAD) == data, "the bytes of the largest FPDU");
     });
 }
 
@@ -135,11 +135,11 @@ fn a_write_with_immediate_is_a_write_and_immediate_data_as_cxgb4_has_them() {
         let adapter = adapter();
         let mut session = connect(&adapter, card, by);
         let data = Data::Memory(adapter.readable.sge(0, 8).into());
-        let mut request = WorkRequest::new(1, Operation::Write(THERE), data);
+        let mut request = WorkRequest::new(1, Operation::Write(CARD_MEMORY), data);
         request.immediate = Some(0x0102_0304);
         session.pair.qp().post_send(vec![request]).unwrap();
         let Received::Message(header, payload, _) = session.peer.receive_message() else { panic!() };
-        assert_eq!((header, payload.len()), (write(THERE.tag, THERE.offset), 8));
+        assert_eq!((header, payload.len()), (write(CARD_MEMORY.tag, CARD_MEMORY.offset), 8));
         let Received::Message(_, _, bytes) = session.peer.receive_message() else { panic!() };
         let msn = 1_u32.to_be_bytes();
         let expected = [&[0, 26, 0x41, 0x48][..], &[0; 4], &[0; 4], &msn, &[0; 4], &[1, 2, 3, 4], &[0; 4]];
@@ -202,9 +202,9 @@ fn everything_sent_to_a_card_is_standard() {
                 SEND,
                 SEND,
                 invalidate,
-                Operation::Write(THERE),
-                Operation::Write(THERE),
-                Operation::Read(THERE),
+                Operation::Write(CARD_MEMORY),
+                Operation::Write(CARD_MEMORY),
+                Operation::Read(CARD_MEMORY),
             ]
             .into_iter()
             .zip(1..)
@@ -260,7 +260,7 @@ fn irdma_that_asks_for_markers_gets_them() {
     for by in [By::Us, By::Card] {
         let adapter = adapter();
         let mut session = connect(&adapter, &card, by);
-        session.post(1, Operation::Write(THERE), adapter.readable.sge(0, 8000));
+        session.post(1, Operation::Write(CARD_MEMORY), adapter.readable.sge(0, 8000));
         let (fpdus, data) = receive_segments(&mut session.peer);
         assert!(data == adapter.memory.read(adapter.readable.at, 8000));
         assert!(fpdus.iter().all(|it| it.len() <= usize::try_from(path::ETHERNET).unwrap()));
@@ -285,7 +285,7 @@ fn no_empty_message_of_ours_names_tag_0() {
         let mut session = Session { peer, pair, cq };
         let rtr = receive_rtr(&mut session.peer);
         assert!(rtr.sink.tag != Tag(0) && rtr.source.tag != Tag(0), "{rtr:?}");
-        session.post(1, Operation::Write(THERE), adapter.open.sge(0, 0));
+        session.post(1, Operation::Write(CARD_MEMORY), adapter.open.sge(0, 0));
         let mut asked = false;
         while !asked {
             match session.peer.receive_next() {

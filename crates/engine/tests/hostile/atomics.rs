@@ -199,12 +199,16 @@ type Lie = fn(&AtomicRequest) -> Header;
 fn invalid_responses_to_atomic_operations() {
     let unasked = Cause::Operation(Operation::Opcode);
     let lies: [(&str, Lie, Cause); 4] = [
-        ("another identifier", |asked| response(1, asked.id ^ 1), unasked),
-        ("the next number", |asked| response(2, asked.id), Cause::UntaggedBuffer(UntaggedBuffer::Sequence)),
-        ("number zero", |asked| response(0, asked.id), Cause::UntaggedBuffer(UntaggedBuffer::Sequence)),
+        ("another identifier", |request| response(1, request.id ^ 1), unasked),
+        (
+            "the next number",
+            |request| response(2, request.id),
+            Cause::UntaggedBuffer(UntaggedBuffer::Sequence),
+        ),
+        ("number zero", |request| response(0, request.id), Cause::UntaggedBuffer(UntaggedBuffer::Sequence)),
         (
             "a Read Response",
-            |asked| Header::ReadResponse(Tagged { last: true, place: asked.target }),
+            |request| Header::ReadResponse(Tagged { last: true, place: request.target }),
             unasked,
         ),
     ];
@@ -214,8 +218,8 @@ fn invalid_responses_to_atomic_operations() {
         let (target, op) = (Place::default(), AtomicOp::FetchAdd { add: 1, mask: 0 });
         attacked.post(7, Request::Atomic { target, op }, victim.private.sge(4096, 8));
         let received = attacked.peer.receive_message();
-        let Received::Message(Header::AtomicRequest(asked), ..) = received else { panic!("{received:?}") };
-        let header = lie(&asked);
+        let Received::Message(Header::AtomicRequest(request), ..) = received else { panic!("{received:?}") };
+        let header = lie(&request);
         let payload = if header.carries_payload() { &[0xee; 8][..] } else { &[] };
         let fpdu = attacked.peer.send(&header, payload);
         assert_eq!(attacked.peer.receive_terminate(), Terminate::for_segment(cause, &fpdu), "{name}");
@@ -233,8 +237,8 @@ fn an_atomic_response_in_place_of_a_read_response() {
     let mut attacked = victim.connect_peer();
     attacked.post(7, Request::Read(Place::default()), victim.private.sge(4096, 8));
     let received = attacked.peer.receive_message();
-    let Received::Message(Header::ReadRequest(asked), ..) = received else { panic!("{received:?}") };
-    let fpdu = attacked.peer.send(&response(1, asked.msn), &[]);
+    let Received::Message(Header::ReadRequest(request), ..) = received else { panic!("{received:?}") };
+    let fpdu = attacked.peer.send(&response(1, request.msn), &[]);
     let unasked = Cause::Operation(Operation::Opcode);
     assert_eq!(attacked.peer.receive_terminate(), Terminate::for_segment(unasked, &fpdu));
     attacked.closed();

@@ -27,7 +27,7 @@ fn kin(victim: &Victim, capabilities: Capabilities) -> Attacked {
 }
 
 /// Starts a Read of the victim, and returns its request as the peer received it.
-fn asked(victim: &Victim, sink: &Area) -> (Attacked, Vec<u8>) {
+fn post_read(victim: &Victim, sink: &Area) -> (Attacked, Vec<u8>) {
     let mut attacked = kin(victim, Capabilities::all());
     attacked.assert_works(1); // the signal was sent before this, so it has been received
     attacked.post(7, Request::Read(SOURCE), sink.sge(0, u32::try_from(LEN).unwrap()));
@@ -59,7 +59,7 @@ fn ends(attacked: &mut Attacked, cause: Cause, fpdu: &[u8], status: Status) -> Q
 #[test]
 fn the_request_does_not_reveal_the_sink() {
     let victim = Victim::new();
-    let (mut attacked, fpdu) = asked(&victim, &victim.private);
+    let (mut attacked, fpdu) = post_read(&victim, &victim.private);
     let contains = |bytes: &[u8]| fpdu.windows(bytes.len()).any(|window| window == bytes);
     assert!(contains(&SOURCE.tag.0.to_be_bytes()) && contains(&SOURCE.offset.to_be_bytes()));
     assert!(!contains(&victim.private.tag.0.to_be_bytes()) && !contains(&victim.private.addr.to_be_bytes()));
@@ -99,7 +99,7 @@ fn the_sink_cannot_be_written_while_the_read_is_under_way() {
         for came in [0, 8] {
             let victim = Victim::new();
             let sink = victim.bindable; // not accessible to peers
-            let (mut attacked, _) = asked(&victim, &sink);
+            let (mut attacked, _) = post_read(&victim, &sink);
             if came > 0 {
                 attacked.peer.send(&response(1, 0, false), &[0xee; 8]);
             }
@@ -140,7 +140,7 @@ fn responses_of_another_sequence_offset_or_length() {
         (response(1, 0, true), 0, TOO_SHORT, length(0)),
     ] {
         let victim = Victim::new();
-        let (mut attacked, _) = asked(&victim, &victim.bindable);
+        let (mut attacked, _) = post_read(&victim, &victim.bindable);
         let fpdu = attacked.peer.send(&header, &vec![0xee; len]);
         let error = ends(&mut attacked, cause, &fpdu, Status::BadResponse);
         assert_eq!(error, QpError::Protocol(rule), "{header}");
@@ -162,7 +162,7 @@ fn responses_without_a_request() {
     victim.assert_survives();
 
     let victim = Victim::new();
-    let (mut attacked, _) = asked(&victim, &victim.bindable);
+    let (mut attacked, _) = post_read(&victim, &victim.bindable);
     attacked.peer.send(&response(1, 0, true), &[0xee; LEN]);
     assert_eq!(attacked.one().status, Status::Success);
     let fpdu = attacked.peer.send(&response(2, 0, true), &[0xdd; LEN]);
@@ -296,11 +296,11 @@ fn receive_all(attacked: &mut Attacked, victim: &Victim) -> Vec<Vec<u8>> {
     attacked.pair.qp().post_send(vec![immediate(8, Request::Write(place))]).unwrap();
     // If requests complete by acknowledgement, the last message is an empty Read.
     let probed = attacked.pair.qp().attributes().completes == Completes::WhenAcknowledged;
-    let (mut received, mut told) = (Vec::new(), false);
+    let (mut received, mut has_immediate) = (Vec::new(), false);
     loop {
         let Received::Message(header, _, fpdu) = attacked.peer.receive_next() else { panic!("{received:?}") };
         received.push(fpdu);
-        let last = matches!(header, Header::ReadRequest(_)) && told;
+        let last = matches!(header, Header::ReadRequest(_)) && has_immediate;
         match header {
             Header::ReadRequest(ReadRequest { sink, len, .. }) => {
                 let header = Header::ReadResponse(Tagged { last: true, place: sink });
@@ -311,10 +311,10 @@ fn receive_all(attacked: &mut Attacked, victim: &Victim) -> Vec<Vec<u8>> {
                 let header = Header::AtomicResponse(AtomicResponse { msn: 1, id, original: 5 });
                 attacked.peer.send(&header, &[]);
             }
-            Header::Immediate(_) => told = true,
+            Header::Immediate(_) => has_immediate = true,
             _ => {}
         }
-        if last || (told && !probed) {
+        if last || (has_immediate && !probed) {
             break;
         }
     }

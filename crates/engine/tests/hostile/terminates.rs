@@ -488,10 +488,10 @@ fn an_error_for_an_empty_read_acknowledges_the_messages_before_it() {
         attacked.post(7, Request::Send { invalidate: None }, victim.open.sge(0, 8));
         let sent = attacked.peer.receive_next();
         assert!(matches!(sent, Received::Message(Header::Send(_), ..)), "{sent:?}");
-        let asked = attacked.peer.receive_next();
+        let request = attacked.peer.receive_next();
         assert!(
-            matches!(asked, Received::Message(Header::ReadRequest(read), ..) if read.len == 0),
-            "{asked:?}"
+            matches!(request, Received::Message(Header::ReadRequest(read), ..) if read.len == 0),
+            "{request:?}"
         );
         // As siw does: the length of what it sent in place of the sequence number.
         let blamed = attacked.peer.frame(&read(16, Tag(0), 0, 16), &[]);

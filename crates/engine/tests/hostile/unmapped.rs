@@ -30,15 +30,15 @@ struct Case {
     crc: bool,
     len: usize,
     /// Number of bytes that are still accessible.
-    there: usize,
+    accessible: usize,
 }
 
 const CASES: [Case; 5] = [
-    Case { crc: true, len: 100, there: 0 },
-    Case { crc: true, len: 5000, there: 40 },
-    Case { crc: true, len: 40_000, there: 4096 },
-    Case { crc: false, len: 40_000, there: 0 },
-    Case { crc: false, len: 60_000, there: 10_000 },
+    Case { crc: true, len: 100, accessible: 0 },
+    Case { crc: true, len: 5000, accessible: 40 },
+    Case { crc: true, len: 40_000, accessible: 4096 },
+    Case { crc: false, len: 40_000, accessible: 0 },
+    Case { crc: false, len: 60_000, accessible: 10_000 },
 ];
 
 /// A victim, a peer, and memory of which a part is inaccessible.
@@ -66,7 +66,7 @@ impl Scene {
             Loss::Unmap => mapping.unmap(HALF, HALF),
             Loss::WriteProtect => mapping.protect(HALF, HALF),
         }
-        let addr = mapping.addr(HALF - case.there);
+        let addr = mapping.addr(HALF - case.accessible);
         Self { victim, attacked, mapping, tag, addr, case }
     }
 
@@ -112,7 +112,7 @@ fn a_read_of_unmapped_memory() {
         };
         assert_eq!(terminate.cause, UNMAPPED, "{case:?}");
         let served: usize = messages.iter().map(|(_, payload)| payload.len()).sum();
-        assert!(served <= case.there, "{case:?}: {served} bytes of inaccessible memory");
+        assert!(served <= case.accessible, "{case:?}: {served} bytes of inaccessible memory");
         let left = terminate.offender.read.expect("the Terminate returns the Read");
         assert_eq!(left.len as usize, case.len - served, "{case:?}");
         assert_eq!(left.source.offset, scene.addr + served as u64, "{case:?}");
@@ -171,7 +171,7 @@ fn a_send_of_unmapped_memory() {
         assert_eq!((failed.wr_id, failed.status), (7, Status::LocalProtection), "{case:?}: {failed:?}");
         let (messages, _) = scene.attacked.peer.receive_until_end();
         let sent: usize = messages.iter().map(|(_, payload)| payload.len()).sum();
-        assert!(sent <= case.there, "{case:?}: {sent} bytes of inaccessible memory");
+        assert!(sent <= case.accessible, "{case:?}: {sent} bytes of inaccessible memory");
         let last = messages.last().map(|(header, _)| *header);
         assert_eq!(last, Some(Header::Terminate(Terminate::LOCAL_CATASTROPHE)), "{case:?}");
         let error = failed.cause.expect("a cause");

@@ -20,7 +20,7 @@ use std::time::Duration;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A QPN that no queue pair here has: the kernel does not choose its port.
-pub(crate) const NOBODY: u32 = 2000 << 8;
+pub(crate) const UNUSED_QPN: u32 = 2000 << 8;
 
 pub(crate) fn gid(text: &str) -> Gid {
     text.parse().unwrap()

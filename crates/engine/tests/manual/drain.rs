@@ -2,7 +2,7 @@
 //! unread in its socket: hardware would have received them. The lane of the closing end is blocked meanwhile,
 //! so that only the close itself can read the socket.
 
-use crate::common::{Host, NOBODY, Received, Stranger, TIMEOUT, talk};
+use crate::common::{Host, Received, Stranger, TIMEOUT, UNUSED_QPN, talk};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{Engine, QueuePair};
 use ironwarp_rnic::memory::{Memory, Rights};
@@ -151,8 +151,8 @@ fn a_peer_that_keeps_sending_does_not_delay_the_close() {
     for close in CLOSES {
         let host = one_lane();
         let pair = host.pair();
-        host.bring_up(&pair, "127.0.0.3", ("127.0.0.2", NOBODY));
-        let mut stranger = Stranger::hello("127.0.0.2", ("127.0.0.3", pair.id()), NOBODY);
+        host.bring_up(&pair, "127.0.0.3", ("127.0.0.2", UNUSED_QPN));
+        let mut stranger = Stranger::hello("127.0.0.2", ("127.0.0.3", pair.id()), UNUSED_QPN);
         assert_eq!(stranger.receive_next(), Received::Accepted);
         stranger.open();
         pair.wait_connected(TIMEOUT).unwrap();

@@ -1,6 +1,6 @@
 //! Invalid arguments are refused at once, after which the call can be repeated.
 
-use super::common::{Host, NOBODY, TIMEOUT, gid, talk};
+use super::common::{Host, TIMEOUT, UNUSED_QPN, gid, talk};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::gid::{Gid, GidTable, MAX_GIDS};
 use ironwarp_engine::{BringUpError, BringUpOptions, Local, QueuePairAttributes, Remote};
@@ -16,20 +16,20 @@ fn options(local: Gid) -> BringUpOptions {
 fn invalid_arguments_are_refused_at_once() {
     let host = Host::new(Config::default());
     let pair = host.pair();
-    let here = gid("127.0.0.1");
+    let own = gid("127.0.0.1");
     let refused = |remote: Gid, qpn: u32, options: BringUpOptions| {
         host.engine.bring_up(&pair, Remote { gid: remote, qpn }, &options).unwrap_err()
     };
     let index = BringUpOptions { local: Local::Index(MAX_GIDS), ..BringUpOptions::default() };
-    assert!(matches!(refused(here, NOBODY, index), BringUpError::NoGid(MAX_GIDS)));
-    assert!(matches!(refused(gid("::1"), NOBODY, options(here)), BringUpError::OtherVersion { .. }));
-    assert!(matches!(refused(Gid::ZERO, NOBODY, options(here)), BringUpError::OtherVersion { .. }));
-    assert!(matches!(refused(here, 0x0100_0000, options(here)), BringUpError::InvalidQpn(0x0100_0000)));
-    let deep = BringUpOptions { ord: Some(u16::MAX), ..options(here) };
-    assert!(matches!(refused(here, NOBODY, deep), BringUpError::InvalidArgument(_)));
+    assert!(matches!(refused(own, UNUSED_QPN, index), BringUpError::NoGid(MAX_GIDS)));
+    assert!(matches!(refused(gid("::1"), UNUSED_QPN, options(own)), BringUpError::OtherVersion { .. }));
+    assert!(matches!(refused(Gid::ZERO, UNUSED_QPN, options(own)), BringUpError::OtherVersion { .. }));
+    assert!(matches!(refused(own, 0x0100_0000, options(own)), BringUpError::InvalidQpn(0x0100_0000)));
+    let deep = BringUpOptions { ord: Some(u16::MAX), ..options(own) };
+    assert!(matches!(refused(own, UNUSED_QPN, deep), BringUpError::InvalidArgument(_)));
     // Not an address of this host, for the end that dials and for the end that listens.
     for local in ["1.2.3.4", "203.0.113.9"] {
-        match refused(here, NOBODY, options(gid(local))) {
+        match refused(own, UNUSED_QPN, options(gid(local))) {
             BringUpError::System(error) => assert_eq!(error.kind(), ErrorKind::AddrNotAvailable),
             other => panic!("{other}"),
         }
@@ -37,7 +37,8 @@ fn invalid_arguments_are_refused_at_once() {
 
     let plain = QueuePairAttributes { manual: false, ..host.attributes() };
     let plain = host.engine.create_qp(plain).unwrap();
-    let error = host.engine.bring_up(&plain, Remote { gid: here, qpn: NOBODY }, &options(here)).unwrap_err();
+    let error =
+        host.engine.bring_up(&plain, Remote { gid: own, qpn: UNUSED_QPN }, &options(own)).unwrap_err();
     assert!(matches!(error, BringUpError::NoPort));
     assert!(plain.id() < 0x04_0000);
 
@@ -47,11 +48,11 @@ fn invalid_arguments_are_refused_at_once() {
     one.bring_up(&pair, "127.0.0.1", ("127.0.0.1", far.id()));
     other.bring_up(&far, "127.0.0.1", ("127.0.0.1", pair.id()));
     talk(&mut one, &pair, &mut other, &far);
-    let again = one.engine.bring_up(&pair, Remote { gid: here, qpn: NOBODY }, &options(here));
+    let again = one.engine.bring_up(&pair, Remote { gid: own, qpn: UNUSED_QPN }, &options(own));
     let error = again.unwrap_err().to_string();
     assert!(error.contains("from state \"ready to send\" to \"ready to receive\""), "{error}");
     let new = one.engine.create_qp(one.attributes()).unwrap();
-    let early = one.engine.bring_up(&new, Remote { gid: here, qpn: NOBODY }, &options(here));
+    let early = one.engine.bring_up(&new, Remote { gid: own, qpn: UNUSED_QPN }, &options(own));
     assert!(matches!(early, Err(BringUpError::State(_))), "the queue pair is not initialised");
 }
 
@@ -60,7 +61,7 @@ fn invalid_arguments_are_refused_at_once() {
 #[test]
 fn a_request_to_an_unknown_qpn_times_out() {
     let mut host = Host::new(Config::default());
-    let numbers = [0, 1, 0x03_ffff, NOBODY, NOBODY | 0xf0, NOBODY | 0xff, 0xff_ffff];
+    let numbers = [0, 1, 0x03_ffff, UNUSED_QPN, UNUSED_QPN | 0xf0, UNUSED_QPN | 0xff, 0xff_ffff];
     let pairs: Vec<_> = numbers.iter().map(|number| (host.pair(), *number)).collect();
     for (pair, number) in &pairs {
         host.bring_up(pair, "127.0.0.1", ("127.0.0.1", *number));

@@ -128,13 +128,13 @@ fn an_end_without_requests_waits_indefinitely() {
 #[test]
 fn a_request_fails_after_the_time_given_by_timeout_and_retry_count() {
     let mut host = Host::new(Config::default());
-    for (local, remote, told) in [
+    for (local, remote, retries_set) in [
         ("127.0.0.2", "127.0.0.3", retries(1, 0)),
         ("127.0.0.3", "127.0.0.2", retries(1, 0)),
         ("127.0.0.3", "127.0.0.2", retries(18, 0)),
     ] {
         let pair = host.pair();
-        pair.set_retries(told);
+        pair.set_retries(retries_set);
         // Its own QPN at another address, where no adapter is.
         host.bring_up(&pair, local, (remote, pair.id()));
         let begun = Instant::now();
@@ -142,7 +142,7 @@ fn a_request_fails_after_the_time_given_by_timeout_and_retry_count() {
         host.send(&pair, 8, b"other");
         let failed = [host.next(), host.next()].map(|completion| (completion.wr_id, completion.status));
         assert_eq!(failed, [(0, Status::RetryExceeded), (8, Status::Flushed)]);
-        let (took, least) = (begun.elapsed(), told.response_timeout().unwrap());
+        let (took, least) = (begun.elapsed(), retries_set.response_timeout().unwrap());
         assert!(least >= Duration::from_secs(1));
         assert!(took >= least && took < TIMEOUT, "{took:?}");
         let error = refusal(&pair);

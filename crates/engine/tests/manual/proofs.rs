@@ -1,7 +1,7 @@
 //! How a queue pair authenticates its peer: by the cluster key, and on the same host by the user.
 //! `docs/wire.md` describes the proofs; these tests compute them independently from that description.
 
-use super::common::{Host, NOBODY, Received, Stranger, TIMEOUT, gid, port, refusal, talk};
+use super::common::{Host, Received, Stranger, TIMEOUT, UNUSED_QPN, gid, port, refusal, talk};
 use super::log;
 use hmac::{Hmac, Mac};
 use ironwarp_engine::config::{ClusterKey, Config, Users};
@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-const HERE: &str = "127.0.0.3";
-const PEER: &str = "127.0.0.2";
+const LOCAL_IP: &str = "127.0.0.3";
+const PEER_IP: &str = "127.0.0.2";
 const KEY: &[u8] = b"a key of the whole cluster";
 const OTHER_USER: u32 = 65534;
 
@@ -52,14 +52,14 @@ fn proof(label: &[u8], key: &[u8], hello: &Hello, dialler: (&str, u32), acceptor
     mac.finalize().into_bytes()[..16].try_into().unwrap()
 }
 
-/// The hello of queue pair [`NOBODY`] at [`PEER`], with a nonce.
+/// The hello of queue pair [`UNUSED_QPN`] at [`PEER_IP`], with a nonce.
 fn hello_to(number: u32) -> Hello {
-    Hello { dialler_nonce: Some([7; 16]), ..Hello::new(HelloKind::Dial, number, NOBODY) }
+    Hello { dialler_nonce: Some([7; 16]), ..Hello::new(HelloKind::Dial, number, UNUSED_QPN) }
 }
 
-/// The nonce in the challenge of a queue pair at [`HERE`].
+/// The nonce in the challenge of a queue pair at [`LOCAL_IP`].
 fn challenge(number: u32) -> Token {
-    let mut stranger = Stranger::send_hello(PEER, HERE, &hello_to(number));
+    let mut stranger = Stranger::send_hello(PEER_IP, LOCAL_IP, &hello_to(number));
     assert_eq!(
         (stranger.receive_next(), stranger.reply_hello().kind),
         (Received::Rejected, HelloKind::Challenge)
@@ -69,14 +69,14 @@ fn challenge(number: u32) -> Token {
 
 fn proved(key: &[u8], number: u32) -> Hello {
     let mut hello = Hello { acceptor_nonce: Some(challenge(number)), ..hello_to(number) };
-    hello.proof = Some(proof(b"dial", key, &hello, (PEER, NOBODY), (HERE, number)));
+    hello.proof = Some(proof(b"dial", key, &hello, (PEER_IP, UNUSED_QPN), (LOCAL_IP, number)));
     hello
 }
 
-/// A queue pair at [`HERE`] that waits for [`NOBODY`] at [`PEER`].
+/// A queue pair at [`LOCAL_IP`] that waits for [`UNUSED_QPN`] at [`PEER_IP`].
 fn waiting(host: &Host) -> Arc<QueuePair> {
     let pair = host.pair();
-    host.bring_up(&pair, HERE, (PEER, NOBODY));
+    host.bring_up(&pair, LOCAL_IP, (PEER_IP, UNUSED_QPN));
     pair
 }
 
@@ -86,8 +86,8 @@ fn ends_with_the_same_key_connect_in_either_order() {
         let (mut one, mut other) = (keyed(), keyed());
         let (near, far) = (one.pair(), other.pair());
         let tell = |dialler: bool| match dialler {
-            true => one.bring_up(&near, PEER, (HERE, far.id())),
-            false => other.bring_up(&far, HERE, (PEER, near.id())),
+            true => one.bring_up(&near, PEER_IP, (LOCAL_IP, far.id())),
+            false => other.bring_up(&far, LOCAL_IP, (PEER_IP, near.id())),
         };
         tell(dialler_first);
         tell(!dialler_first);
@@ -101,9 +101,9 @@ fn the_exchange_is_the_documented_one() {
     let host = keyed();
     let pair = waiting(&host);
     let hello = proved(KEY, pair.id());
-    let mut peer = Stranger::send_hello(PEER, HERE, &hello);
+    let mut peer = Stranger::send_hello(PEER_IP, LOCAL_IP, &hello);
     assert_eq!(peer.receive_next(), Received::Accepted);
-    let expected = proof(b"answer", KEY, &hello, (PEER, NOBODY), (HERE, pair.id()));
+    let expected = proof(b"answer", KEY, &hello, (PEER_IP, UNUSED_QPN), (LOCAL_IP, pair.id()));
     assert_eq!((peer.reply_hello().kind, peer.reply_hello().proof), (HelloKind::Answer, Some(expected)));
     peer.open();
     pair.wait_connected(TIMEOUT).unwrap();
@@ -118,17 +118,18 @@ fn wrong_proofs_are_refused_and_the_right_one_is_still_taken() {
     for (what, wrong) in [
         ("another key", proved(b"a key of another cluster", number)),
         ("the other end's proof", {
-            let proof = proof(b"answer", KEY, &right, (PEER, NOBODY), (HERE, number));
+            let proof = proof(b"answer", KEY, &right, (PEER_IP, UNUSED_QPN), (LOCAL_IP, number));
             Hello { proof: Some(proof), ..right }
         }),
         ("another nonce of the dialler", Hello { dialler_nonce: Some([8; 16]), ..right }),
     ] {
-        let refused = Stranger::send_hello(PEER, HERE, &wrong).receive_refusal();
+        let refused = Stranger::send_hello(PEER_IP, LOCAL_IP, &wrong).receive_refusal();
         assert_eq!(refused, Some(Reason::WrongProof), "{what}");
     }
-    let mut stale = Stranger::send_hello(PEER, HERE, &Hello { acceptor_nonce: Some([9; 16]), ..right });
+    let mut stale =
+        Stranger::send_hello(PEER_IP, LOCAL_IP, &Hello { acceptor_nonce: Some([9; 16]), ..right });
     assert_eq!((stale.receive_next(), stale.reply_hello().kind), (Received::Rejected, HelloKind::Challenge));
-    assert_eq!(Stranger::send_hello(PEER, HERE, &right).receive_next(), Received::Accepted);
+    assert_eq!(Stranger::send_hello(PEER_IP, LOCAL_IP, &right).receive_next(), Received::Accepted);
 }
 
 /// A proof is valid for a single connection: it cannot be used again, neither during that connection nor
@@ -138,15 +139,15 @@ fn a_replayed_proof_is_refused() {
     let host = keyed();
     let pair = waiting(&host);
     let hello = proved(KEY, pair.id());
-    let mut peer = Stranger::send_hello(PEER, HERE, &hello);
+    let mut peer = Stranger::send_hello(PEER_IP, LOCAL_IP, &hello);
     assert_eq!(peer.receive_next(), Received::Accepted);
     peer.open();
     pair.wait_connected(TIMEOUT).unwrap();
-    assert_eq!(Stranger::send_hello(PEER, HERE, &hello).receive_refusal(), Some(Reason::Busy));
+    assert_eq!(Stranger::send_hello(PEER_IP, LOCAL_IP, &hello).receive_refusal(), Some(Reason::Busy));
     pair.modify(State::Reset).unwrap();
     pair.modify(State::Init).unwrap();
-    host.bring_up(&pair, HERE, (PEER, NOBODY));
-    let mut again = Stranger::send_hello(PEER, HERE, &hello);
+    host.bring_up(&pair, LOCAL_IP, (PEER_IP, UNUSED_QPN));
+    let mut again = Stranger::send_hello(PEER_IP, LOCAL_IP, &hello);
     assert_eq!((again.receive_next(), again.reply_hello().kind), (Received::Rejected, HelloKind::Challenge));
     assert_ne!(again.reply_hello().acceptor_nonce, hello.acceptor_nonce);
 }
@@ -155,8 +156,8 @@ fn a_replayed_proof_is_refused() {
 fn why_not(dialler: Config, acceptor: Config) -> Arc<ConnectError> {
     let (mut one, other) = (Host::new(dialler), Host::new(acceptor));
     let (near, far) = (one.pair(), other.pair());
-    other.bring_up(&far, HERE, (PEER, near.id()));
-    one.bring_up(&near, PEER, (HERE, far.id()));
+    other.bring_up(&far, LOCAL_IP, (PEER_IP, near.id()));
+    one.bring_up(&near, PEER_IP, (LOCAL_IP, far.id()));
     be_impatient(&mut one, &near);
     refusal(&near)
 }
@@ -195,7 +196,7 @@ fn both_ends_log_once_why_they_do_not_connect() {
     let host = keyed();
     let pair = waiting(&host);
     for _ in 0..3 {
-        let mut old = Stranger::connect(PEER, HERE, port(pair.id())).unwrap();
+        let mut old = Stranger::connect(PEER_IP, LOCAL_IP, port(pair.id())).unwrap();
         old.request(&version_1);
         assert_eq!(old.receive_refusal(), Some(Reason::Version));
     }
@@ -216,9 +217,9 @@ fn both_ends_log_once_why_they_do_not_connect() {
 fn a_squatter_on_the_peers_port_is_not_taken_for_the_peer() {
     let mut host = keyed();
     let pair = host.pair();
-    let squatter = TcpListener::bind((HERE, 0)).unwrap();
+    let squatter = TcpListener::bind((LOCAL_IP, 0)).unwrap();
     let far = u32::from(squatter.local_addr().unwrap().port()) << 8;
-    host.bring_up(&pair, PEER, (HERE, far));
+    host.bring_up(&pair, PEER_IP, (LOCAL_IP, far));
     be_impatient(&mut host, &pair);
     let squatter_thread = thread::spawn(move || {
         for (turn, stream) in squatter.incoming().enumerate() {
@@ -244,11 +245,11 @@ fn a_secret_for_two_queue_pairs_is_proved_and_ends_with_a_reset() {
     let (near, far) = (one.pair(), other.pair());
     let secret = near.new_secret().unwrap();
     assert!(near.keep_secret(secret) && far.keep_secret(secret));
-    other.bring_up(&far, HERE, (PEER, near.id()));
+    other.bring_up(&far, LOCAL_IP, (PEER_IP, near.id()));
     // The right address and QPNs are not enough.
     let hello = Hello::new(HelloKind::Dial, far.id(), near.id());
-    assert_eq!(Stranger::send_hello(PEER, HERE, &hello).receive_refusal(), Some(Reason::KeyNeeded));
-    one.bring_up(&near, PEER, (HERE, far.id()));
+    assert_eq!(Stranger::send_hello(PEER_IP, LOCAL_IP, &hello).receive_refusal(), Some(Reason::KeyNeeded));
+    one.bring_up(&near, PEER_IP, (LOCAL_IP, far.id()));
     talk(&mut one, &near, &mut other, &far);
     for (host, pair) in [(&one, &near), (&other, &far)] {
         pair.modify(State::Reset).unwrap();
@@ -258,8 +259,8 @@ fn a_secret_for_two_queue_pairs_is_proved_and_ends_with_a_reset() {
     near.keep_secret(Secret([1; 16]));
     near.modify(State::Reset).unwrap();
     near.modify(State::Init).unwrap();
-    other.bring_up(&far, HERE, (PEER, near.id()));
-    one.bring_up(&near, PEER, (HERE, far.id()));
+    other.bring_up(&far, LOCAL_IP, (PEER_IP, near.id()));
+    one.bring_up(&near, PEER_IP, (LOCAL_IP, far.id()));
     talk(&mut one, &near, &mut other, &far);
 }
 
@@ -282,10 +283,11 @@ fn another_user_of_the_host_is_refused_though_it_knows_all_numbers() {
     let host = Host::new(Config::default());
     let pair = waiting(&host);
     let number = pair.id();
-    let refused = as_another_user(|| Stranger::hello(PEER, (HERE, number), NOBODY).receive_refusal());
+    let refused =
+        as_another_user(|| Stranger::hello(PEER_IP, (LOCAL_IP, number), UNUSED_QPN).receive_refusal());
     assert_eq!(refused, Some(Reason::OtherUser));
     assert_eq!(
-        Stranger::hello(PEER, (HERE, number), NOBODY).receive_next(),
+        Stranger::hello(PEER_IP, (LOCAL_IP, number), UNUSED_QPN).receive_next(),
         Received::Accepted,
         "the same user is accepted"
     );
@@ -300,7 +302,8 @@ fn users_that_are_listed_may_connect() {
         let host = Host::new(Config { users, ..Config::default() });
         let pair = waiting(&host);
         let number = pair.id();
-        let received = as_another_user(|| Stranger::hello(PEER, (HERE, number), NOBODY).receive_next());
+        let received =
+            as_another_user(|| Stranger::hello(PEER_IP, (LOCAL_IP, number), UNUSED_QPN).receive_next());
         assert_eq!(received, Received::Accepted);
     }
 }
@@ -313,9 +316,9 @@ fn another_user_at_the_peers_port_is_not_taken_for_the_peer() {
     }
     let mut host = Host::new(Config::default());
     let pair = host.pair();
-    let squatter = as_another_user(|| TcpListener::bind((HERE, 0)).unwrap());
+    let squatter = as_another_user(|| TcpListener::bind((LOCAL_IP, 0)).unwrap());
     let far = u32::from(squatter.local_addr().unwrap().port()) << 8;
-    host.bring_up(&pair, PEER, (HERE, far));
+    host.bring_up(&pair, PEER_IP, (LOCAL_IP, far));
     be_impatient(&mut host, &pair);
     let squatter_thread = thread::spawn(move || {
         set_thread_uid(Uid::from_raw(OTHER_USER)).unwrap();
@@ -340,16 +343,16 @@ fn packet_sequence_numbers_are_compared_where_both_ends_know_them() {
         let host = Host::new(Config::default());
         let pair = host.pair();
         let options = BringUpOptions {
-            local: Local::Gid(gid(HERE)),
+            local: Local::Gid(gid(LOCAL_IP)),
             receive_psn: Some(expected),
             ..BringUpOptions::default()
         };
-        host.bring_up_with(&pair, (PEER, NOBODY), &options);
+        host.bring_up_with(&pair, (PEER_IP, UNUSED_QPN), &options);
         pair.set_send_psn(9);
-        let hello = Hello::new(HelloKind::Dial, pair.id(), NOBODY);
-        let mut other_sq = Stranger::send_hello(PEER, HERE, &Hello { receive_psn: Some(8), ..hello });
+        let hello = Hello::new(HelloKind::Dial, pair.id(), UNUSED_QPN);
+        let mut other_sq = Stranger::send_hello(PEER_IP, LOCAL_IP, &Hello { receive_psn: Some(8), ..hello });
         assert_eq!(other_sq.receive_refusal(), Some(Reason::Psn));
-        let mut peer = Stranger::send_hello(PEER, HERE, &Hello { send_psn: Some(sent), ..hello });
+        let mut peer = Stranger::send_hello(PEER_IP, LOCAL_IP, &Hello { send_psn: Some(sent), ..hello });
         match accepted {
             true => {
                 assert_eq!(peer.receive_next(), Received::Accepted);
@@ -368,22 +371,22 @@ fn packet_sequence_numbers_are_compared_where_both_ends_know_them() {
 fn an_abandoned_attempt_does_not_block_the_peer() {
     let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
     let (pair, far) = (host.pair(), peer.pair());
-    host.bring_up(&pair, HERE, (PEER, far.id()));
+    host.bring_up(&pair, LOCAL_IP, (PEER_IP, far.id()));
     for turn in 0..200 {
-        let mut attempt = Stranger::hello(PEER, (HERE, pair.id()), far.id());
+        let mut attempt = Stranger::hello(PEER_IP, (LOCAL_IP, pair.id()), far.id());
         if turn % 2 == 0 {
             attempt.receive_next();
         }
         attempt.reset();
     }
-    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    peer.bring_up(&far, PEER_IP, (LOCAL_IP, pair.id()));
     talk(&mut host, &pair, &mut peer, &far);
 }
 
 /// A queue pair that stays in the state ready to receive receives and acknowledges messages.
 #[test]
 fn a_queue_pair_that_stays_ready_to_receive_receives() {
-    for (near_at, far_at) in [(PEER, HERE), (HERE, PEER)] {
+    for (near_at, far_at) in [(PEER_IP, LOCAL_IP), (LOCAL_IP, PEER_IP)] {
         let (mut one, other) = (Host::new(Config::default()), Host::new(Config::default()));
         let (near, far) = (one.pair(), other.pair());
         let options = BringUpOptions { local: Local::Gid(gid(far_at)), ..BringUpOptions::default() };
@@ -518,7 +521,7 @@ fn without_a_key_another_host_is_known_by_its_address_and_number_alone() {
     let near = |partner: &mut Partner| {
         let host = Host::new(Config::default());
         let pair = host.pair();
-        host.bring_up(&pair, VICTIM_AT, (PEER_AT, NOBODY));
+        host.bring_up(&pair, VICTIM_AT, (PEER_AT, UNUSED_QPN));
         partner.tell(&format!("number {}", pair.id()));
         pair.wait_connected(TIMEOUT).unwrap();
         partner.wait_for("done");
@@ -527,7 +530,7 @@ fn without_a_key_another_host_is_known_by_its_address_and_number_alone() {
         ip(&format!("addr add {PEER_AT}/24 dev iw1"));
         ip("link set iw1 up");
         let victim = number(&child::wait_for("number "));
-        let mut stranger = Stranger::hello(PEER_AT, (VICTIM_AT, victim), NOBODY);
+        let mut stranger = Stranger::hello(PEER_AT, (VICTIM_AT, victim), UNUSED_QPN);
         assert_eq!(stranger.receive_next(), Received::Accepted);
         stranger.open();
         child::tell("done");

@@ -1,7 +1,7 @@
 //! Connections from anyone but the expected peer do no harm: the expected peer can still connect, or stays
 //! connected.
 
-use super::common::{Host, NOBODY, Received, Stranger, TIMEOUT, port, refusal, talk};
+use super::common::{Host, Received, Stranger, TIMEOUT, UNUSED_QPN, port, refusal, talk};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{ConnectError, QueuePair};
 use ironwarp_rnic::qp::Retries;
@@ -14,13 +14,13 @@ use std::time::Duration;
 
 /// The addresses of the queue pair under attack and of its peer. The peer has the smaller address, so it
 /// dials.
-const HERE: &str = "127.0.0.3";
-const PEER: &str = "127.0.0.2";
+const LOCAL_IP: &str = "127.0.0.3";
+const PEER_IP: &str = "127.0.0.2";
 
 /// A queue pair that waits for one of `peer`, which is not connecting yet.
 fn waiting(host: &Host, peer: &Host) -> (Arc<QueuePair>, Arc<QueuePair>) {
     let (pair, far) = (host.pair(), peer.pair());
-    host.bring_up(&pair, HERE, (PEER, far.id()));
+    host.bring_up(&pair, LOCAL_IP, (PEER_IP, far.id()));
     (pair, far)
 }
 
@@ -31,7 +31,7 @@ fn wait_until_handled(at: &str, number: u32) {
     // Slots from 240 on are never used.
     let nobody = u32::from(port(number)) << 8 | 250;
     for _ in 0..2 {
-        assert_eq!(Stranger::hello("127.0.0.9", (at, nobody), NOBODY).receive_next(), Received::Rejected);
+        assert_eq!(Stranger::hello("127.0.0.9", (at, nobody), UNUSED_QPN).receive_next(), Received::Rejected);
     }
 }
 
@@ -41,17 +41,17 @@ fn a_hello_that_is_not_the_peers_is_rejected_and_the_peer_still_connects() {
     let (pair, far) = waiting(&host, &peer);
     let (number, source) = (pair.id(), far.id());
     for (from, destination, source) in [
-        (PEER, number, source + 1),    // another queue pair at the right address
-        (PEER, number, number),        // the queue pair itself
+        (PEER_IP, number, source + 1), // another queue pair at the right address
+        (PEER_IP, number, number),     // the queue pair itself
         ("127.0.0.4", number, source), // the right QPN, from another address
-        (HERE, number, source),        // the right QPN, from the queue pair's own address
-        (PEER, number ^ 1, source),    // for a queue pair that does not exist
-        (PEER, number & !0xff | 250, source),
+        (LOCAL_IP, number, source),    // the right QPN, from the queue pair's own address
+        (PEER_IP, number ^ 1, source), // for a queue pair that does not exist
+        (PEER_IP, number & !0xff | 250, source),
     ] {
-        let mut stranger = Stranger::hello(from, (HERE, destination), source);
+        let mut stranger = Stranger::hello(from, (LOCAL_IP, destination), source);
         assert_eq!(stranger.receive_next(), Received::Rejected, "{source:#x} at {from} for {destination:#x}");
     }
-    peer.bring_up(&far, PEER, (HERE, number));
+    peer.bring_up(&far, PEER_IP, (LOCAL_IP, number));
     talk(&mut host, &pair, &mut peer, &far);
 }
 
@@ -61,14 +61,14 @@ fn an_invalid_hello_is_rejected() {
     let (pair, far) = waiting(&host, &peer);
     let at = port(pair.id());
     for private_data in [&b""[..], b"IRWH", b"IRWH\x02\0\0\0\0\0\0\0\0\0\0\0", &[0xff; 16], &[0; 200]] {
-        let mut stranger = Stranger::connect(PEER, HERE, at).unwrap();
+        let mut stranger = Stranger::connect(PEER_IP, LOCAL_IP, at).unwrap();
         stranger.request(private_data);
         assert_eq!(stranger.receive_next(), Received::Rejected, "{private_data:?}");
     }
-    let mut other_protocol = Stranger::connect(PEER, HERE, at).unwrap();
+    let mut other_protocol = Stranger::connect(PEER_IP, LOCAL_IP, at).unwrap();
     other_protocol.send_bytes(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(other_protocol.receive_next(), Received::Closed);
-    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    peer.bring_up(&far, PEER_IP, (LOCAL_IP, pair.id()));
     talk(&mut host, &pair, &mut peer, &far);
 }
 
@@ -82,11 +82,11 @@ fn hellos_of_another_release_are_refused_with_the_reason() {
     let mut must_bit = Hello::new(HelloKind::Dial, pair.id(), far.id()).emit().unwrap().to_vec();
     must_bit[7] = 0x10;
     for (private_data, reason) in [(version_1, Reason::Version), (must_bit, Reason::MustUnderstand)] {
-        let mut stranger = Stranger::connect(PEER, HERE, port(pair.id())).unwrap();
+        let mut stranger = Stranger::connect(PEER_IP, LOCAL_IP, port(pair.id())).unwrap();
         stranger.request(&private_data);
         assert_eq!(stranger.receive_refusal(), Some(reason));
     }
-    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    peer.bring_up(&far, PEER_IP, (LOCAL_IP, pair.id()));
     talk(&mut host, &pair, &mut peer, &far);
 }
 
@@ -96,9 +96,9 @@ fn hellos_of_another_release_are_refused_with_the_reason() {
 fn a_peer_that_rejects_without_a_reason_is_taken_for_an_older_release() {
     let mut host = Host::new(Config::default());
     let pair = host.pair();
-    let old = TcpListener::bind((HERE, 0)).unwrap();
+    let old = TcpListener::bind((LOCAL_IP, 0)).unwrap();
     let far = u32::from(old.local_addr().unwrap().port()) << 8;
-    host.bring_up(&pair, PEER, (HERE, far));
+    host.bring_up(&pair, PEER_IP, (LOCAL_IP, far));
     pair.set_retries(Retries { timeout: 1, retry_count: 0, ..pair.qp().retries() });
     host.send(&pair, 0, b"for nobody");
     let rejects = std::thread::spawn(move || {
@@ -120,10 +120,10 @@ fn silent_connections_time_out_and_do_not_block_the_peer() {
     let (mut host, mut peer) = (Host::new(config), Host::new(Config::default()));
     let (pair, far) = waiting(&host, &peer);
     let mut silent: Vec<_> =
-        (0..50).map(|_| Stranger::connect(PEER, HERE, port(pair.id())).unwrap()).collect();
-    let mut half = Stranger::connect(PEER, HERE, port(pair.id())).unwrap();
+        (0..50).map(|_| Stranger::connect(PEER_IP, LOCAL_IP, port(pair.id())).unwrap()).collect();
+    let mut half = Stranger::connect(PEER_IP, LOCAL_IP, port(pair.id())).unwrap();
     half.send_bytes(b"MPA ID Req");
-    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    peer.bring_up(&far, PEER_IP, (LOCAL_IP, pair.id()));
     talk(&mut host, &pair, &mut peer, &far);
     assert!(silent.iter_mut().all(|one| one.receive_next() == Received::Closed));
     assert_eq!(half.receive_next(), Received::Closed);
@@ -133,11 +133,11 @@ fn silent_connections_time_out_and_do_not_block_the_peer() {
 fn a_second_connection_for_a_connected_queue_pair_changes_nothing() {
     let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
     let (pair, far) = waiting(&host, &peer);
-    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    peer.bring_up(&far, PEER_IP, (LOCAL_IP, pair.id()));
     talk(&mut host, &pair, &mut peer, &far);
     // From the right address, with the right QPNs.
     for _ in 0..10 {
-        let mut double = Stranger::hello(PEER, (HERE, pair.id()), far.id());
+        let mut double = Stranger::hello(PEER_IP, (LOCAL_IP, pair.id()), far.id());
         assert_eq!(double.receive_next(), Received::Rejected);
     }
     talk(&mut host, &pair, &mut peer, &far);
@@ -148,9 +148,9 @@ fn a_second_connection_for_a_connected_queue_pair_changes_nothing() {
 fn an_end_that_dials_takes_no_connection() {
     let host = Host::new(Config::default());
     let (dials, waits) = (host.pair(), host.pair());
-    host.bring_up(&waits, HERE, (PEER, NOBODY)); // creates a listener
-    host.bring_up(&dials, HERE, ("127.0.0.5", NOBODY));
-    let mut stranger = Stranger::hello("127.0.0.5", (HERE, dials.id()), NOBODY);
+    host.bring_up(&waits, LOCAL_IP, (PEER_IP, UNUSED_QPN)); // creates a listener
+    host.bring_up(&dials, LOCAL_IP, ("127.0.0.5", UNUSED_QPN));
+    let mut stranger = Stranger::hello("127.0.0.5", (LOCAL_IP, dials.id()), UNUSED_QPN);
     assert_eq!(stranger.receive_next(), Received::Rejected);
 }
 
@@ -159,13 +159,13 @@ fn an_end_that_dials_takes_no_connection() {
 fn an_early_hello_waits_and_is_served() {
     let host = Host::new(Config::default());
     let (open, late) = (host.pair(), host.pair());
-    host.bring_up(&open, HERE, (PEER, NOBODY));
+    host.bring_up(&open, LOCAL_IP, (PEER_IP, UNUSED_QPN));
     let number = late.id();
-    let mut wrong = Stranger::hello(PEER, (HERE, number), NOBODY + 2);
-    let mut right = Stranger::hello(PEER, (HERE, number), NOBODY + 1);
-    let mut elsewhere = Stranger::hello("127.0.0.7", (HERE, number), NOBODY + 1);
-    wait_until_handled(HERE, number);
-    host.bring_up(&late, HERE, (PEER, NOBODY + 1));
+    let mut wrong = Stranger::hello(PEER_IP, (LOCAL_IP, number), UNUSED_QPN + 2);
+    let mut right = Stranger::hello(PEER_IP, (LOCAL_IP, number), UNUSED_QPN + 1);
+    let mut elsewhere = Stranger::hello("127.0.0.7", (LOCAL_IP, number), UNUSED_QPN + 1);
+    wait_until_handled(LOCAL_IP, number);
+    host.bring_up(&late, LOCAL_IP, (PEER_IP, UNUSED_QPN + 1));
     assert_eq!(right.receive_next(), Received::Accepted);
     assert_eq!(wrong.receive_next(), Received::Rejected);
     assert_eq!(elsewhere.receive_next(), Received::Rejected);
@@ -178,11 +178,11 @@ fn an_early_hello_waits_and_is_served() {
 fn an_early_hello_whose_sender_left_is_discarded() {
     let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
     let (open, late, far) = (host.pair(), host.pair(), peer.pair());
-    host.bring_up(&open, HERE, (PEER, NOBODY));
-    drop(Stranger::hello(PEER, (HERE, late.id()), far.id()));
-    wait_until_handled(HERE, late.id());
-    host.bring_up(&late, HERE, (PEER, far.id()));
-    peer.bring_up(&far, PEER, (HERE, late.id()));
+    host.bring_up(&open, LOCAL_IP, (PEER_IP, UNUSED_QPN));
+    drop(Stranger::hello(PEER_IP, (LOCAL_IP, late.id()), far.id()));
+    wait_until_handled(LOCAL_IP, late.id());
+    host.bring_up(&late, LOCAL_IP, (PEER_IP, far.id()));
+    peer.bring_up(&far, PEER_IP, (LOCAL_IP, late.id()));
     talk(&mut host, &late, &mut peer, &far);
 }
 
@@ -190,12 +190,12 @@ fn an_early_hello_whose_sender_left_is_discarded() {
 fn early_hellos_are_bounded_in_number() {
     let host = Host::new(Config::default());
     let pairs: Vec<_> = (0..34).map(|_| host.pair()).collect();
-    host.bring_up(&pairs[33], HERE, (PEER, NOBODY));
-    let hello = |slot: usize| Stranger::hello(PEER, (HERE, pairs[slot].id()), NOBODY);
+    host.bring_up(&pairs[33], LOCAL_IP, (PEER_IP, UNUSED_QPN));
+    let hello = |slot: usize| Stranger::hello(PEER_IP, (LOCAL_IP, pairs[slot].id()), UNUSED_QPN);
     let mut parked = Vec::new();
     for slot in 0..32 {
         parked.extend((0..8).map(|_| hello(slot)));
-        wait_until_handled(HERE, pairs[33].id()); // all have the same port
+        wait_until_handled(LOCAL_IP, pairs[33].id()); // all have the same port
         assert_eq!(hello(slot).receive_next(), Received::Rejected, "at most eight wait for one queue pair");
     }
     assert_eq!(hello(32).receive_next(), Received::Rejected, "at most 256 wait for the port");
@@ -211,8 +211,8 @@ fn early_hellos_are_bounded_in_number() {
 fn early_hellos_are_bounded_in_time() {
     let host = Host::new(Config { startup: Duration::from_millis(200), ..Config::default() });
     let (open, late) = (host.pair(), host.pair());
-    host.bring_up(&open, HERE, (PEER, NOBODY));
-    let mut early = Stranger::hello(PEER, (HERE, late.id()), NOBODY + 1);
+    host.bring_up(&open, LOCAL_IP, (PEER_IP, UNUSED_QPN));
+    let mut early = Stranger::hello(PEER_IP, (LOCAL_IP, late.id()), UNUSED_QPN + 1);
     assert_eq!(early.receive_next(), Received::Rejected);
 }
 
@@ -221,9 +221,9 @@ fn early_hellos_are_bounded_in_time() {
 fn an_early_hello_with_more_behind_it_is_cut_off() {
     let host = Host::new(Config::default());
     let (open, late) = (host.pair(), host.pair());
-    host.bring_up(&open, HERE, (PEER, NOBODY));
-    let mut early = Stranger::hello(PEER, (HERE, late.id()), NOBODY + 1);
-    wait_until_handled(HERE, late.id());
+    host.bring_up(&open, LOCAL_IP, (PEER_IP, UNUSED_QPN));
+    let mut early = Stranger::hello(PEER_IP, (LOCAL_IP, late.id()), UNUSED_QPN + 1);
+    wait_until_handled(LOCAL_IP, late.id());
     early.send_bytes(&[0; 1000]);
     assert_eq!(early.receive_next(), Received::Closed);
 }
@@ -236,12 +236,12 @@ fn a_listener_is_not_reachable_at_an_address_that_it_does_not_serve() {
     let refused = |at: &str, from: &str| {
         Stranger::connect(from, at, port(number)).unwrap_err().kind() == ErrorKind::ConnectionRefused
     };
-    assert!(refused(HERE, PEER), "no queue pair waits");
-    host.bring_up(&pair, HERE, (PEER, NOBODY));
-    assert!(refused("127.0.0.1", PEER));
-    assert!(refused(PEER, PEER));
+    assert!(refused(LOCAL_IP, PEER_IP), "no queue pair waits");
+    host.bring_up(&pair, LOCAL_IP, (PEER_IP, UNUSED_QPN));
+    assert!(refused("127.0.0.1", PEER_IP));
+    assert!(refused(PEER_IP, PEER_IP));
     assert!(refused("::1", "::1"));
-    assert_eq!(Stranger::hello(PEER, (HERE, number), NOBODY).receive_next(), Received::Accepted);
+    assert_eq!(Stranger::hello(PEER_IP, (LOCAL_IP, number), UNUSED_QPN).receive_next(), Received::Accepted);
 }
 
 /// The adapter listens at two addresses, but each queue pair is reachable at its own only.
@@ -249,11 +249,11 @@ fn a_listener_is_not_reachable_at_an_address_that_it_does_not_serve() {
 fn a_queue_pair_is_reachable_at_its_own_address_only() {
     let host = Host::new(Config::default());
     let (here, there) = (host.pair(), host.pair());
-    host.bring_up(&here, HERE, (PEER, NOBODY));
-    host.bring_up(&there, "127.0.0.4", (PEER, NOBODY));
-    let mut wrong = Stranger::hello(PEER, ("127.0.0.4", here.id()), NOBODY);
+    host.bring_up(&here, LOCAL_IP, (PEER_IP, UNUSED_QPN));
+    host.bring_up(&there, "127.0.0.4", (PEER_IP, UNUSED_QPN));
+    let mut wrong = Stranger::hello(PEER_IP, ("127.0.0.4", here.id()), UNUSED_QPN);
     assert_eq!(wrong.receive_next(), Received::Rejected);
-    let mut right = Stranger::hello(PEER, (HERE, here.id()), NOBODY);
+    let mut right = Stranger::hello(PEER_IP, (LOCAL_IP, here.id()), UNUSED_QPN);
     assert_eq!(right.receive_next(), Received::Accepted);
 }
 
@@ -262,10 +262,13 @@ fn a_setting_makes_it_reachable_everywhere_for_its_peer_alone() {
     let host = Host::new(Config { listen_everywhere: true, ..Config::default() });
     let pair = host.pair();
     let number = pair.id();
-    host.bring_up(&pair, HERE, (PEER, NOBODY));
+    host.bring_up(&pair, LOCAL_IP, (PEER_IP, UNUSED_QPN));
     assert_eq!(
-        Stranger::hello("127.0.0.4", ("127.0.0.1", number), NOBODY).receive_next(),
+        Stranger::hello("127.0.0.4", ("127.0.0.1", number), UNUSED_QPN).receive_next(),
         Received::Rejected
     );
-    assert_eq!(Stranger::hello(PEER, ("127.0.0.1", number), NOBODY).receive_next(), Received::Accepted);
+    assert_eq!(
+        Stranger::hello(PEER_IP, ("127.0.0.1", number), UNUSED_QPN).receive_next(),
+        Received::Accepted
+    );
 }

@@ -127,8 +127,8 @@ fn changing_the_map_neither_loses_nor_repeats_events() {
         for round in 0..20_000 {
             complete(&cq);
             // The event is at one of them, or moves between them.
-            let told = std::iter::repeat_with(|| handlers.iter().find_map(|handler| handler.try_next()));
-            let event = told.take(1_000_000).flatten().next();
+            let events = std::iter::repeat_with(|| handlers.iter().find_map(|handler| handler.try_next()));
+            let event = events.take(1_000_000).flatten().next();
             assert!(event.is_some_and(|event| event.cq == cq.cq().id()), "round {round}: {event:?}");
         }
         over.store(true, Ordering::Relaxed);
