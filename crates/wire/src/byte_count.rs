@@ -1,4 +1,4 @@
-//! Prints a length in bytes.
+//! Formatting of a length in bytes.
 
 use core::fmt;
 

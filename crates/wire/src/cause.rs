@@ -1,12 +1,12 @@
-//! Why a stream ends: the layer, type and code of a Terminate (RFC 5040 figure 9, RFC 5041 §7.2, RFC 5044 §8,
-//! RFC 6581 §8), as one enum per table.
+//! The causes for which a stream is terminated: layer, type and code of a Terminate (RFC 5040 figure 9, RFC 5041 §7.2,
+//! RFC 5044 §8, RFC 6581 §8). There is one enum of codes for each layer and type.
 
 use core::fmt;
 
-/// The cause in a Terminate message.
+/// The cause of a Terminate. The numbers are layer and type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// RDMAP, local catastrophic error (0/0). It has no code.
+    /// RDMAP, local catastrophic error (0/0). There is no code.
     LocalCatastrophic,
     /// RDMAP, remote protection error (0/1): the memory access is not allowed.
     Protection(Protection),
@@ -18,15 +18,15 @@ pub enum Cause {
     TaggedBuffer(TaggedBuffer),
     /// DDP, untagged buffer error (1/2).
     UntaggedBuffer(UntaggedBuffer),
-    /// MPA (2/0).
+    /// MPA error (2/0).
     Mpa(MpaFault),
-    /// A cause that no RFC defines.
+    /// An error that no RFC defines.
     Other {
-        /// Four bits.
+        /// The layer, four bits.
         layer: u8,
-        /// Four bits.
+        /// The type, four bits.
         kind: u8,
-        /// Eight bits.
+        /// The code, eight bits.
         code: u8,
     },
 }
@@ -43,10 +43,12 @@ macro_rules! codes {
             /// All codes.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
+            /// Returns the error with this code. `None` if the RFCs do not define the code.
             const fn from_code(code: u8) -> Option<Self> {
                 match code { $($code => Some(Self::$variant),)* _ => None }
             }
 
+            /// Returns the description.
             const fn text(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
@@ -154,7 +156,7 @@ impl Cause {
         }
     }
 
-    /// Whether a Terminate with this cause includes the header of the segment that caused it (RFC 5040 figure 10).
+    /// Returns whether a Terminate with this cause includes the header of the offending segment (RFC 5040 figure 10).
     pub const fn names_segment(self) -> bool {
         matches!(
             self,
@@ -166,7 +168,7 @@ impl Cause {
         )
     }
 
-    /// Whether a Terminate with this cause also includes the Read Request that caused it (RFC 5040 figure 10).
+    /// Returns whether a Terminate with this cause also includes the offending Read Request (RFC 5040 figure 10).
     pub const fn names_read_request(self) -> bool {
         matches!(self, Self::Protection(_))
     }

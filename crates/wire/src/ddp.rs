@@ -1,7 +1,7 @@
-//! DDP (RFC 5041 §4): the part of a header that says where the payload goes.
+//! DDP headers (RFC 5041 §4): the part of a segment's header that determines where the payload is placed.
 //!
-//! A [`DdpHeader`] keeps all bits, reserved ones included, and interprets only the T bit: it is the form in which a
-//! Terminate returns the offending header. [`Header`](crate::Header) is the checked and typed form.
+//! A [`DdpHeader`] keeps all bits, reserved ones included, and interprets only the T bit. A Terminate contains the
+//! offending header in this form. [`Header`](crate::Header) is the checked and typed form.
 
 use crate::{Place, Tag};
 use zerocopy::byteorder::big_endian::{U32, U64};
@@ -13,48 +13,50 @@ pub(crate) const TAGGED: u8 = 0x80;
 pub(crate) const LAST: u8 = 0x40;
 /// The DV bits, which must be 1.
 pub(crate) const VERSION_MASK: u8 = 0x03;
+/// The only DDP version.
 pub(crate) const VERSION: u8 = 1;
 
-/// Length of a tagged header.
+/// Length of a tagged header in bytes.
 pub const TAGGED_LEN: usize = size_of::<RawTagged>();
-/// Length of an untagged header.
+/// Length of an untagged header in bytes.
 pub const UNTAGGED_LEN: usize = size_of::<RawUntagged>();
 const _: () = assert!(TAGGED_LEN == 14 && UNTAGGED_LEN == 18);
 
 /// A DDP header with every bit as it is on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DdpHeader {
-    /// The payload goes to memory that the receiver advertised.
+    /// The header of a tagged segment, whose payload goes to memory that the receiver advertised.
     Tagged(DdpTagged),
-    /// The payload goes to the buffer that the receiver chooses for this queue and sequence number.
+    /// The header of an untagged segment, whose payload goes to the buffer that the receiver has for this queue and
+    /// sequence number.
     Untagged(DdpUntagged),
 }
 
-/// RFC 5041 figure 4.
+/// The fields of a tagged DDP header (RFC 5041 figure 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DdpTagged {
     /// T, L, reserved, DV.
     pub control: u8,
     /// RDMAP's control byte.
     pub ulp_control: u8,
-    /// Where the payload goes.
+    /// Where the payload goes: STag and Tagged Offset.
     pub place: Place,
 }
 
-/// RFC 5041 figure 5.
+/// The fields of an untagged DDP header (RFC 5041 figure 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DdpUntagged {
     /// T, L, reserved, DV.
     pub control: u8,
     /// RDMAP's control byte.
     pub ulp_control: u8,
-    /// RDMAP's word: a tag to invalidate, or zero.
+    /// RDMAP's word: a tag to invalidate, the number of a shared receive queue, or zero.
     pub ulp_word: u32,
     /// Queue number (QN).
     pub queue: u32,
     /// Message sequence number (MSN).
     pub msn: u32,
-    /// Message offset (MO): position of the payload in the message.
+    /// Message offset (MO): position of the payload in the message, in bytes.
     pub offset: u32,
 }
 
@@ -78,13 +80,13 @@ struct RawUntagged {
     offset: U32,
 }
 
-/// Length of the header that begins with this control byte.
+/// Returns the length of the header that begins with this control byte.
 pub(crate) const fn header_len(control: u8) -> usize {
     if control & TAGGED != 0 { TAGGED_LEN } else { UNTAGGED_LEN }
 }
 
 impl DdpHeader {
-    /// Parses the header at the front of `bytes`. Returns `None` if it is incomplete.
+    /// Parses the header at the front of `bytes`. Returns `None` if the header is incomplete.
     ///
     /// ```
     /// use ironwarp_wire::ddp::DdpHeader;
@@ -116,7 +118,7 @@ impl DdpHeader {
         }
     }
 
-    /// Length of the header.
+    /// Returns the length of the header in bytes.
     #[inline]
     pub const fn encoded_len(&self) -> usize {
         match self {
@@ -125,7 +127,8 @@ impl DdpHeader {
         }
     }
 
-    /// Writes the header to the front of `out` and returns its length. Returns `None`, and writes nothing, if it does not fit.
+    /// Writes the header to the front of `out` and returns its length. Returns `None`, and writes nothing, if `out` is
+    /// too short.
     ///
     /// ```
     /// use ironwarp_wire::ddp::DdpHeader;

@@ -1,6 +1,6 @@
-//! iWARP on the wire: every header the adapter sends or accepts, with its encoder and decoder.
+//! The iWARP wire format: encoders and decoders of every header that the adapter sends or accepts.
 //!
-//! A message travels as segments, one segment to one FPDU:
+//! A message is sent as one or more segments, each in one FPDU:
 //!
 //! ```text
 //!  MPA   u16 length │            segment             │ pad │ CRC32c      mpa::{FpduWriter, FpduReader}
@@ -15,17 +15,17 @@
 //! | the first bytes of a connection: Request and Reply, IRD/ORD, private data | [`mpa::Startup`] |
 //! | framing, padding, CRC and markers of everything after that | [`mpa::FpduReader`], [`mpa::FpduWriter`] |
 //! | the header of a segment: opcode, tag, offset, sequence number | [`Header`] |
-//! | why a stream ended | [`Terminate`], [`Cause`] |
+//! | the reason for which a stream ended | [`Terminate`], [`Cause`] |
 //! | the private protocol between two Ironwarp ends | [`private`] |
-//! | which rule a peer broke, and the Terminate that reports it | [`Violation`] |
+//! | the protocol violations of a peer, and the Terminate that reports each | [`Violation`] |
 //!
 //! # Contract
 //! - Parsing never panics, on any input, and never reads past its input: incomplete input returns
 //!   [`Parse::Need`].
 //! - Emitting never panics on a buffer of the stated length. A request that cannot be encoded returns [`Misuse`].
 //! - Reserved bits are sent as zero and ignored on receipt, so `emit(parse(bytes))` yields `bytes` with those bits clear.
-//! - No allocation, no I/O, no clock, no `unsafe`. Payload is never copied: a sender emits headers into a small buffer
-//!   and leaves the payload where it is; a receiver is told where the payload begins and how long it is.
+//! - No allocation, no I/O, no clock, no `unsafe`. Payload need not be copied: a sender emits headers into a small
+//!   buffer and sends the payload from where it is; a receiver learns the position and length of the payload.
 //!
 //! # Encoding and decoding a segment
 //! ```

@@ -12,12 +12,13 @@ impl fmt::Display for Tag {
     }
 }
 
-/// An address in tagged memory: a tag and an offset into the memory it names (the RFC's STag and Tagged Offset).
+/// An address in tagged memory: a tag, and an offset in the memory that the tag names (the RFC's STag and Tagged
+/// Offset).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The tag of the region or window.
     pub tag: Tag,
-    /// Offset into it.
+    /// The offset in the region or window.
     pub offset: u64,
 }
 

@@ -1,22 +1,22 @@
-//! What the startup frames agree on for one direction, and the longest segment that fits a TCP segment.
+//! The framing options of one direction, and the maximum length of a segment that fits a TCP segment.
 
 use super::marker::{MARKER_INTERVAL, MARKER_LEN};
 use crate::layout::{CRC_FIELD, LENGTH_FIELD, MAX_ULPDU};
 
-/// A segment of this length may be sent on any path (RFC 5044 §4.5).
+/// Length of a segment that may be sent on any path, whatever its TCP segment size (RFC 5044 §4.5).
 pub const MIN_MULPDU: usize = 128;
 
 /// Framing options that the startup frames negotiated for one direction of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Framing {
-    /// CRCs are generated and checked. Otherwise the field is present, but its value is ignored.
+    /// Whether CRCs are generated and checked. If not, the CRC field is present, but its value is ignored.
     pub crc: bool,
-    /// The receiver asked for markers.
+    /// Whether markers are inserted, because the receiver requested them.
     pub markers: bool,
 }
 
-/// Maximum length of a segment whose FPDU fits one TCP segment of `emss` bytes (RFC 5044 §4.5), clamped to
-/// [`MIN_MULPDU`]`..=`[`MAX_ULPDU`].
+/// Returns the maximum length of a segment whose FPDU fits one TCP segment of `emss` bytes (RFC 5044 §4.5), clamped to
+/// [`MIN_MULPDU`]`..=`[`MAX_ULPDU`]. `markers`: the direction uses markers.
 pub const fn max_ulpdu(emss: usize, markers: bool) -> usize {
     let markers = if markers { MARKER_LEN * emss.div_ceil(MARKER_INTERVAL) } else { 0 };
     let fits = emss.saturating_sub(LENGTH_FIELD + CRC_FIELD + markers + emss % 4);

@@ -1,4 +1,4 @@
-//! MPA (RFC 5044, RFC 6581): how segments travel in a TCP stream.
+//! MPA (RFC 5044, RFC 6581): startup of a connection, and framing of segments in a TCP stream.
 //!
 //! A connection begins with one [`Startup`] frame in each direction. After that, each direction is a sequence of FPDUs,
 //! which [`FpduWriter`] encodes and [`FpduReader`] decodes. Both handle CRCs and markers, and mirror each other:
@@ -6,7 +6,7 @@
 //! | | writer | reader |
 //! |---|---|---|
 //! | header | [`open`](FpduWriter::open) | [`Piece::Header`] |
-//! | how much payload may follow contiguously | [`run_len`](FpduWriter::run_len) | [`run_len`](FpduReader::run_len) |
+//! | number of payload bytes before the next marker | [`run_len`](FpduWriter::run_len) | [`run_len`](FpduReader::run_len) |
 //! | account for payload | [`cover`](FpduWriter::cover) | [`cover`](FpduReader::cover), or [`Piece::Payload`] |
 //! | padding and CRC | [`close`](FpduWriter::close) | [`Piece::End`] |
 

@@ -1,4 +1,4 @@
-//! Decodes one direction of a stream: bytes in, headers and payload out. Mirrors `writer.rs`.
+//! The decoder of one direction of a stream: takes bytes, returns headers and payload. Mirrors `writer.rs`.
 
 use super::marker::MARKER_LEN;
 use super::progress::Progress;
@@ -7,13 +7,13 @@ use crate::layout::CRC_FIELD;
 
 use crate::{Dialect, Fpdu, MAX_HEADER, Misuse, Parse, Violation};
 
-/// Decodes the FPDUs of one direction from input that is split anywhere.
+/// Decodes the FPDUs of one direction of a stream. The input may be split at any byte.
 ///
-/// Pass input to [`next`](Self::next) until it returns `None`. Payload may instead be read directly to its destination:
-/// [`run_len`](Self::run_len) returns how many bytes, and [`cover`](Self::cover) accounts for them.
+/// Pass input to [`next`](Self::next) until it returns `None`. Payload may also be read directly to its destination:
+/// [`run_len`](Self::run_len) returns the number of bytes, and [`cover`](Self::cover) accounts for the bytes read.
 ///
-/// Payload is returned before its CRC has been checked. Only [`Piece::End`] confirms that the FPDU is intact: a message
-/// must not be delivered earlier.
+/// Payload is returned before the CRC has been checked. Only [`Piece::End`] confirms that the FPDU is intact: a message
+/// must not be delivered before.
 ///
 /// ```
 /// use ironwarp_wire::{Dialect, mpa::{FpduReader, Framing, Piece}};
@@ -29,11 +29,12 @@ use crate::{Dialect, Fpdu, MAX_HEADER, Misuse, Parse, Violation};
 /// ```
 #[derive(Clone, Debug)]
 pub struct FpduReader {
+    /// The CRC and marker position so far.
     progress: Progress,
     state: State,
-    /// The part of the header or CRC that has arrived.
+    /// The part of an incomplete header or CRC that has arrived.
     held: Partial<MAX_HEADER>,
-    /// The part of the marker that has arrived.
+    /// The part of an incomplete marker that has arrived.
     marker: Partial<MARKER_LEN>,
 }
 
@@ -42,9 +43,9 @@ pub struct FpduReader {
 pub enum Piece<'a> {
     /// The header of a new FPDU.
     Header(Fpdu),
-    /// The next bytes of its payload, whose CRC has not been checked yet.
+    /// The next bytes of the FPDU's payload. The CRC has not been checked yet.
     Payload(&'a [u8]),
-    /// The end of the FPDU. Its CRC, if used, is correct.
+    /// The end of the FPDU. The CRC, if used, is correct.
     End,
 }
 
@@ -62,7 +63,7 @@ enum State {
         left: u8,
     },
     Crc,
-    /// RFC 5044 §8: after an error nothing more is delivered.
+    /// A violation was found. After an error, no more input is accepted (RFC 5044 §8).
     Failed(Violation),
 }
 
@@ -75,7 +76,7 @@ impl FpduReader {
 
     /// Takes the next piece off the front of `input`. Returns `None` when all input is consumed and more is needed.
     ///
-    /// After a violation, every further call returns the same one.
+    /// After a violation, every further call returns the same violation.
     pub fn next<'a>(
         &mut self,
         input: &mut &'a [u8],
@@ -88,9 +89,9 @@ impl FpduReader {
         piece
     }
 
-    /// Takes a complete FPDU off the front of `input` and checks its CRC: a fast path for small messages that arrived
-    /// together. Returns `None`, and consumes nothing, if the FPDU is incomplete or invalid or the direction uses markers;
-    /// continue with [`next`](Self::next).
+    /// Takes a complete FPDU off the front of `input`, checks its CRC, and returns it with its payload: a fast path for
+    /// small messages. Returns `None`, and consumes nothing, if the FPDU is incomplete, its header is invalid, or the
+    /// direction uses markers: then call [`next`](Self::next).
     #[inline]
     pub fn take_whole<'a>(
         &mut self,
@@ -116,16 +117,17 @@ impl FpduReader {
         Ok(Some((fpdu, &covered[start..start + len])))
     }
 
-    /// Returns how many bytes of payload follow contiguously, up to the next marker: they may be read directly to their
+    /// Returns the number of payload bytes that come next, up to the next marker. They may be read directly to their
     /// destination. Zero means that the next bytes must be passed to [`next`](Self::next).
     pub const fn run_len(&self) -> usize {
         match self.state {
-            State::Payload { left, .. } => self.progress.markers.run(left as usize),
+            State::Payload { left, .. } => self.progress.markers.room_before_next(left as usize),
             _ => 0,
         }
     }
 
-    /// Accounts for payload that was read directly, at most [`run_len`](Self::run_len) bytes; excess is ignored.
+    /// Accounts for payload that was read directly to its destination, at most [`run_len`](Self::run_len) bytes; excess
+    /// is ignored.
     pub fn cover(&mut self, payload: &[u8]) {
         let payload = &payload[..payload.len().min(self.run_len())];
         let State::Payload { left, .. } = &mut self.state else { return };
@@ -135,7 +137,8 @@ impl FpduReader {
         self.progress.pass(payload);
     }
 
-    /// Accounts for `n` bytes of payload like [`cover`](Self::cover), without seeing them. Fails if the direction uses CRCs.
+    /// Accounts for `n` bytes of payload, as [`cover`](Self::cover) does, without reading them. Fails if the direction
+    /// uses CRCs.
     pub fn skip(&mut self, n: usize) -> Result<(), Misuse> {
         if self.progress.framing.crc {
             return Err(Misuse::PayloadSkipped);
@@ -149,28 +152,29 @@ impl FpduReader {
         Ok(())
     }
 
-    /// Returns the received part of a header that is incomplete, or that was found invalid when its last byte arrived.
+    /// Returns the received part of a header that arrived in pieces and is incomplete, or was found invalid.
     pub fn held(&self) -> &[u8] {
         self.held.bytes()
     }
 
-    /// Whether the reader is between two FPDUs, where a stream may be moved or closed without loss.
+    /// Returns whether the reader is between two FPDUs, so that closing the stream now loses nothing.
     pub const fn is_at_boundary(&self) -> bool {
         matches!(self.state, State::Header) && self.held.len == 0 && self.marker.len == 0
     }
 
+    /// Does the work of [`next`](Self::next), but leaves it to the caller to remember a violation.
     fn step<'a>(&mut self, input: &mut &'a [u8], dialect: Dialect) -> Result<Option<Piece<'a>>, Violation> {
         if let State::Failed(violation) = self.state {
             return Err(violation);
         }
-        // Every piece consumes at least one byte.
+        // Returning a piece consumes at least one byte, so without input there is none.
         while !input.is_empty() {
-            if self.progress.markers.due() && !self.take_marker(input)? {
+            if self.progress.markers.is_due() && !self.take_marker(input)? {
                 return Ok(None);
             }
             match self.state {
                 State::Header => {
-                    let piece = self.header(input, dialect)?;
+                    let piece = self.read_header(input, dialect)?;
                     if piece.is_some() {
                         return Ok(piece);
                     }
@@ -189,32 +193,37 @@ impl FpduReader {
                     self.state = State::Padding { left: left - passed };
                     self.progress.pass(padding);
                 }
-                State::Crc => return self.end(input).map(|ended| ended.then_some(Piece::End)),
+                State::Crc => return self.read_crc(input).map(|ended| ended.then_some(Piece::End)),
                 State::Failed(violation) => return Err(violation),
             }
         }
         Ok(None)
     }
 
-    /// Reads the header, at once if it has arrived completely, otherwise piecewise, and never a byte beyond it.
-    fn header<'a>(&mut self, input: &mut &'a [u8], dialect: Dialect) -> Result<Option<Piece<'a>>, Violation> {
-        let whole = &input[..self.progress.markers.run(input.len())];
+    /// Reads the header: directly from `input` if it is complete there, otherwise in pieces. Consumes no byte after the
+    /// header. Returns `None` if more input is needed.
+    fn read_header<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        dialect: Dialect,
+    ) -> Result<Option<Piece<'a>>, Violation> {
+        let whole = &input[..self.progress.markers.room_before_next(input.len())];
         if self.held.len == 0
             && let Parse::Done(fpdu) = Fpdu::parse(whole, dialect)?
         {
             let bytes = split_off(input, usize::from(fpdu.header_len));
             self.progress.pass(bytes);
-            return Ok(Some(self.begin(fpdu)));
+            return Ok(Some(self.begin_payload(fpdu)));
         }
         loop {
             let need = match Fpdu::parse(self.held.bytes(), dialect)? {
                 Parse::Need(need) => need - self.held.bytes().len(),
                 Parse::Done(fpdu) => {
                     self.held.len = 0;
-                    return Ok(Some(self.begin(fpdu)));
+                    return Ok(Some(self.begin_payload(fpdu)));
                 }
             };
-            let bytes = split_off(input, self.progress.markers.run(need));
+            let bytes = split_off(input, self.progress.markers.room_before_next(need));
             if bytes.is_empty() {
                 return Ok(None);
             }
@@ -223,15 +232,16 @@ impl FpduReader {
         }
     }
 
-    fn begin<'a>(&mut self, fpdu: Fpdu) -> Piece<'a> {
+    /// Changes the state to the payload of the FPDU, and returns its header.
+    fn begin_payload<'a>(&mut self, fpdu: Fpdu) -> Piece<'a> {
         #[expect(clippy::cast_possible_truncation, reason = "at most three")]
         let padding = fpdu.padding() as u8;
         self.state = State::Payload { left: fpdu.payload_len, padding };
         Piece::Header(fpdu)
     }
 
-    /// Reads and checks the CRC. Returns false if it is incomplete.
-    fn end(&mut self, input: &mut &[u8]) -> Result<bool, Violation> {
+    /// Reads and checks the CRC, which ends the FPDU. Returns false if more input is needed.
+    fn read_crc(&mut self, input: &mut &[u8]) -> Result<bool, Violation> {
         let bytes = split_off(input, CRC_FIELD - self.held.bytes().len());
         self.held.push(bytes);
         self.progress.pass_crc(bytes.len());
@@ -245,7 +255,7 @@ impl FpduReader {
         Ok(true)
     }
 
-    /// Removes the marker that is due. Returns false if it is incomplete.
+    /// Reads and checks the marker that is due. Returns false if more input is needed.
     fn take_marker(&mut self, input: &mut &[u8]) -> Result<bool, Violation> {
         let bytes = split_off(input, MARKER_LEN - self.marker.bytes().len());
         self.marker.push(bytes);
@@ -262,7 +272,7 @@ impl FpduReader {
     }
 }
 
-/// Compares the computed CRC of an FPDU with the one received.
+/// Returns a violation if the computed CRC of an FPDU differs from the received one.
 #[inline]
 fn check_crc(computed: [u8; CRC_FIELD], received: [u8; CRC_FIELD]) -> Result<(), Violation> {
     if computed == received {
@@ -272,14 +282,14 @@ fn check_crc(computed: [u8; CRC_FIELD], received: [u8; CRC_FIELD]) -> Result<(),
     Err(Violation::Crc { computed, received })
 }
 
-/// Takes up to `n` bytes off the front of `input`.
+/// Takes up to `n` bytes off the front of `input`, and returns them.
 fn split_off<'a>(input: &mut &'a [u8], n: usize) -> &'a [u8] {
     let (taken, left) = input.split_at(n.min(input.len()));
     *input = left;
     taken
 }
 
-/// Buffer for a short field that may arrive in pieces.
+/// A buffer for a short field that arrives in pieces.
 #[derive(Clone, Copy, Debug)]
 struct Partial<const N: usize> {
     bytes: [u8; N],
@@ -289,11 +299,12 @@ struct Partial<const N: usize> {
 impl<const N: usize> Partial<N> {
     const EMPTY: Self = Self { bytes: [0; N], len: 0 };
 
+    /// Returns the bytes that have arrived.
     fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Callers never push more than fits.
+    /// Appends bytes, which must fit.
     fn push(&mut self, bytes: &[u8]) {
         let at = usize::from(self.len);
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);

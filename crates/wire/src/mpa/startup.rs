@@ -1,4 +1,4 @@
-//! The startup frames (RFC 5044 §7.1, RFC 6581): the first bytes of a connection, one Request and one Reply.
+//! The startup frames (RFC 5044 §7.1, RFC 6581): the Request and the Reply with which a connection begins.
 //!
 //! ```text
 //!  0               16    17        18          20
@@ -15,20 +15,20 @@ use core::fmt;
 use zerocopy::byteorder::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Maximum length of private data, the IRD/ORD word included.
+/// Maximum length of private data in bytes, the IRD/ORD word included.
 pub const MAX_PRIVATE_DATA: usize = 512;
-/// Maximum length of a startup frame.
+/// Maximum length of a startup frame in bytes.
 pub const MAX_STARTUP: usize = FIXED_LEN + MAX_PRIVATE_DATA;
 /// Maximum IRD and ORD: 14 bits.
 pub const MAX_DEPTH: u16 = 0x3fff;
-/// As IRD or ORD: "do not negotiate this" (RFC 6581 §9.1).
+/// The value of IRD or ORD that means "not negotiated" (RFC 6581 §9.1).
 pub const NOT_NEGOTIATED: u16 = MAX_DEPTH;
 
 const FIXED_LEN: usize = size_of::<Fixed>();
 const ENHANCED_LEN: usize = size_of::<EnhancedWord>();
 const _: () = assert!(FIXED_LEN == 20 && ENHANCED_LEN == 4);
 
-/// The flags byte.
+/// The bits of the flags byte.
 mod flag {
     pub(super) const MARKERS: u8 = 0x80;
     pub(super) const CRC: u8 = 0x40;
@@ -61,11 +61,11 @@ struct EnhancedWord {
 /// An MPA Request or Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Startup<'a> {
-    /// Which of the two.
+    /// Whether the frame is a Request or a Reply.
     pub role: Role,
-    /// The sender wants to receive markers.
+    /// Whether the sender requests markers in the bytes that it receives.
     pub markers: bool,
-    /// The sender wants CRCs. They are used in both directions if either side wants them.
+    /// Whether the sender requests CRCs. If either end does, both directions use CRCs.
     pub crc: bool,
     /// The revision, with the fields specific to it.
     pub revision: Revision,
@@ -73,14 +73,14 @@ pub struct Startup<'a> {
     pub private_data: &'a [u8],
 }
 
-/// The sender of a startup frame.
+/// Whether a startup frame is a Request or a Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The initiator's Request.
     Request,
     /// The responder's Reply.
     Reply {
-        /// The connection is rejected.
+        /// Whether the connection is rejected.
         rejected: bool,
     },
 }
@@ -90,16 +90,16 @@ pub enum Role {
 pub enum Revision {
     /// RFC 5044.
     One,
-    /// RFC 6581, with its IRD/ORD word unless the S bit is missing.
+    /// RFC 6581. The IRD/ORD word is `None` if the S bit is not set.
     Two(Option<Enhanced>),
 }
 
 /// The IRD/ORD word of revision 2 (RFC 6581 §9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Enhanced {
-    /// Number of inbound reads and atomics that the sender can hold; 14 bits.
+    /// Number of the receiver's Reads and atomic operations that the sender accepts at once; 14 bits.
     pub ird: u16,
-    /// Number of outbound reads and atomics that it wants to have outstanding; 14 bits.
+    /// Number of Reads and atomic operations that the sender requests to have outstanding; 14 bits.
     pub ord: u16,
     /// In the peer-to-peer model, the messages that may serve as the RTR, the first message of the initiator. `None` in the
     /// client-server model, where the initiator's program sends first.
@@ -107,7 +107,8 @@ pub struct Enhanced {
 }
 
 bitflags! {
-    /// Kinds of empty message that can tell the responder that the initiator is ready to receive (RFC 6581 §9.2).
+    /// The kinds of empty message that can serve as the RTR (RFC 6581 §9.2), by which the initiator signals that it is
+    /// ready to receive.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RtrSet: u8 {
         /// A Send.
@@ -120,6 +121,7 @@ bitflags! {
 }
 
 impl Role {
+    /// Returns the key with which the frame begins.
     const fn key(self) -> &'static [u8; 16] {
         match self {
             Self::Request => b"MPA ID Req Frame",
@@ -127,6 +129,7 @@ impl Role {
         }
     }
 
+    /// Returns the name for errors and logs.
     const fn name(self) -> &'static str {
         match self {
             Self::Request => "Request",
@@ -136,18 +139,19 @@ impl Role {
 }
 
 impl<'a> Startup<'a> {
-    /// Parses the Request at the front of `bytes`. Returns it with its length.
+    /// Parses the Request at the front of `bytes`. Returns the Request and its length.
     pub fn parse_request(bytes: &'a [u8]) -> Result<Parse<(Self, usize)>, Violation> {
         Self::parse(Role::Request, bytes)
     }
 
-    /// Parses the Reply at the front of `bytes`. Returns it with its length; FPDUs may follow directly.
+    /// Parses the Reply at the front of `bytes`. Returns the Reply and its length. FPDUs may follow directly.
     pub fn parse_reply(bytes: &'a [u8]) -> Result<Parse<(Self, usize)>, Violation> {
         Self::parse(Role::Reply { rejected: false }, bytes)
     }
 
+    /// Parses a Request or a Reply, as `role` says.
     fn parse(role: Role, bytes: &'a [u8]) -> Result<Parse<(Self, usize)>, Violation> {
-        // Detects another protocol at the first byte that differs, not at the twentieth.
+        // Compare the bytes that have arrived, so that another protocol is detected at the first wrong byte.
         if !bytes.iter().zip(role.key()).all(|(byte, key)| byte == key) {
             return Err(Violation::Key { expected: role.name() });
         }
@@ -190,7 +194,7 @@ impl<'a> Startup<'a> {
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, Misuse> {
         let word = match self.revision {
             Revision::One | Revision::Two(None) => None,
-            Revision::Two(Some(enhanced)) => Some(enhanced.word()?),
+            Revision::Two(Some(enhanced)) => Some(enhanced.to_word()?),
         };
         let word_len = word.as_ref().map_or(0, size_of_val);
         let (len, room) = (self.private_data.len(), MAX_PRIVATE_DATA - word_len);
@@ -200,7 +204,7 @@ impl<'a> Startup<'a> {
         let (have, need) = (out.len(), FIXED_LEN + word_len + len);
         let Some(out) = out.get_mut(..need) else { return Err(Misuse::BufferTooShort { have, need }) };
         let (fixed, rest) = out.split_at_mut(FIXED_LEN);
-        fixed.copy_from_slice(self.fixed(word_len + len).as_bytes());
+        fixed.copy_from_slice(self.to_fixed(word_len + len).as_bytes());
         let (enhanced, private_data) = rest.split_at_mut(word_len);
         if let Some(word) = word {
             enhanced.copy_from_slice(word.as_bytes());
@@ -209,7 +213,8 @@ impl<'a> Startup<'a> {
         Ok(need)
     }
 
-    fn fixed(&self, private_data_len: usize) -> Fixed {
+    /// Returns the fixed fields of a frame whose private data, IRD/ORD word included, has this length.
+    fn to_fixed(&self, private_data_len: usize) -> Fixed {
         let set = |on, flag| if on { flag } else { 0 };
         let flags = set(self.markers, flag::MARKERS)
             | set(self.crc, flag::CRC)
@@ -226,6 +231,7 @@ impl<'a> Startup<'a> {
 }
 
 impl Enhanced {
+    /// Decodes the IRD/ORD word.
     fn parse(word: &EnhancedWord) -> Self {
         let (ird, ord) = (word.ird.get(), word.ord.get());
         // RFC 6581 §9.2: without A, the bits B, C and D are ignored.
@@ -239,7 +245,8 @@ impl Enhanced {
         Self { ird: ird & MAX_DEPTH, ord: ord & MAX_DEPTH, rtr }
     }
 
-    fn word(self) -> Result<EnhancedWord, Misuse> {
+    /// Encodes the IRD/ORD word.
+    fn to_word(self) -> Result<EnhancedWord, Misuse> {
         if let Some(depth) = [self.ird, self.ord].into_iter().find(|depth| *depth > MAX_DEPTH) {
             return Err(Misuse::DepthTooLarge(depth));
         }

@@ -1,4 +1,4 @@
-//! Encodes one direction of a stream: headers and payload in, bytes out. Mirrors `reader.rs`.
+//! The encoder of one direction of a stream: takes headers and payload, returns bytes. Mirrors `reader.rs`.
 
 use super::marker::MARKER_LEN;
 use super::progress::Progress;
@@ -13,7 +13,7 @@ pub const MAX_HEAD: usize = MAX_HEADER + MARKER_LEN;
 /// Maximum output of [`FpduWriter::close`]: padding, a marker and the CRC.
 pub const MAX_TAIL: usize = 3 + MARKER_LEN + CRC_FIELD;
 
-/// Encodes the FPDUs of one direction. The payload is not copied.
+/// Encodes the FPDUs of one direction of a stream. The payload need not be copied.
 ///
 /// For each FPDU, call [`open`](Self::open); then [`run_len`](Self::run_len) and [`cover`](Self::cover) until the payload is
 /// complete, with a [`take_marker`](Self::take_marker) wherever `run_len` returns zero; then [`close`](Self::close). Without markers the
@@ -38,10 +38,11 @@ pub const MAX_TAIL: usize = 3 + MARKER_LEN + CRC_FIELD;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct FpduWriter {
+    /// The CRC and marker position so far.
     progress: Progress,
-    /// Remaining payload of the open FPDU.
+    /// Remaining payload of the open FPDU, in bytes.
     left: usize,
-    /// Padding of the open FPDU.
+    /// Padding of the open FPDU, in bytes.
     padding: usize,
 }
 
@@ -51,20 +52,20 @@ impl FpduWriter {
         Self { progress: Progress::new(framing), left: 0, padding: 0 }
     }
 
-    /// Begins an FPDU: writes its length field and header, with a marker if one is due. Returns the number of bytes
-    /// written. On error nothing changes.
+    /// Begins an FPDU with `payload` bytes of payload: writes its length field and header, with a marker if one is due.
+    /// Returns the number of bytes written. On error, the writer is unchanged.
     pub fn open(
         &mut self,
         header: &Header,
         payload: usize,
         out: &mut [u8; MAX_HEAD],
     ) -> Result<usize, Misuse> {
-        // Usually there is no marker, and the header is already in its place.
+        // Usually there is no marker: then the header can stay where it is emitted.
         let [plain @ .., _, _, _, _] = out;
         let len = header.emit(payload, plain)?;
         self.left = payload;
         self.padding = padding(len - LENGTH_FIELD + payload);
-        if self.progress.markers.run(len) == len {
+        if self.progress.markers.room_before_next(len) == len {
             self.progress.pass(&out[..len]);
             return Ok(len);
         }
@@ -72,20 +73,21 @@ impl FpduWriter {
         Ok(self.interleave(&plain[..len], out))
     }
 
-    /// Returns how many bytes of payload may follow contiguously, up to the next marker. Zero with payload left means that a
-    /// [`take_marker`](Self::take_marker) is due.
+    /// Returns the number of payload bytes to send before the next marker. Zero while payload is left means that a
+    /// [marker](Self::take_marker) is due.
     pub const fn run_len(&self) -> usize {
-        self.progress.markers.run(self.left)
+        self.progress.markers.room_before_next(self.left)
     }
 
-    /// Accounts for the next bytes of payload, at most [`run_len`](Self::run_len); excess is ignored.
+    /// Accounts for payload that the caller sends, at most [`run_len`](Self::run_len) bytes; excess is ignored.
     pub fn cover(&mut self, payload: &[u8]) {
         let payload = &payload[..payload.len().min(self.run_len())];
         self.left -= payload.len();
         self.progress.pass(payload);
     }
 
-    /// Accounts for `n` bytes of payload like [`cover`](Self::cover), without seeing them. Fails if the direction uses CRCs.
+    /// Accounts for `n` bytes of payload, as [`cover`](Self::cover) does, without reading them. Fails if the direction
+    /// uses CRCs.
     pub fn skip(&mut self, n: usize) -> Result<(), Misuse> {
         if self.progress.framing.crc {
             return Err(Misuse::PayloadSkipped);
@@ -96,14 +98,14 @@ impl FpduWriter {
         Ok(())
     }
 
-    /// The framing options of this direction.
+    /// Returns the framing options of this direction.
     pub const fn framing(&self) -> Framing {
         self.progress.framing
     }
 
     /// Returns the marker to send now, if one is due.
     pub fn take_marker(&mut self) -> Option<[u8; MARKER_LEN]> {
-        if !self.progress.markers.due() {
+        if !self.progress.markers.is_due() {
             return None;
         }
         let marker = self.progress.markers.bytes();
@@ -111,8 +113,8 @@ impl FpduWriter {
         Some(marker)
     }
 
-    /// Ends the FPDU: writes padding, a marker if one is due, and the CRC (zero if CRCs are not used). Returns the number of
-    /// bytes written. On error nothing changes.
+    /// Ends the FPDU: writes padding, a marker if one is due, and the CRC (zero if CRCs are not used). Returns the
+    /// number of bytes written. On error, the writer is unchanged.
     pub fn close(&mut self, out: &mut [u8; MAX_TAIL]) -> Result<usize, Misuse> {
         if self.left > 0 {
             return Err(Misuse::PayloadMissing(self.left));
@@ -125,8 +127,8 @@ impl FpduWriter {
         Ok(end)
     }
 
-    /// Passes a whole FPDU to `sink` in pieces, markers included, like [`open`](Self::open) to [`close`](Self::close) for a
-    /// payload in one slice. On error nothing changes and `sink` is not called.
+    /// Passes all bytes of an FPDU, markers included, to `sink` in several calls. On error, the writer is unchanged and
+    /// `sink` is not called.
     pub fn write(
         &mut self,
         header: &Header,
@@ -151,10 +153,8 @@ impl FpduWriter {
         Ok(())
     }
 
-    /// Writes a whole FPDU, payload included, to the front of `out` and returns its length: a fast path for batches of small
-    /// messages. On error nothing changes.
-    ///
-    /// Fails if the direction uses markers.
+    /// Writes a whole FPDU, payload included, to the front of `out` and returns its length: a fast path for batches of
+    /// small messages. Fails if the direction uses markers.
     #[inline]
     pub fn write_whole(&self, header: &Header, payload: &[u8], out: &mut [u8]) -> Result<usize, Misuse> {
         let place = self.begin_whole(header, payload.len(), out)?;
@@ -162,8 +162,8 @@ impl FpduWriter {
         Ok(self.end_whole(place, out))
     }
 
-    /// Writes the header of a whole FPDU to `out`, which must have room for all of it. Returns the range that the caller
-    /// fills with the payload before it calls [`end_whole`](Self::end_whole).
+    /// Writes the header of a whole FPDU to the front of `out`, which must have room for the whole FPDU. Returns the
+    /// range of `out` that the caller must fill with the payload before it calls [`end_whole`](Self::end_whole).
     #[inline]
     pub fn begin_whole(
         &self,
@@ -181,21 +181,21 @@ impl FpduWriter {
         Ok(at..end)
     }
 
-    /// Completes the FPDU that [`begin_whole`](Self::begin_whole) began: writes padding and CRC after the payload. Returns
-    /// the length of the FPDU.
+    /// Completes the FPDU that [`begin_whole`](Self::begin_whole) began: writes padding and CRC after the payload, which
+    /// is at the range `payload` of `out`. Returns the length of the FPDU.
     #[inline]
     pub fn end_whole(&self, payload: Range<usize>, out: &mut [u8]) -> usize {
         let end = payload.end;
         let covered = end + padding(end - LENGTH_FIELD);
-        out[end..end + CRC_FIELD].fill(0); // at least the padding
+        out[end..end + CRC_FIELD].fill(0); // clears the padding, and part of the CRC field, which is written below
         let crc =
             if self.progress.framing.crc { Crc::of(&out[..covered]).to_bytes() } else { [0; CRC_FIELD] };
         out[covered..covered + CRC_FIELD].copy_from_slice(&crc);
         covered + CRC_FIELD
     }
 
-    /// Copies `bytes` to `out` with the markers due before, inside and directly after them. At least the CRC of the same
-    /// FPDU follows.
+    /// Copies `bytes` of the FPDU to `out`, with the markers due before, inside and directly after them. Returns the
+    /// number of bytes written. A marker after `bytes` belongs to the same FPDU, because the CRC follows.
     fn interleave(&mut self, mut bytes: &[u8], out: &mut [u8]) -> usize {
         let mut at = 0;
         loop {
@@ -206,7 +206,7 @@ impl FpduWriter {
             if bytes.is_empty() {
                 return at;
             }
-            let (run, rest) = bytes.split_at(self.progress.markers.run(bytes.len()));
+            let (run, rest) = bytes.split_at(self.progress.markers.room_before_next(bytes.len()));
             out[at..at + run.len()].copy_from_slice(run);
             at += run.len();
             self.progress.pass(run);

@@ -6,7 +6,7 @@
 //! so that any iWARP peer understands them. On a candidate port, where only Ironwarp listens, every connection begins with one
 //! that names the RDMA port.
 
-use super::extension::{Emitted, Format, Parsed, Prologue, Unreadable, array, unknown};
+use super::extension::{Emitted, Format, Parsed, Prologue, Unreadable, reject_if_required, to_array};
 use super::port::RdmaPort;
 use core::fmt;
 use zerocopy::byteorder::big_endian::U32;
@@ -135,11 +135,11 @@ impl CmHeader {
         let (mut secret, mut port) = (None, None);
         for extension in extensions {
             match extension? {
-                (SECRET, value) => secret = Some(Secret(array(value)?)),
+                (SECRET, value) => secret = Some(Secret(to_array(value)?)),
                 (PORT, value) => {
-                    port = Some(RdmaPort::from_bytes(array(value)?).ok_or(Unreadable::Extension(PORT))?);
+                    port = Some(RdmaPort::from_bytes(to_array(value)?).ok_or(Unreadable::Extension(PORT))?);
                 }
-                (kind, _) => unknown(kind)?,
+                (kind, _) => reject_if_required(kind)?,
             }
         }
         let may = fixed.prologue.may.get();
@@ -174,8 +174,8 @@ impl CmHeader {
             zero: [0; 2],
         };
         Emitted::new(&raw)
-            .extension(SECRET, self.secret.as_ref().map(|secret| &secret.0[..]))
-            .extension(PORT, self.port.map(RdmaPort::to_bytes).as_ref().map(|port| &port[..]))
+            .add_extension(SECRET, self.secret.as_ref().map(|secret| &secret.0[..]))
+            .add_extension(PORT, self.port.map(RdmaPort::to_bytes).as_ref().map(|port| &port[..]))
     }
 }
 

@@ -4,7 +4,7 @@
 //! verbs programs expect from this header and the datagram's addresses.
 
 use super::check_qpn;
-use super::extension::{Format, Parsed, Prologue, Unreadable, unknown};
+use super::extension::{Format, Parsed, Prologue, Unreadable, reject_if_required};
 use crate::Misuse;
 use core::fmt;
 use zerocopy::byteorder::big_endian::U32;
@@ -74,7 +74,7 @@ impl Datagram {
             return Err(Unreadable::Extension(raw.prologue.kind));
         }
         for extension in extensions {
-            unknown(extension?.0)?;
+            reject_if_required(extension?.0)?;
         }
         let in_range = |qpn: U32| check_qpn(qpn.get()).map_err(|_| Unreadable::Malformed);
         let (must, may) = (raw.prologue.must.get(), raw.prologue.may.get());

@@ -145,12 +145,12 @@ impl<'a> Iterator for Extensions<'a> {
 }
 
 /// Returns the value of an extension of fixed length.
-pub(super) fn array<const N: usize>(value: &[u8]) -> Result<[u8; N], Unreadable> {
+pub(super) fn to_array<const N: usize>(value: &[u8]) -> Result<[u8; N], Unreadable> {
     value.try_into().map_err(|_| Unreadable::Malformed)
 }
 
 /// Rejects an unknown extension if it must be understood.
-pub(super) fn unknown(kind: u8) -> Result<(), Unreadable> {
+pub(super) fn reject_if_required(kind: u8) -> Result<(), Unreadable> {
     if kind & MUST_UNDERSTAND == 0 { Ok(()) } else { Err(Unreadable::Extension(kind)) }
 }
 
@@ -170,7 +170,7 @@ impl<const N: usize> Emitted<N> {
         Self { bytes, len: fixed.len() }
     }
 
-    pub(super) fn extension(mut self, kind: u8, value: Option<&[u8]>) -> Self {
+    pub(super) fn add_extension(mut self, kind: u8, value: Option<&[u8]>) -> Self {
         let Some(value) = value else { return self };
         let at = self.len;
         #[expect(clippy::cast_possible_truncation, reason = "values of at most 16 bytes")]

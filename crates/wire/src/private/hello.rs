@@ -2,7 +2,7 @@
 //! other and, if they have a key, prove that they know it. `docs/wire.md` specifies the exchange.
 
 use super::check_qpn;
-use super::extension::{Emitted, Format, Parsed, Prologue, Unreadable, array, unknown};
+use super::extension::{Emitted, Format, Parsed, Prologue, Unreadable, reject_if_required, to_array};
 use crate::Misuse;
 use core::fmt;
 use zerocopy::byteorder::big_endian::U32;
@@ -124,13 +124,13 @@ impl Hello {
         for extension in extensions {
             let (kind, value) = extension?;
             match kind {
-                RECEIVE_PSN => hello.receive_psn = Some(psn_from(value)?),
-                SEND_PSN => hello.send_psn = Some(psn_from(value)?),
-                DIALLER_NONCE => hello.dialler_nonce = Some(array(value)?),
-                ACCEPTOR_NONCE => hello.acceptor_nonce = Some(array(value)?),
-                PROOF => hello.proof = Some(array(value)?),
-                REASON => [reason] = array(value)?,
-                _ => unknown(kind)?,
+                RECEIVE_PSN => hello.receive_psn = Some(parse_psn(value)?),
+                SEND_PSN => hello.send_psn = Some(parse_psn(value)?),
+                DIALLER_NONCE => hello.dialler_nonce = Some(to_array(value)?),
+                ACCEPTOR_NONCE => hello.acceptor_nonce = Some(to_array(value)?),
+                PROOF => hello.proof = Some(to_array(value)?),
+                REASON => [reason] = to_array(value)?,
+                _ => reject_if_required(kind)?,
             }
         }
         hello.kind = match fixed.prologue.kind {
@@ -159,17 +159,17 @@ impl Hello {
         let psn = |psn: Option<u32>| psn.map(|psn| (psn & 0xff_ffff).to_be_bytes());
         let (receive, send) = (psn(self.receive_psn), psn(self.send_psn));
         Ok(Emitted::new(&raw)
-            .extension(RECEIVE_PSN, receive.as_ref().map(|psn| &psn[1..]))
-            .extension(SEND_PSN, send.as_ref().map(|psn| &psn[1..]))
-            .extension(DIALLER_NONCE, self.dialler_nonce.as_ref().map(|it| &it[..]))
-            .extension(ACCEPTOR_NONCE, self.acceptor_nonce.as_ref().map(|it| &it[..]))
-            .extension(PROOF, self.proof.as_ref().map(|it| &it[..]))
-            .extension(REASON, reason.as_ref().map(|it| &it[..])))
+            .add_extension(RECEIVE_PSN, receive.as_ref().map(|psn| &psn[1..]))
+            .add_extension(SEND_PSN, send.as_ref().map(|psn| &psn[1..]))
+            .add_extension(DIALLER_NONCE, self.dialler_nonce.as_ref().map(|it| &it[..]))
+            .add_extension(ACCEPTOR_NONCE, self.acceptor_nonce.as_ref().map(|it| &it[..]))
+            .add_extension(PROOF, self.proof.as_ref().map(|it| &it[..]))
+            .add_extension(REASON, reason.as_ref().map(|it| &it[..])))
     }
 }
 
-fn psn_from(value: &[u8]) -> Result<u32, Unreadable> {
-    let [high, middle, low] = array(value)?;
+fn parse_psn(value: &[u8]) -> Result<u32, Unreadable> {
+    let [high, middle, low] = to_array(value)?;
     Ok(u32::from_be_bytes([0, high, middle, low]))
 }
 

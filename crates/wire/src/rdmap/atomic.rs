@@ -94,7 +94,7 @@ impl RawAtomicRequest {
 impl AtomicRequest {
     /// Returns the fields after the DDP header.
     #[inline]
-    pub(super) fn words(&self) -> RawAtomicRequest {
+    pub(super) fn to_raw(&self) -> RawAtomicRequest {
         let (opcode, data, data_mask, compare, compare_mask) = match self.op {
             // RFC 7306 §5.2.1: with FetchAdd, compare data is 0 and its mask all ones.
             AtomicOp::FetchAdd { add, mask } => (FETCH_ADD, add, mask, 0, u64::MAX),
@@ -133,7 +133,7 @@ impl RawAtomicResponse {
 impl AtomicResponse {
     /// Returns the fields after the DDP header.
     #[inline]
-    pub(super) fn words(&self) -> RawAtomicResponse {
+    pub(super) fn to_raw(&self) -> RawAtomicResponse {
         RawAtomicResponse { id: self.id.into(), original: self.original.into() }
     }
 }

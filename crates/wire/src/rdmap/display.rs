@@ -11,23 +11,23 @@ use core::fmt::{self, Display, Formatter};
 impl Display for Header {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Write(segment) => tagged(f, "Write", segment),
-            Self::ReadResponse(segment) => tagged(f, "Read Response", segment),
-            Self::Send(message) => send(f, "Send", message),
+            Self::Write(segment) => write_tagged(f, "Write", segment),
+            Self::ReadResponse(segment) => write_tagged(f, "Read Response", segment),
+            Self::Send(message) => write_send(f, "Send", message),
             Self::Immediate(message) => {
                 let solicited = if message.solicited { " SE" } else { "" };
                 write!(f, "Immediate{solicited}, msn {}, data {}", message.msn, message.data)?;
-                srq(f, message.srq)
+                write_srq(f, message.srq)
             }
             Self::ReadRequest(request) => write!(f, "Read Request, {request}"),
-            Self::AtomicRequest(request) => atomic(f, request),
+            Self::AtomicRequest(request) => write_atomic(f, request),
             Self::AtomicResponse(response) => {
                 let AtomicResponse { msn, id, original } = response;
                 write!(f, "Atomic Response, msn {msn}, id {id:#x}, was {original:#x}")
             }
             Self::Terminate(terminate) => write!(f, "Terminate, {terminate}"),
             Self::SendImmediate(message) => {
-                send(f, "Send Immediate", &message.send)?;
+                write_send(f, "Send Immediate", &message.send)?;
                 message.immediate.map_or(Ok(()), |data| write!(f, ", data {data}"))
             }
             Self::ReadV2Request(request) => {
@@ -41,7 +41,7 @@ impl Display for Header {
             }
             Self::ReadV2Response(response) => {
                 write!(f, "Read V2 Response, msn {}, offset {}", response.msn, response.offset)?;
-                last(f, response.last)
+                write_last(f, response.last)
             }
         }
     }
@@ -51,30 +51,30 @@ fn bytes(len: u32) -> ByteCount {
     ByteCount(len as usize)
 }
 
-fn tagged(f: &mut Formatter<'_>, name: &str, segment: &Tagged) -> fmt::Result {
+fn write_tagged(f: &mut Formatter<'_>, name: &str, segment: &Tagged) -> fmt::Result {
     write!(f, "{name}, {}", segment.place)?;
-    last(f, segment.last)
+    write_last(f, segment.last)
 }
 
-fn send(f: &mut Formatter<'_>, name: &str, send: &Send) -> fmt::Result {
+fn write_send(f: &mut Formatter<'_>, name: &str, send: &Send) -> fmt::Result {
     let solicited = if send.solicited { " SE" } else { "" };
     write!(f, "{name}{solicited}, msn {}, offset {}", send.msn, send.offset)?;
-    last(f, send.last)?;
+    write_last(f, send.last)?;
     match send.word {
-        SendWord::Srq(number) => srq(f, number),
+        SendWord::Srq(number) => write_srq(f, number),
         SendWord::Invalidate(tag) => write!(f, ", invalidate {tag}"),
     }
 }
 
-fn srq(f: &mut Formatter<'_>, number: u32) -> fmt::Result {
+fn write_srq(f: &mut Formatter<'_>, number: u32) -> fmt::Result {
     if number == 0 { Ok(()) } else { write!(f, ", srq {number:#x}") }
 }
 
-fn last(f: &mut Formatter<'_>, last: bool) -> fmt::Result {
+fn write_last(f: &mut Formatter<'_>, last: bool) -> fmt::Result {
     f.write_str(if last { ", last" } else { ", more" })
 }
 
-fn atomic(f: &mut Formatter<'_>, request: &AtomicRequest) -> fmt::Result {
+fn write_atomic(f: &mut Formatter<'_>, request: &AtomicRequest) -> fmt::Result {
     write!(f, "Atomic Request, msn {}, id {:#x}, {}", request.msn, request.id, request.target)?;
     match request.op {
         AtomicOp::FetchAdd { add, mask: 0 } => write!(f, ", add {add:#x}"),

@@ -54,18 +54,18 @@ impl Header {
             _ if payload > 0 => Err(Misuse::PayloadNotAllowed(payload)),
             Self::Immediate(message) => message.segment().emit(&message.data.0, 0, out),
             Self::ReadRequest(message) => {
-                single(opcode::READ_REQUEST, queue::READ_REQUEST, message.msn).emit(&message.words(), 0, out)
+                single(opcode::READ_REQUEST, queue::READ_REQUEST, message.msn).emit(&message.to_raw(), 0, out)
             }
             Self::AtomicRequest(message) => single(opcode::ATOMIC_REQUEST, queue::READ_REQUEST, message.msn)
-                .emit(&message.words(), 0, out),
+                .emit(&message.to_raw(), 0, out),
             Self::AtomicResponse(message) => single(
                 opcode::ATOMIC_RESPONSE,
                 queue::ATOMIC_RESPONSE,
                 message.msn,
             )
-            .emit(&message.words(), 0, out),
+            .emit(&message.to_raw(), 0, out),
             Self::ReadV2Request(message) => {
-                single(opcode::PRIVATE, queue::READ_REQUEST, message.msn).emit(&message.words(), 0, out)
+                single(opcode::PRIVATE, queue::READ_REQUEST, message.msn).emit(&message.to_raw(), 0, out)
             }
             Self::Terminate(message) => {
                 // RFC 5040 §5.4: the only message of its queue, so its sequence number is 1.

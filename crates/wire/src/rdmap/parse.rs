@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 type Parsed = Result<Parse<Fpdu>, Violation>;
 
 /// Minimum length of an FPDU's front: the length field and the shortest header.
-const SHORTEST: usize = LENGTH_FIELD + TAGGED_LEN;
+const MIN_FRONT: usize = LENGTH_FIELD + TAGGED_LEN;
 
 impl Fpdu {
     /// Parses the front of an FPDU from which markers have been removed.
@@ -29,18 +29,18 @@ impl Fpdu {
     // cases are out of line, so that the others need fewer registers.
     #[inline]
     pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Parse<Self>, Violation> {
-        let Some(&[high, low, ..]) = bytes.first_chunk::<SHORTEST>() else { return incomplete(bytes) };
+        let Some(&[high, low, ..]) = bytes.first_chunk::<MIN_FRONT>() else { return incomplete(bytes) };
         let ulpdu_len = u16::from_be_bytes([high, low]);
         let segment = &bytes[LENGTH_FIELD..];
         match DdpHeader::parse(segment) {
             None => incomplete(bytes),
-            Some(DdpHeader::Tagged(ddp)) => tagged(&ddp, ulpdu_len),
+            Some(DdpHeader::Tagged(ddp)) => parse_tagged(&ddp, ulpdu_len),
             Some(DdpHeader::Untagged(ddp)) => {
                 let untagged = Untagged { ddp, rest: &segment[UNTAGGED_LEN..], ulpdu_len };
                 untagged.check()?;
                 match ddp.ulp_control & OPCODE_MASK {
-                    opcode @ opcode::SEND..=opcode::SEND_SOLICITED_INVALIDATE => untagged.sends(opcode),
-                    _ => rarer(segment, ulpdu_len, dialect),
+                    opcode @ opcode::SEND..=opcode::SEND_SOLICITED_INVALIDATE => untagged.parse_send(opcode),
+                    _ => parse_rarer(segment, ulpdu_len, dialect),
                 }
             }
         }
@@ -50,7 +50,7 @@ impl Fpdu {
 /// Handles an FPDU whose DDP header has not fully arrived. Rejects an impossible length at once.
 #[cold]
 fn incomplete(bytes: &[u8]) -> Parsed {
-    let Some(&length) = bytes.first_chunk() else { return Ok(Parse::Need(SHORTEST)) };
+    let Some(&length) = bytes.first_chunk() else { return Ok(Parse::Need(MIN_FRONT)) };
     let ulpdu_len = u16::from_be_bytes(length);
     let least = bytes.get(LENGTH_FIELD).map_or(TAGGED_LEN, |control| ddp::header_len(*control));
     if usize::from(ulpdu_len) < least {
@@ -68,11 +68,11 @@ const fn done(header: Header, len: usize, ulpdu_len: u16) -> Parsed {
 }
 
 #[inline]
-fn tagged(ddp: &DdpTagged, ulpdu_len: u16) -> Parsed {
+fn parse_tagged(ddp: &DdpTagged, ulpdu_len: u16) -> Parsed {
     if usize::from(ulpdu_len) < TAGGED_LEN {
         return Err(too_short(ulpdu_len, TAGGED_LEN));
     }
-    versions(ddp.control, ddp.ulp_control)?;
+    check_versions(ddp.control, ddp.ulp_control)?;
     let segment = Tagged { last: ddp.control & ddp::LAST != 0, place: ddp.place };
     match ddp.ulp_control & OPCODE_MASK {
         opcode::WRITE => done(Header::Write(segment), TAGGED_LEN, ulpdu_len),
@@ -83,19 +83,19 @@ fn tagged(ddp: &DdpTagged, ulpdu_len: u16) -> Parsed {
 
 /// Parses the untagged messages other than Send.
 #[inline(never)]
-fn rarer(bytes: &[u8], ulpdu_len: u16, dialect: Dialect) -> Parsed {
+fn parse_rarer(bytes: &[u8], ulpdu_len: u16, dialect: Dialect) -> Parsed {
     let (Some(DdpHeader::Untagged(ddp)), Some(rest)) = (DdpHeader::parse(bytes), bytes.get(UNTAGGED_LEN..))
     else {
         return Ok(Parse::Need(LENGTH_FIELD + UNTAGGED_LEN));
     };
     let segment = Untagged { ddp, rest, ulpdu_len };
     match ddp.ulp_control & OPCODE_MASK {
-        opcode::READ_REQUEST => segment.fixed(queue::READ_REQUEST, |raw: &RawReadRequest| {
+        opcode::READ_REQUEST => segment.parse_fixed(queue::READ_REQUEST, |raw: &RawReadRequest| {
             Ok(Header::ReadRequest(raw.to_request(ddp.msn)))
         }),
-        opcode::TERMINATE => segment.terminate(),
+        opcode::TERMINATE => segment.parse_terminate(),
         opcode @ (opcode::IMMEDIATE | opcode::IMMEDIATE_SOLICITED) => {
-            segment.fixed(queue::SEND, |data: &[u8; 8]| {
+            segment.parse_fixed(queue::SEND, |data: &[u8; 8]| {
                 Ok(Header::Immediate(Immediate {
                     msn: ddp.msn,
                     solicited: opcode == opcode::IMMEDIATE_SOLICITED,
@@ -104,32 +104,32 @@ fn rarer(bytes: &[u8], ulpdu_len: u16, dialect: Dialect) -> Parsed {
                 }))
             })
         }
-        opcode::ATOMIC_REQUEST => segment.fixed(queue::READ_REQUEST, |raw: &RawAtomicRequest| {
+        opcode::ATOMIC_REQUEST => segment.parse_fixed(queue::READ_REQUEST, |raw: &RawAtomicRequest| {
             raw.to_request(ddp.msn).map(Header::AtomicRequest)
         }),
-        opcode::ATOMIC_RESPONSE => segment.fixed(queue::ATOMIC_RESPONSE, |raw: &RawAtomicResponse| {
+        opcode::ATOMIC_RESPONSE => segment.parse_fixed(queue::ATOMIC_RESPONSE, |raw: &RawAtomicResponse| {
             Ok(Header::AtomicResponse(raw.to_response(ddp.msn)))
         }),
-        opcode::PRIVATE if dialect == Dialect::Ironwarp => private(&segment),
+        opcode::PRIVATE if dialect == Dialect::Ironwarp => parse_private(&segment),
         opcode => Err(Violation::Opcode { opcode, tagged: false }),
     }
 }
 
 /// Parses opcode 0xF: the queue selects the private message and the reserved bits its kind (`docs/wire.md`).
-fn private(segment: &Untagged<'_>) -> Parsed {
+fn parse_private(segment: &Untagged<'_>) -> Parsed {
     let ddp = &segment.ddp;
     let kind = ddp.ulp_control & !VERSION_MASK & !OPCODE_MASK;
     match (ddp.queue, kind) {
         (queue::SEND, _) => {
             let solicited = kind & opcode::PRIVATE_SOLICITED != 0;
             let invalidate = kind & opcode::PRIVATE_INVALIDATE != 0;
-            segment.send_immediate(solicited, invalidate)
+            segment.parse_send_immediate(solicited, invalidate)
         }
-        (queue::READ_REQUEST, 0) => segment.fixed(queue::READ_REQUEST, |raw: &RawReadV2Request| {
+        (queue::READ_REQUEST, 0) => segment.parse_fixed(queue::READ_REQUEST, |raw: &RawReadV2Request| {
             Ok(Header::ReadV2Request(raw.to_request(ddp.msn)))
         }),
         (queue::READ_V2_RESPONSE, opcode::PRIVATE_READ_RESPONSE) => {
-            let response = ReadV2Response { msn: ddp.msn, last: segment.last(), offset: ddp.offset };
+            let response = ReadV2Response { msn: ddp.msn, last: segment.is_last(), offset: ddp.offset };
             segment.done(Header::ReadV2Response(response), UNTAGGED_LEN)
         }
         _ => Err(Violation::Opcode { opcode: opcode::PRIVATE, tagged: false }),
@@ -138,7 +138,7 @@ fn private(segment: &Untagged<'_>) -> Parsed {
 
 /// Checks both versions with one comparison; the two fields do not overlap.
 #[inline]
-fn versions(control: u8, ulp_control: u8) -> Result<(), Violation> {
+fn check_versions(control: u8, ulp_control: u8) -> Result<(), Violation> {
     if control & ddp::VERSION_MASK | ulp_control & VERSION_MASK == ddp::VERSION | VERSION {
         return Ok(());
     }
@@ -172,7 +172,7 @@ struct Untagged<'a> {
 }
 
 impl Untagged<'_> {
-    const fn last(&self) -> bool {
+    const fn is_last(&self) -> bool {
         self.ddp.control & ddp::LAST != 0
     }
 
@@ -187,11 +187,11 @@ impl Untagged<'_> {
         if usize::from(self.ulpdu_len) < UNTAGGED_LEN {
             return Err(too_short(self.ulpdu_len, UNTAGGED_LEN));
         }
-        versions(self.ddp.control, self.ddp.ulp_control)
+        check_versions(self.ddp.control, self.ddp.ulp_control)
     }
 
     #[inline]
-    fn on_queue(&self, expected: u32) -> Result<(), Violation> {
+    fn check_queue(&self, expected: u32) -> Result<(), Violation> {
         if self.ddp.queue == expected {
             return Ok(());
         }
@@ -199,23 +199,23 @@ impl Untagged<'_> {
     }
 
     #[inline]
-    fn sends(&self, opcode: u8) -> Parsed {
-        self.on_queue(queue::SEND)?;
+    fn parse_send(&self, opcode: u8) -> Parsed {
+        self.check_queue(queue::SEND)?;
         // The four opcodes enumerate the two options.
         let kind = opcode - opcode::SEND;
-        self.done(Header::Send(self.send(kind & 2 != 0, kind & 1 != 0)), UNTAGGED_LEN)
+        self.done(Header::Send(self.to_send(kind & 2 != 0, kind & 1 != 0)), UNTAGGED_LEN)
     }
 
     /// Parses a message whose fields fill exactly one segment.
     #[inline]
-    fn fixed<R: FromBytes + KnownLayout + Immutable + Unaligned>(
+    fn parse_fixed<R: FromBytes + KnownLayout + Immutable + Unaligned>(
         &self,
         queue: u32,
         header: impl FnOnce(&R) -> Result<Header, Violation>,
     ) -> Parsed {
         let len = UNTAGGED_LEN + size_of::<R>();
-        self.on_queue(queue)?;
-        self.single(len, len)?;
+        self.check_queue(queue)?;
+        self.check_single(len, len)?;
         match R::ref_from_prefix(self.rest) {
             Err(_) => Ok(Parse::Need(LENGTH_FIELD + len)),
             Ok((raw, _)) => self.done(header(raw)?, len),
@@ -224,7 +224,7 @@ impl Untagged<'_> {
 
     /// Checks that a message begins and ends in this segment, and has `least` to `most` bytes.
     #[inline]
-    fn single(&self, least: usize, most: usize) -> Result<(), Violation> {
+    fn check_single(&self, least: usize, most: usize) -> Result<(), Violation> {
         if usize::from(self.ulpdu_len) < least {
             return Err(too_short(self.ulpdu_len, least));
         }
@@ -233,26 +233,26 @@ impl Untagged<'_> {
         }
         #[expect(clippy::cast_possible_truncation, reason = "a header is at most 70 bytes")]
         let expected = most as u16;
-        if self.ulpdu_len > expected || !self.last() {
+        if self.ulpdu_len > expected || !self.is_last() {
             return Err(Violation::TooLong { expected, found: self.ulpdu_len.max(expected + 1) });
         }
         Ok(())
     }
 
     #[inline]
-    fn send(&self, solicited: bool, invalidate: bool) -> Send {
+    fn to_send(&self, solicited: bool, invalidate: bool) -> Send {
         let word = self.ddp.ulp_word;
         Send {
             msn: self.ddp.msn,
-            last: self.last(),
+            last: self.is_last(),
             offset: self.ddp.offset,
             solicited,
             word: if invalidate { SendWord::Invalidate(Tag(word)) } else { SendWord::Srq(word) },
         }
     }
 
-    fn send_immediate(&self, solicited: bool, invalidate: bool) -> Parsed {
-        let send = self.send(solicited, invalidate);
+    fn parse_send_immediate(&self, solicited: bool, invalidate: bool) -> Parsed {
+        let send = self.to_send(solicited, invalidate);
         if send.offset != 0 {
             return self.done(Header::SendImmediate(SendImmediate { send, immediate: None }), UNTAGGED_LEN);
         }
@@ -266,9 +266,9 @@ impl Untagged<'_> {
     }
 
     /// Parses a Terminate, which consists of its header alone. Its sequence number is ignored: a stream has only one.
-    fn terminate(&self) -> Parsed {
-        self.on_queue(queue::TERMINATE)?;
-        self.single(UNTAGGED_LEN + terminate::MIN_LEN, UNTAGGED_LEN + terminate::MAX_LEN)?;
+    fn parse_terminate(&self) -> Parsed {
+        self.check_queue(queue::TERMINATE)?;
+        self.check_single(UNTAGGED_LEN + terminate::MIN_LEN, UNTAGGED_LEN + terminate::MAX_LEN)?;
         let len = usize::from(self.ulpdu_len);
         match self.rest.get(..len - UNTAGGED_LEN) {
             None => Ok(Parse::Need(LENGTH_FIELD + len)),

@@ -67,7 +67,7 @@ impl RawReadRequest {
 impl ReadRequest {
     /// Returns the fields after the DDP header.
     #[inline]
-    pub(super) fn words(&self) -> RawReadRequest {
+    pub(super) fn to_raw(&self) -> RawReadRequest {
         RawReadRequest {
             sink_tag: self.sink.tag.0.into(),
             sink_offset: self.sink.offset.into(),
@@ -101,7 +101,7 @@ impl RawReadV2Request {
 impl ReadV2Request {
     /// Returns the fields after the DDP header.
     #[inline]
-    pub(super) fn words(&self) -> RawReadV2Request {
+    pub(super) fn to_raw(&self) -> RawReadV2Request {
         RawReadV2Request {
             len: self.len.into(),
             source_tag: self.source.tag.0.into(),

@@ -115,7 +115,7 @@ impl Terminate {
             at += header.emit(&mut words[at..]).unwrap_or(0);
         }
         if let Some(read) = read {
-            words[at..at + read::REQUEST_LEN].copy_from_slice(read.words().as_bytes());
+            words[at..at + read::REQUEST_LEN].copy_from_slice(read.to_raw().as_bytes());
             at += read::REQUEST_LEN;
         }
         (words, at)
