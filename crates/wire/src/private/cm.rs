@@ -1,10 +1,10 @@
-//! The CM header: what two connection managers exchange about queue pairs that do not use the MPA connection itself, because
-//! the program connects them by QPN or because they are connectionless. It precedes the program's private data in a Request or
-//! Reply.
+//! The CM header, which precedes the program's private data in an MPA Request or Reply between two connection managers.
+//! It is for queue pairs that do not use this MPA connection themselves, because the programs connect them by QPN or
+//! because they are connectionless.
 //!
-//! Connections of queue pairs that belong to a CM id have no such header if they go to the TCP port with the requested number,
-//! so that any iWARP peer understands them. On a candidate port, where only Ironwarp listens, every connection begins with one
-//! that names the RDMA port.
+//! A connection of a queue pair that belongs to a CM id has no CM header if it goes to the TCP port with the requested
+//! number, so that any iWARP peer understands it. On a candidate port, where only Ironwarp listens, every connection
+//! begins with a CM header that names the RDMA port.
 
 use super::extension::{Emitted, Format, Parsed, Prologue, Unreadable, reject_if_required, to_array};
 use super::port::RdmaPort;
@@ -12,7 +12,7 @@ use core::fmt;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Maximum length of a CM header, all extensions included.
+/// Maximum length of a CM header in bytes, all extensions included.
 pub const MAX_CM_HEADER: usize = size_of::<RawCmHeader>() + 20 + 8;
 
 const FORMAT: Format = Format { magic: *b"IRWC", must: 0 };
@@ -31,25 +31,25 @@ const PORT: u8 = 0x80;
 pub struct CmHeader {
     /// The kind of header.
     pub kind: CmKind,
-    /// The sender's queue pair; 24 bits, higher ones are not sent.
+    /// The number of the sender's queue pair: 24 bits, higher bits are not sent.
     pub qpn: u32,
-    /// Its Q_Key, if it is connectionless.
+    /// The Q_Key of a connectionless queue pair, else zero.
     pub qkey: u32,
     /// Status of a lookup, as in InfiniBand's service ID resolution: zero on success.
     pub status: u32,
-    /// Number of retries; 3 bits.
+    /// The sender's retry count, 3 bits (retry_cnt).
     pub retry_count: u8,
-    /// Number of retries while no receive is posted; 3 bits.
+    /// The sender's RNR retry count, 3 bits (rnr_retry).
     pub rnr_retry_count: u8,
-    /// The sender wants end-to-end flow control.
+    /// Whether the sender requests end-to-end flow control.
     pub flow_control: bool,
-    /// The queue pair uses a shared receive queue.
+    /// Whether the queue pair uses a shared receive queue.
     pub srq: bool,
     /// In a Request: a secret that the two queue pairs may use to authenticate each other.
     pub secret: Option<Secret>,
-    /// In a Reply: the passive end has stored the secret, so both ends use it.
+    /// In a Reply: whether the passive end has stored the secret, so that both ends use it.
     pub keeps_secret: bool,
-    /// The RDMA port that is requested or confirmed.
+    /// The RDMA port that is requested or confirmed, for the kinds that concern an RDMA port.
     pub port: Option<RdmaPort>,
 }
 
@@ -63,8 +63,8 @@ pub enum CmKind {
     Lookup = 2,
     /// Answers a lookup.
     Found = 3,
-    /// Requests an RDMA port on a candidate, or confirms it. The private data of the connection follows, as it would be sent to
-    /// the TCP port with the same number.
+    /// Requests a connection to an RDMA port at a candidate port, or confirms it. The same private data follows as on
+    /// the TCP port with the number of the RDMA port.
     Port = 4,
     /// Asks whether an RDMA port listens here. No connection results.
     Probe = 5,
@@ -74,7 +74,7 @@ pub enum CmKind {
     NotListening = 7,
 }
 
-/// A secret of 128 bits, omitted from logs.
+/// A secret of 128 bits. `Debug` does not print it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u8; 16]);
 
@@ -97,7 +97,7 @@ struct RawCmHeader {
 }
 
 impl CmHeader {
-    /// Creates a header with the defaults of the connection manager.
+    /// Creates a header with the default values of the connection manager.
     pub const fn new(kind: CmKind, qpn: u32) -> Self {
         Self {
             kind,
@@ -119,7 +119,7 @@ impl CmHeader {
         Self { port: Some(port), ..Self::new(kind, 0) }
     }
 
-    /// Parses the header at the front of private data. Returns it with the private data of the program.
+    /// Parses the header at the front of private data. Returns the header and the private data of the program.
     pub fn parse(private_data: &[u8]) -> Result<(Self, &[u8]), Unreadable> {
         let Parsed { fixed, extensions, rest } = FORMAT.parse::<RawCmHeader>(private_data)?;
         let kind = match fixed.prologue.kind {

@@ -1,7 +1,7 @@
-//! The header of a connectionless message (requirement P2: one datagram, one message, the address in each request).
+//! The header of a datagram of a connectionless queue pair (requirement P2). A datagram is one UDP packet: the header and
+//! the payload.
 //!
-//! It is sent over UDP, followed by the payload, which ends with the datagram. The receiver builds the 40-byte GRH that
-//! verbs programs expect from this header and the datagram's addresses.
+//! From this header and the addresses of the packet, the receiver creates the 40-byte GRH that verbs programs expect.
 
 use super::check_qpn;
 use super::extension::{Format, Parsed, Prologue, Unreadable, reject_if_required};
@@ -10,42 +10,42 @@ use core::fmt;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Length of the header as this release sends it.
+/// Length of the header in bytes, as this release sends it.
 pub const DATAGRAM_LEN: usize = size_of::<RawDatagram>();
 const _: () = assert!(DATAGRAM_LEN == 36);
 
-/// Maximum length of a received header, extensions included.
+/// Maximum length of a received header in bytes, extensions included.
 pub const MAX_DATAGRAM_HEADER: usize = 64;
 
 const FORMAT: Format = Format { magic: *b"IRWD", must: IMMEDIATE };
 /// The only kind: a message.
 const MESSAGE: u8 = 1;
-/// A must-understand bit.
+/// Must-understand bit: the datagram contains immediate data.
 const IMMEDIATE: u16 = 1 << 0;
-/// A may-ignore bit.
+/// May-ignore bit: the datagram raises a solicited event.
 const SOLICITED: u16 = 1 << 0;
 const FLOW_LABEL_MASK: u32 = 0x000f_ffff;
 
 /// The header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// The receiver's queue pair; 24 bits.
+    /// The number of the receiver's queue pair, 24 bits.
     pub destination: u32,
-    /// The sender's queue pair; 24 bits.
+    /// The number of the sender's queue pair, 24 bits.
     pub source: u32,
-    /// Must match the Q_Key of the receiver.
+    /// The Q_Key, which must be that of the receiver's queue pair.
     pub qkey: u32,
-    /// Solicited event: wakes the receiving program.
+    /// Whether the message raises a solicited event at the receiver.
     pub solicited: bool,
     /// Immediate data.
     pub immediate: Option<u32>,
-    /// For the GRH: hop limit.
+    /// The hop limit for the GRH.
     pub hop_limit: u8,
-    /// For the GRH: traffic class.
+    /// The traffic class for the GRH.
     pub traffic_class: u8,
-    /// For the GRH: flow label; 20 bits, higher ones are not sent.
+    /// The flow label for the GRH: 20 bits, higher bits are not sent.
     pub flow_label: u32,
-    /// For the completion: service level; 4 bits, higher ones are not sent.
+    /// The service level for the completion: 4 bits, higher bits are not sent.
     pub service_level: u8,
 }
 
@@ -64,7 +64,7 @@ struct RawDatagram {
 }
 
 impl Datagram {
-    /// Parses a datagram. Returns its header and its payload.
+    /// Parses a datagram. Returns the header and the payload.
     pub fn parse(datagram: &[u8]) -> Result<(Self, &[u8]), Unreadable> {
         let Parsed { fixed: raw, extensions, rest: payload } = FORMAT.parse::<RawDatagram>(datagram)?;
         if datagram.len() - payload.len() > MAX_DATAGRAM_HEADER {

@@ -1,6 +1,7 @@
-//! How the private protocol is extended: all private headers begin with a common prologue, and extensions follow their
-//! fixed fields. A receiver skips what it may ignore and rejects what it must understand, so a new feature needs a bit or
-//! an extension, but never a new version.
+//! The common form of all private headers, which allows extensions: a prologue, the fixed fields of the header, and
+//! extensions. Each bit and each extension is marked either as "may be ignored" or as "must be understood". A receiver
+//! ignores unknown bits and extensions of the first kind, and rejects a header with unknown ones of the second. A new
+//! feature therefore needs a new bit or extension, not a new version.
 //!
 //! ```text
 //!   0       1       2       3
@@ -20,20 +21,22 @@ use core::ops::Deref;
 use zerocopy::byteorder::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of the private protocol: of hellos, CM headers, datagrams and capability signals.
+/// The version of the private protocol, in hellos, CM headers, datagrams and capability signals.
 pub const VERSION: u8 = 2;
 
-/// Set in the type of an extension, or the kind of a signal, that must be understood.
+/// The bit that is set in the type of an extension, or the kind of a signal, that must be understood.
 pub(super) const MUST_UNDERSTAND: u8 = 0x80;
 
+/// The type of one byte of padding.
 const PADDING: u8 = 0;
+/// The unit of the length in the prologue, in bytes.
 const WORD: usize = 4;
 
 /// Why a private header or signal was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreadable {
-    /// It does not begin with the magic number: not from Ironwarp.
+    /// The header does not begin with the magic number, so it is not from Ironwarp.
     #[error("the peer is not Ironwarp, or is an older release: run the same release on both ends")]
     Foreign,
     /// The peer uses another version of the protocol.
@@ -41,21 +44,22 @@ pub enum Unreadable {
         "the peer uses version {0} of Ironwarp's private protocol, this end uses {VERSION}: run the same release on both ends"
     )]
     Version(u8),
-    /// Unknown must-understand bits.
+    /// Must-understand bits are set that this release does not define.
     #[error(
         "the peer requires feature bits {0:#06x}, which this release does not support: run the same release on both ends"
     )]
     Bits(u16),
-    /// An unknown must-understand extension, or an unknown kind of message.
+    /// A must-understand extension, or the kind of the message, is unknown to this release.
     #[error(
         "the peer requires extension {0:#04x}, which this release does not support: run the same release on both ends"
     )]
     Extension(u8),
-    /// Inconsistent lengths, or a field out of range.
+    /// Lengths are inconsistent, or a field is out of range.
     #[error("malformed Ironwarp header")]
     Malformed,
 }
 
+/// The first fields of every private header, as in the figure above.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct Prologue {
@@ -68,14 +72,15 @@ pub(super) struct Prologue {
     zero: u8,
 }
 
-/// What headers with the same magic number have in common. Their fixed fields form a raw struct that begins with a [`Prologue`].
+/// A kind of private header, identified by its magic number. The fixed fields of such a header form a raw struct that
+/// begins with a [`Prologue`].
 pub(super) struct Format {
     pub(super) magic: [u8; 4],
     /// The defined must-understand bits.
     pub(super) must: u16,
 }
 
-/// A header with a valid prologue.
+/// A received header with a valid prologue and the fixed fields `T`.
 pub(super) struct Parsed<'a, T> {
     pub(super) fixed: &'a T,
     pub(super) extensions: Extensions<'a>,
@@ -83,7 +88,7 @@ pub(super) struct Parsed<'a, T> {
     pub(super) rest: &'a [u8],
 }
 
-/// Iterates over the extensions of a header.
+/// Iterates over the extensions of a header: type and value of each.
 pub(super) struct Extensions<'a>(&'a [u8]);
 
 impl Format {
@@ -102,6 +107,7 @@ impl Format {
         }
     }
 
+    /// Parses the header at the front of `bytes`: checks magic number, version, lengths and must-understand bits.
     pub(super) fn parse<'a, T>(&self, bytes: &'a [u8]) -> Result<Parsed<'a, T>, Unreadable>
     where
         T: FromBytes + KnownLayout + Immutable + Unaligned,
@@ -144,12 +150,12 @@ impl<'a> Iterator for Extensions<'a> {
     }
 }
 
-/// Returns the value of an extension of fixed length.
+/// Converts the value of an extension to an array, if it has that length.
 pub(super) fn to_array<const N: usize>(value: &[u8]) -> Result<[u8; N], Unreadable> {
     value.try_into().map_err(|_| Unreadable::Malformed)
 }
 
-/// Rejects an unknown extension if it must be understood.
+/// Returns an error if an unknown extension of this type must be understood.
 pub(super) fn reject_if_required(kind: u8) -> Result<(), Unreadable> {
     if kind & MUST_UNDERSTAND == 0 { Ok(()) } else { Err(Unreadable::Extension(kind)) }
 }
@@ -162,7 +168,8 @@ pub struct Emitted<const N: usize> {
 }
 
 impl<const N: usize> Emitted<N> {
-    /// Begins with the fixed fields. `N` is a multiple of 4 with room for them and all extensions.
+    /// Creates an encoded header without extensions. `N` must be a multiple of 4, with room for the fixed fields and all
+    /// extensions to be added.
     pub(super) fn new(fixed: &(impl IntoBytes + Immutable)) -> Self {
         let fixed = fixed.as_bytes();
         let mut bytes = [0; N];
@@ -170,13 +177,14 @@ impl<const N: usize> Emitted<N> {
         Self { bytes, len: fixed.len() }
     }
 
+    /// Appends an extension, unless its value is `None`.
     pub(super) fn add_extension(mut self, kind: u8, value: Option<&[u8]>) -> Self {
         let Some(value) = value else { return self };
         let at = self.len;
         #[expect(clippy::cast_possible_truncation, reason = "values of at most 16 bytes")]
         self.bytes[at..at + 2].copy_from_slice(&[kind, value.len() as u8]);
         self.bytes[at + 2..at + 2 + value.len()].copy_from_slice(value);
-        self.len = (at + 2 + value.len()).next_multiple_of(WORD); // zero bytes are padding
+        self.len = (at + 2 + value.len()).next_multiple_of(WORD); // padded with zero bytes, which are extensions of type 0
         #[expect(clippy::cast_possible_truncation, reason = "headers of at most 1020 bytes")]
         let words = (self.len / WORD) as u8;
         self.bytes[core::mem::offset_of!(Prologue, words)] = words;

@@ -1,5 +1,6 @@
-//! The hello: private data of the MPA Request and Reply by which two queue pairs that are connected by GID and QPN find each
-//! other and, if they have a key, prove that they know it. `docs/wire.md` specifies the exchange.
+//! The hello: private data of the MPA Request and Reply of two manually connected queue pairs. By their hellos, both ends
+//! verify that the other is the expected queue pair and, if they have a cluster key, that it knows the key.
+//! `docs/wire.md` specifies the exchange.
 
 use super::check_qpn;
 use super::extension::{Emitted, Format, Parsed, Prologue, Unreadable, reject_if_required, to_array};
@@ -8,7 +9,7 @@ use core::fmt;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Maximum length of a hello, all extensions included.
+/// Maximum length of a hello in bytes, all extensions included.
 pub const MAX_HELLO: usize = size_of::<RawHello>() + 3 * 20 + 2 * 8 + 4;
 
 const FORMAT: Format = Format { magic: *b"IRWH", must: 0 };
@@ -30,35 +31,36 @@ const REASON: u8 = 0x84;
 /// A nonce or a proof: 128 bits.
 pub type Token = [u8; 16];
 
-/// The message that a queue pair sends when it connects to another one, or answers one.
+/// The contents of a hello. The dialler sends it in the MPA Request, the acceptor in the Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The kind of hello.
     pub kind: HelloKind,
-    /// The receiver's queue pair; 24 bits.
+    /// The number of the receiver's queue pair, 24 bits.
     pub destination: u32,
-    /// The sender's queue pair; 24 bits.
+    /// The number of the sender's queue pair, 24 bits.
     pub source: u32,
-    /// Chosen by the dialler for one attempt.
+    /// The nonce that the dialler has chosen for this attempt. `None` without a key.
     pub dialler_nonce: Option<Token>,
-    /// Chosen by the acceptor.
+    /// The nonce that the acceptor has chosen. `None` without a key, or before the acceptor's first reply.
     pub acceptor_nonce: Option<Token>,
-    /// Proves that the sender knows the key.
+    /// The proof that the sender knows the key, if the hello contains one.
     pub proof: Option<Token>,
-    /// The first packet sequence number that the sender's program expects (rq_psn); 24 bits.
+    /// The first packet sequence number that the sender's program expects (rq_psn), 24 bits. `None` if not set.
     pub receive_psn: Option<u32>,
-    /// The first packet sequence number that the sender's program uses (sq_psn); 24 bits.
+    /// The first packet sequence number that the sender's program uses (sq_psn), 24 bits. `None` if not set.
     pub send_psn: Option<u32>,
 }
 
 /// The kinds of hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloKind {
-    /// In a Request: connects `source` to `destination`.
+    /// In a Request: requests a connection from `source` to `destination`.
     Dial,
-    /// In an accepting Reply.
+    /// In an accepting Reply: accepts the connection.
     Answer,
-    /// In a rejecting Reply: the dialler must dial again and prove with the acceptor's nonce that it knows the key.
+    /// In a rejecting Reply: requests that the dialler dials again with a proof, made with the acceptor's nonce, that it
+    /// knows the key.
     Challenge,
     /// In a rejecting Reply: the connection is refused.
     Refusal(Reason),
@@ -70,7 +72,7 @@ pub enum HelloKind {
 pub enum Reason {
     /// There is no queue pair with this number.
     NoQueuePair,
-    /// The queue pair expects a different peer, or this one at a different address.
+    /// The queue pair expects another peer, or this peer at another address.
     NotExpected,
     /// The queue pair is already connected, or too many peers are waiting for it.
     Busy,
@@ -101,7 +103,7 @@ struct RawHello {
 }
 
 impl Hello {
-    /// A hello without extensions.
+    /// Creates a hello without extensions.
     pub const fn new(kind: HelloKind, destination: u32, source: u32) -> Self {
         Self {
             kind,
@@ -168,13 +170,14 @@ impl Hello {
     }
 }
 
+/// Decodes a packet sequence number, which has three bytes.
 fn parse_psn(value: &[u8]) -> Result<u32, Unreadable> {
     let [high, middle, low] = to_array(value)?;
     Ok(u32::from_be_bytes([0, high, middle, low]))
 }
 
 impl Reason {
-    /// All reasons with a code, counting from 1. New ones are appended.
+    /// All reasons with a defined code, in the order of their codes, which start at 1.
     pub const ALL: [Self; 10] = [
         Self::NoQueuePair,
         Self::NotExpected,
@@ -188,11 +191,13 @@ impl Reason {
         Self::MustUnderstand,
     ];
 
+    /// Returns the reason with this code.
     fn from_code(code: u8) -> Self {
         let known = usize::from(code).checked_sub(1).and_then(|index| Self::ALL.get(index));
         known.copied().unwrap_or(Self::Other(code))
     }
 
+    /// Returns the code on the wire.
     fn code(self) -> u8 {
         match self {
             Self::NoQueuePair => 1,

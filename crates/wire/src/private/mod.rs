@@ -1,10 +1,10 @@
 //! The private protocol between two Ironwarp ends. `docs/wire.md` specifies it for other implementations.
 //!
-//! None of it disturbs other peers: every peer must ignore a [`Signal`]; a [`Hello`], a [`CmHeader`] or a [`Datagram`] is
-//! sent only to addresses of Ironwarp ends; and the private messages ([`SendImmediate`], [`ReadV2Request`],
-//! [`ReadV2Response`]) are sent only after the peer's signal has arrived.
+//! The private protocol does not disturb other peers: every peer must ignore a [`Signal`]; a [`Hello`], a [`CmHeader`]
+//! or a [`Datagram`] is sent only to addresses of Ironwarp ends; and the private messages ([`SendImmediate`],
+//! [`ReadV2Request`], [`ReadV2Response`]) are sent only after the peer's signal has arrived.
 //!
-//! `extension.rs` has the rules for extending it.
+//! `extension.rs` has the rules for extending the private protocol.
 
 mod cm;
 mod datagram;
@@ -23,7 +23,7 @@ pub use signal::{Capabilities, MAX_ACKNOWLEDGED, SIGNAL_TAG, Signal};
 
 use crate::Misuse;
 
-/// Checks that a queue pair number fits 24 bits.
+/// Checks that a queue pair number fits 24 bits, and returns it.
 fn check_qpn(qpn: u32) -> Result<u32, Misuse> {
     if qpn >> 24 == 0 { Ok(qpn) } else { Err(Misuse::QueuePairNumber(qpn)) }
 }

@@ -1,12 +1,13 @@
-//! Ports of the connection manager, which are separate from TCP ports: a program may listen on TCP port N and on RDMA port N,
-//! as with a hardware adapter. An RDMA port listens on the TCP port of the same number or, if that is in use, on a candidate.
+//! RDMA ports, the ports of the connection manager. They are separate from TCP ports, as with a hardware adapter: a
+//! program may listen on TCP port N and on RDMA port N. An RDMA port listens at the TCP port of the same number or, if
+//! that is in use, at a candidate port.
 
 use core::fmt;
 
-/// The first TCP port that can be a candidate. From here on there are no registered ports, nor, by Linux's default, ports of
-/// outgoing connections (32768 to 60999).
+/// The lowest TCP port that can be a candidate. It is above all registered ports, and above the ports that Linux uses
+/// for outgoing connections by default (32768 to 60999).
 const FIRST_CANDIDATE: u16 = 0xf000;
-/// Number of candidates of an RDMA port.
+/// Maximum number of candidates of an RDMA port.
 const CANDIDATES: u16 = 4;
 /// Distance between two candidates.
 const STRIDE: u16 = 1024;
@@ -20,20 +21,21 @@ pub struct RdmaPort {
     pub number: u16,
 }
 
-/// A port space. The same number in two spaces is two ports.
+/// A port space. The same number in two port spaces names two different ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PortSpace {
-    /// Connections (RDMA_PS_TCP, RDMA_PS_IB).
+    /// Ports for connections (RDMA_PS_TCP, RDMA_PS_IB).
     Stream = 1,
-    /// Connectionless queue pairs (RDMA_PS_UDP, RDMA_PS_IPOIB).
+    /// Ports for connectionless queue pairs (RDMA_PS_UDP, RDMA_PS_IPOIB).
     Datagram = 2,
 }
 
 impl RdmaPort {
     /// Returns the TCP ports on which this port may listen if its own number is in use, in order of preference.
     ///
-    /// Adjacent ports share no candidates. Ports that are congruent modulo 1024 share all of them, in a different order.
+    /// Adjacent ports have no candidate in common. Ports that are congruent modulo 1024 have the same candidates; the
+    /// first one depends on the port.
     ///
     /// ```
     /// # use ironwarp_wire::private::{PortSpace, RdmaPort};
@@ -41,17 +43,18 @@ impl RdmaPort {
     /// assert_eq!(valkey.candidates().collect::<Vec<_>>(), [63723, 64747, 61675, 62699]);
     /// ```
     pub fn candidates(self) -> impl Iterator<Item = u16> {
-        let place = move |row| FIRST_CANDIDATE + self.number % STRIDE + STRIDE * (row % CANDIDATES);
+        let candidate = move |row| FIRST_CANDIDATE + self.number % STRIDE + STRIDE * (row % CANDIDATES);
         let first = self.number / STRIDE;
-        (first..first + CANDIDATES).map(place).filter(move |candidate| *candidate != self.number)
+        (first..first + CANDIDATES).map(candidate).filter(move |candidate| *candidate != self.number)
     }
 
+    /// Encodes the port.
     pub(super) fn to_bytes(self) -> [u8; 4] {
         let [high, low] = self.number.to_be_bytes();
         [high, low, self.space as u8, 0]
     }
 
-    /// Returns `None` for an unknown port space.
+    /// Decodes a port. Returns `None` if the port space is unknown.
     pub(super) const fn from_bytes([high, low, space, _]: [u8; 4]) -> Option<Self> {
         let space = match space {
             1 => PortSpace::Stream,

@@ -1,7 +1,8 @@
-//! The signal: how two Ironwarp ends recognise each other and acknowledge messages.
+//! The signal, by which two Ironwarp ends recognise each other and acknowledge messages.
 //!
-//! It is an RDMA Write without payload. A receiver must not check the tag and offset of such a message (RFC 5041 §5.2; Linux
-//! siw drops it), so those 96 bits are free: the tag holds a magic number, the offset a word.
+//! A signal is an RDMA Write without payload. A receiver must not check the tag and offset of such a message (RFC 5041
+//! §5.2; Linux siw drops it), so these 96 bits are free: the tag of a signal is a magic number, and the offset is the
+//! following word.
 //!
 //! ```text
 //!  63    56 55    48 47          32 31    24 23   16 15             0
@@ -22,7 +23,7 @@ use core::fmt;
 
 /// The tag of a signal: "IRWP".
 pub const SIGNAL_TAG: Tag = Tag(0x4952_5750);
-/// Maximum count of an acknowledgement: 56 bits, or a billion messages per second for two years.
+/// Maximum count of an acknowledgement: 56 bits, enough for a billion messages per second for two years.
 pub const MAX_ACKNOWLEDGED: u64 = (1 << 56) - 1;
 
 const CAPABILITIES: u64 = 1;
@@ -34,7 +35,8 @@ const OFFERS_SHIFT: u32 = 32;
 const TIMER_SHIFT: u32 = 19;
 /// Position of the RNR timer in [`Capabilities`].
 const RNR_SHIFT: u32 = 11;
-/// "WP". Including the tag, the kind and the version, 64 bits must match before an empty Write is taken for a signal.
+/// "WP", at the end of a capability signal. With tag, kind and version, 64 bits must match for an empty Write to count
+/// as a capability signal.
 const CHECK: u64 = 0x5750;
 /// "WARP", the low half of the word in version 1.
 const CHECK_OF_VERSION_1: u64 = 0x5741_5250;
@@ -44,21 +46,21 @@ const CHECK_OF_VERSION_1: u64 = 0x5741_5250;
 pub enum Signal {
     /// Identifies the sender as Ironwarp and lists the features it supports.
     Capabilities(Capabilities),
-    /// Number of request messages (Write, Send, Immediate, Read and Atomic Request, but not signals or the RTR) delivered on
-    /// this stream so far. At most [`MAX_ACKNOWLEDGED`]; higher bits are not sent.
+    /// Acknowledges this number of request messages (Write, Send, Immediate, Read and Atomic Request, but not signals or
+    /// the RTR): all that were delivered on this stream so far. At most [`MAX_ACKNOWLEDGED`]; higher bits are not sent.
     Acknowledged(u64),
-    /// Number of request messages delivered so far, of which the next one waits for a receive.
+    /// Reports that a message waits for a receive (RNR): the next after this number of delivered request messages.
     NotReady(u64),
-    /// A kind that a later release defines; ignored.
+    /// A signal of a kind that a later release defines. It is ignored.
     Unknown(u8),
 }
 
 bitflags! {
-    /// What an end supports beyond the RFCs: the defined may-ignore bits, and the RNR timer in the upper five bits, to keep
-    /// queue pairs small.
+    /// The features that an end supports beyond the RFCs, and its RNR timer. Both share 16 bits, to keep queue pairs
+    /// small: the features are the may-ignore bits of the signal, and the RNR timer is in the upper five bits.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Capabilities: u16 {
-        /// Sends cumulative acknowledgements to a peer that wants them.
+        /// Sends cumulative acknowledgements to a peer that requests them.
         const ACKNOWLEDGE = 1 << 0;
         /// Accepts FPDUs larger than the segment size of the path.
         const LARGE_FPDU = 1 << 1;
@@ -66,7 +68,7 @@ bitflags! {
         const SEND_IMMEDIATE = 1 << 2;
         /// Supports Read V2 (requirement X4).
         const READ_V2 = 1 << 3;
-        /// Wants acknowledgements: its queue pair completes requests when they are acknowledged.
+        /// Requests acknowledgements, because its queue pair completes requests when they are acknowledged.
         const WANTS_ACKNOWLEDGE = 1 << 4;
         /// The five bits of [`rnr_timer`](Self::rnr_timer).
         const RNR_TIMER = 0x1f << RNR_SHIFT;
@@ -74,26 +76,27 @@ bitflags! {
 }
 
 impl Capabilities {
-    /// Sets the RNR timer, as the five-bit code of the verbs (min_rnr_timer): the time that counts as one retry of a message
-    /// for which no receive is posted.
+    /// Sets the RNR timer, as the five-bit code of the verbs (min_rnr_timer): the time that counts as one retry of a
+    /// message for which no receive is posted.
     #[must_use]
     pub const fn with_rnr_timer(self, code: u8) -> Self {
         let timer = Self::RNR_TIMER.bits();
         Self::from_bits_truncate(self.bits() & !timer | (code as u16) << RNR_SHIFT & timer)
     }
 
-    /// The RNR timer, as the five-bit code of the verbs (min_rnr_timer).
+    /// Returns the RNR timer, as the five-bit code of the verbs (min_rnr_timer).
     pub const fn rnr_timer(self) -> u8 {
         (self.bits() >> RNR_SHIFT) as u8
     }
 
-    /// The may-ignore bits, without the RNR timer.
+    /// Returns the feature bits, without the RNR timer.
     pub const fn offers(self) -> u16 {
         self.bits() & !Self::RNR_TIMER.bits()
     }
 }
 
 impl Capabilities {
+    /// Decodes the word of a capability signal with this version.
     fn parse(version: u8, word: u64) -> Result<Self, Unreadable> {
         let [_, _, offers_high, offers_low, must, timer, ..] = word.to_be_bytes();
         if version != VERSION {
@@ -108,8 +111,8 @@ impl Capabilities {
 }
 
 impl Signal {
-    /// Parses the place of a Write without payload. Returns `None` for an ordinary message, and an error for a signal that must
-    /// be understood but is not.
+    /// Parses the place of a Write without payload. Returns `None` for an ordinary Write, and an error for an unknown
+    /// signal that must be understood.
     pub fn parse(place: Place) -> Option<Result<Self, Unreadable>> {
         if place.tag != SIGNAL_TAG {
             return None;
@@ -131,7 +134,7 @@ impl Signal {
         })
     }
 
-    /// Returns the message to send, without payload.
+    /// Returns the header of the Write to send, which has no payload.
     pub const fn to_header(self) -> Header {
         let offset = match self {
             Self::Capabilities(capabilities) => {

@@ -1,34 +1,34 @@
-//! Atomic operations (RFC 7306 §5).
+//! Requests and responses of atomic operations (RFC 7306 §5).
 
 use crate::{Place, Tag, Violation};
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Requests an atomic operation on the 64-bit word at `target`.
+/// An Atomic Request: requests an operation on the 64-bit word at `target`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicRequest {
     /// Sequence number on queue 1, which reads and atomics share, counting from 1.
     pub msn: u32,
-    /// Returned in the response.
+    /// Identifies the request. The response contains the same identifier.
     pub id: u32,
-    /// The 64-bit word.
+    /// Where the 64-bit word is, at the responder.
     pub target: Place,
     /// The operation.
     pub op: AtomicOp,
 }
 
-/// The two assigned operations.
+/// An atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// Adds. Each bit set in the mask is the top bit of a field, from which no carry propagates; an empty mask is a plain
-    /// 64-bit addition.
+    /// Adds fields of the word separately. Each bit set in the mask is the top bit of a field, from which no carry
+    /// propagates. With an empty mask, the whole word is one field.
     FetchAdd {
-        /// The addend.
+        /// The addends of all fields.
         add: u64,
         /// The top bits of the fields.
         mask: u64,
     },
-    /// Replaces the bits under `swap_mask` if the bits under `compare_mask` are those of `compare`.
+    /// Replaces the bits in `swap_mask` by those of `swap`, if the bits in `compare_mask` equal those of `compare`.
     CompareSwap {
         /// The new value.
         swap: u64,
@@ -41,7 +41,7 @@ pub enum AtomicOp {
     },
 }
 
-/// The value that the word had before the operation.
+/// An Atomic Response: the value of the word before the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicResponse {
     /// Sequence number on queue 3, counting from 1.
@@ -56,7 +56,7 @@ const OPCODE_MASK: u32 = 0xf;
 const FETCH_ADD: u32 = 0;
 const COMPARE_SWAP: u32 = 2;
 
-/// RFC 7306 figure 4: the fields after the DDP header.
+/// The fields of an Atomic Request after the DDP header (RFC 7306 figure 4).
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct RawAtomicRequest {
@@ -69,13 +69,15 @@ pub(super) struct RawAtomicRequest {
     compare: U64,
     compare_mask: U64,
 }
+/// Length of these fields in bytes.
 pub(super) const REQUEST_LEN: usize = size_of::<RawAtomicRequest>();
 const _: () = assert!(REQUEST_LEN == 52);
 
 impl RawAtomicRequest {
+    /// Decodes the fields of a message with this sequence number.
     pub(super) fn to_request(&self, msn: u32) -> Result<AtomicRequest, Violation> {
         let op = match self.opcode.get() & OPCODE_MASK {
-            // The compare fields are ignored here (RFC 7306 §5.2.1).
+            // A FetchAdd ignores the compare fields (RFC 7306 §5.2.1).
             FETCH_ADD => AtomicOp::FetchAdd { add: self.data.get(), mask: self.data_mask.get() },
             COMPARE_SWAP => AtomicOp::CompareSwap {
                 swap: self.data.get(),
@@ -92,7 +94,7 @@ impl RawAtomicRequest {
 }
 
 impl AtomicRequest {
-    /// Returns the fields after the DDP header.
+    /// Encodes the fields after the DDP header.
     #[inline]
     pub(super) fn to_raw(&self) -> RawAtomicRequest {
         let (opcode, data, data_mask, compare, compare_mask) = match self.op {
@@ -115,7 +117,7 @@ impl AtomicRequest {
     }
 }
 
-/// RFC 7306 figure 5: the fields after the DDP header.
+/// The fields of an Atomic Response after the DDP header (RFC 7306 figure 5).
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct RawAtomicResponse {
@@ -125,13 +127,14 @@ pub(super) struct RawAtomicResponse {
 const _: () = assert!(size_of::<RawAtomicResponse>() == 12);
 
 impl RawAtomicResponse {
+    /// Decodes the fields of a message with this sequence number.
     pub(super) fn to_response(&self, msn: u32) -> AtomicResponse {
         AtomicResponse { msn, id: self.id.get(), original: self.original.get() }
     }
 }
 
 impl AtomicResponse {
-    /// Returns the fields after the DDP header.
+    /// Encodes the fields after the DDP header.
     #[inline]
     pub(super) fn to_raw(&self) -> RawAtomicResponse {
         RawAtomicResponse { id: self.id.into(), original: self.original.into() }

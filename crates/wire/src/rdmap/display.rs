@@ -1,4 +1,4 @@
-//! Prints headers on one line each, like a packet analyser.
+//! Formatting of headers, on one line each, as in a packet analyser.
 
 use super::control::{OPCODE_MASK, opcode};
 use super::{
@@ -51,11 +51,13 @@ fn bytes(len: u32) -> ByteCount {
     ByteCount(len as usize)
 }
 
+/// Writes a tagged segment.
 fn write_tagged(f: &mut Formatter<'_>, name: &str, segment: &Tagged) -> fmt::Result {
     write!(f, "{name}, {}", segment.place)?;
     write_last(f, segment.last)
 }
 
+/// Writes a Send of any kind.
 fn write_send(f: &mut Formatter<'_>, name: &str, send: &Send) -> fmt::Result {
     let solicited = if send.solicited { " SE" } else { "" };
     write!(f, "{name}{solicited}, msn {}, offset {}", send.msn, send.offset)?;
@@ -66,14 +68,17 @@ fn write_send(f: &mut Formatter<'_>, name: &str, send: &Send) -> fmt::Result {
     }
 }
 
+/// Writes the number of a shared receive queue, unless it is zero.
 fn write_srq(f: &mut Formatter<'_>, number: u32) -> fmt::Result {
     if number == 0 { Ok(()) } else { write!(f, ", srq {number:#x}") }
 }
 
+/// Writes whether the segment is the last of its message.
 fn write_last(f: &mut Formatter<'_>, last: bool) -> fmt::Result {
     f.write_str(if last { ", last" } else { ", more" })
 }
 
+/// Writes an Atomic Request.
 fn write_atomic(f: &mut Formatter<'_>, request: &AtomicRequest) -> fmt::Result {
     write!(f, "Atomic Request, msn {}, id {:#x}, {}", request.msn, request.id, request.target)?;
     match request.op {

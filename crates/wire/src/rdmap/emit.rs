@@ -1,4 +1,4 @@
-//! Encodes a [`Header`]. Mirrors `parse.rs`.
+//! The encoder of headers, [`Header::emit`]. Mirrors `parse.rs`.
 
 use super::atomic::{RawAtomicRequest, RawAtomicResponse};
 use super::control::{VERSION, opcode, queue};
@@ -10,7 +10,8 @@ use crate::layout::{LENGTH_FIELD, MAX_ULPDU};
 use zerocopy::{Immutable, IntoBytes};
 
 impl Header {
-    /// Length of the header: the DDP header and the fields after it, without the length field of the FPDU.
+    /// Returns the length of the header in bytes: the DDP header and the fields after it, without the length field of the
+    /// FPDU.
     #[inline]
     pub fn encoded_len(&self) -> usize {
         match self {
@@ -26,8 +27,8 @@ impl Header {
         }
     }
 
-    /// Writes the length field of the FPDU and this header, for a segment with `payload` bytes of payload. Returns the number
-    /// of bytes written. Payload, padding and CRC follow on the wire.
+    /// Writes the length field of the FPDU and this header to `out`, for a segment with `payload` bytes of payload.
+    /// Returns the number of bytes written. Payload, padding and CRC follow on the wire.
     #[inline]
     pub fn emit(&self, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
         match self {
@@ -38,7 +39,7 @@ impl Header {
         }
     }
 
-    /// Emits the other messages, out of line so that the common ones need fewer registers.
+    /// Emits the less common messages, out of line so that the common messages need fewer registers.
     #[inline(never)]
     fn emit_rarer(&self, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
         match self {
@@ -70,8 +71,8 @@ impl Header {
             Self::Terminate(message) => {
                 // RFC 5040 §5.4: the only message of its queue, so its sequence number is 1.
                 let at = single(opcode::TERMINATE, queue::TERMINATE, 1).emit(&[0; 0], 0, out)?;
-                let (words, len) = message.words();
-                out[at..at + len].copy_from_slice(&words[..len]);
+                let (fields, len) = message.fields();
+                out[at..at + len].copy_from_slice(&fields[..len]);
                 emit_length(UNTAGGED_LEN + len, 0, out)
             }
         }
@@ -91,6 +92,7 @@ fn emit_length(header: usize, payload: usize, out: &mut [u8; MAX_HEADER]) -> Res
 }
 
 impl Tagged {
+    /// Writes the length field and the header of a message with this opcode.
     #[inline]
     fn emit(&self, opcode: u8, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
         let control = ddp::TAGGED | last_bit(self.last) | ddp::VERSION;
@@ -101,6 +103,7 @@ impl Tagged {
 }
 
 impl Send {
+    /// Returns the opcode, which depends on `solicited` and `word`.
     const fn opcode(&self) -> u8 {
         match (self.solicited, self.word) {
             (false, SendWord::Srq(_)) => opcode::SEND,
@@ -110,6 +113,7 @@ impl Send {
         }
     }
 
+    /// Returns the control byte of a Send with Immediate, without the version.
     const fn private_opcode(&self) -> u8 {
         let solicited = if self.solicited { opcode::PRIVATE_SOLICITED } else { 0 };
         let invalidate =
@@ -117,6 +121,7 @@ impl Send {
         opcode::PRIVATE | solicited | invalidate
     }
 
+    /// Returns the untagged segment with this opcode.
     #[inline]
     fn segment(&self, opcode: u8) -> Untagged {
         let (SendWord::Srq(word) | SendWord::Invalidate(crate::Tag(word))) = self.word;
@@ -125,6 +130,7 @@ impl Send {
 }
 
 impl Immediate {
+    /// Returns the untagged segment.
     const fn segment(&self) -> Untagged {
         let opcode = if self.solicited { opcode::IMMEDIATE_SOLICITED } else { opcode::IMMEDIATE };
         Untagged { word: self.srq, ..single(opcode, queue::SEND, self.msn) }
@@ -132,6 +138,7 @@ impl Immediate {
 }
 
 impl ReadV2Response {
+    /// Returns the untagged segment.
     const fn segment(&self) -> Untagged {
         let opcode = opcode::PRIVATE | opcode::PRIVATE_READ_RESPONSE;
         let single = single(opcode, queue::READ_V2_RESPONSE, self.msn);
@@ -150,18 +157,18 @@ struct Untagged {
     offset: u32,
 }
 
-/// Returns a message of one segment.
+/// Returns the untagged segment of a message that has only one.
 #[inline]
 const fn single(opcode: u8, queue: u32, msn: u32) -> Untagged {
     Untagged { opcode, word: 0, queue, msn, last: true, offset: 0 }
 }
 
 impl Untagged {
-    /// Writes the length field, the DDP header and the `words` after it.
+    /// Writes the length field, the DDP header, and the `fields` after it. Returns the number of bytes written.
     #[inline]
     fn emit(
         &self,
-        words: &(impl IntoBytes + Immutable),
+        fields: &(impl IntoBytes + Immutable),
         payload: usize,
         out: &mut [u8; MAX_HEADER],
     ) -> Result<usize, Misuse> {
@@ -174,12 +181,13 @@ impl Untagged {
             offset: self.offset,
         };
         DdpHeader::Untagged(ddp).emit(&mut out[LENGTH_FIELD..]);
-        // The buffer has room for the longest header, so the words fit.
-        out[LENGTH_FIELD + UNTAGGED_LEN..][..size_of_val(words)].copy_from_slice(words.as_bytes());
-        emit_length(UNTAGGED_LEN + size_of_val(words), payload, out)
+        // The buffer has room for the longest header, so the fields fit.
+        out[LENGTH_FIELD + UNTAGGED_LEN..][..size_of_val(fields)].copy_from_slice(fields.as_bytes());
+        emit_length(UNTAGGED_LEN + size_of_val(fields), payload, out)
     }
 }
 
+/// Returns the L bit of the control byte.
 #[inline]
 const fn last_bit(last: bool) -> u8 {
     if last { ddp::LAST } else { 0 }

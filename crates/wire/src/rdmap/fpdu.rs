@@ -1,33 +1,33 @@
-//! The front of an FPDU (RFC 5044 §4.1), which determines its layout. Parsed in `parse.rs`.
+//! [`Fpdu`], the parsed front of an FPDU (RFC 5044 §4.1): the header, and the lengths that it determines.
 
 use super::Header;
 use crate::byte_count::ByteCount;
 use crate::layout::{CRC_FIELD, LENGTH_FIELD, padding};
 use core::fmt;
 
-/// The parsed front of an FPDU. Its payload need not have arrived.
+/// The parsed front of an FPDU: the length field and the header. The payload need not have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fpdu {
     /// The header of the segment.
     pub header: Header,
-    /// Offset of the payload from the start of the FPDU: the length field and the header, without markers.
+    /// Length of the length field and the header, without markers: the offset of the payload in the FPDU.
     pub header_len: u16,
-    /// Length of the payload.
+    /// Length of the payload in bytes.
     pub payload_len: u16,
 }
 
 impl Fpdu {
-    /// Value of the length field: header and payload.
+    /// Returns the value of the length field: the length of header and payload.
     pub const fn ulpdu_len(&self) -> usize {
         self.header_len as usize - LENGTH_FIELD + self.payload_len as usize
     }
 
-    /// Number of zero bytes after the payload.
+    /// Returns the number of padding bytes after the payload.
     pub const fn padding(&self) -> usize {
         padding(self.ulpdu_len())
     }
 
-    /// Length of the whole FPDU, from its length field to its CRC, without markers.
+    /// Returns the length of the whole FPDU, from the length field to the CRC, without markers.
     pub const fn total_len(&self) -> usize {
         LENGTH_FIELD + self.ulpdu_len() + self.padding() + CRC_FIELD
     }

@@ -1,4 +1,4 @@
-//! [`Header`]: one variant for each message.
+//! [`Header`], the header of a segment, with one variant for each kind of message.
 
 use super::{
     AtomicRequest, AtomicResponse, Immediate, ReadRequest, ReadV2Request, ReadV2Response, Send,
@@ -12,13 +12,13 @@ use crate::layout::LENGTH_FIELD;
 pub const MAX_HEADER: usize = LENGTH_FIELD + UNTAGGED_LEN + atomic::REQUEST_LEN;
 const _: () = assert!(MAX_HEADER == 72);
 
-/// The set of messages that are accepted.
+/// The set of messages that a parser accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Dialect {
     /// The messages that the RFCs define. A private message is an unexpected opcode.
     #[default]
     Standard,
-    /// Private messages, too. Only for a stream whose ends recognised each other by the
+    /// The messages that the RFCs define, and private messages. Only for a stream whose ends have exchanged a
     /// [`Signal`](crate::private::Signal).
     Ironwarp,
 }
@@ -28,9 +28,9 @@ pub enum Dialect {
 pub enum Header {
     /// RDMA Write: payload for memory that the receiver advertised (RFC 5040 §5.1).
     Write(Tagged),
-    /// The payload that a [`ReadRequest`] asked for (RFC 5040 §5.2).
+    /// The payload that a [`ReadRequest`] requested (RFC 5040 §5.2).
     ReadResponse(Tagged),
-    /// A message for the receiver's next receive buffer, in the four standard kinds (RFC 5040 §5.3).
+    /// A message for the receiver's next receive, in the four standard kinds (RFC 5040 §5.3).
     Send(Send),
     /// Eight bytes of immediate data (RFC 7306 §6): the second message of a Write with Immediate.
     Immediate(Immediate),
@@ -46,7 +46,7 @@ pub enum Header {
     SendImmediate(SendImmediate),
     /// Private: a read whose sink is not sent (requirement X4).
     ReadV2Request(ReadV2Request),
-    /// Private: the payload that a Read V2 Request asked for.
+    /// Private: the payload that a Read V2 Request requested.
     ReadV2Response(ReadV2Response),
 }
 
@@ -60,7 +60,7 @@ pub struct Tagged {
 }
 
 impl Header {
-    /// Whether payload may follow this header.
+    /// Returns whether payload may follow this header.
     pub const fn carries_payload(&self) -> bool {
         matches!(
             self,
@@ -72,7 +72,7 @@ impl Header {
         )
     }
 
-    /// Whether this is a private message, which may only be sent to an end that accepts them.
+    /// Returns whether this is a private message, which may be sent only to a peer that accepts private messages.
     pub const fn is_private(&self) -> bool {
         matches!(self, Self::SendImmediate(_) | Self::ReadV2Request(_) | Self::ReadV2Response(_))
     }

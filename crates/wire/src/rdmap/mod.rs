@@ -1,8 +1,8 @@
-//! RDMAP (RFC 5040, RFC 7306): what a segment means.
+//! RDMAP headers (RFC 5040, RFC 7306): the part of a segment's header that determines the operation.
 //!
-//! [`Header`] has one variant for each message. `parse.rs` and `emit.rs` mirror each other case by case, and `display.rs`
-//! prints headers. Messages with fields of their own after the DDP header have a file each: `read.rs`, `atomic.rs` and
-//! `terminate.rs`.
+//! [`Header`] has one variant for each kind of message. `parse.rs` decodes headers and `emit.rs` encodes them, case by
+//! case in the same order; `display.rs` prints them. Messages with further fields after the DDP header are in
+//! `read.rs`, `atomic.rs` and `terminate.rs`.
 
 mod atomic;
 mod control;

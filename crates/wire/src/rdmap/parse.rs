@@ -1,7 +1,7 @@
-//! Decodes a [`Header`]: [`Fpdu::parse`]. Mirrors `emit.rs`.
+//! The decoder of headers, [`Fpdu::parse`]. Mirrors `emit.rs`.
 //!
-//! Checks follow the order of the layers: DDP version, RDMAP version, opcode, queue, length. All of them are made on the
-//! fixed part of the header, before the rest is needed.
+//! Checks follow the order of the layers: DDP version, RDMAP version, opcode, queue, length. All checks are made on the
+//! DDP header, before the fields after it are needed.
 
 use super::atomic::{RawAtomicRequest, RawAtomicResponse};
 use super::control::{OPCODE_MASK, VERSION, VERSION_MASK, opcode, queue};
@@ -17,16 +17,16 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 type Parsed = Result<Parse<Fpdu>, Violation>;
 
-/// Minimum length of an FPDU's front: the length field and the shortest header.
+/// Minimum length of the front of an FPDU: the length field and the shortest header.
 const MIN_FRONT: usize = LENGTH_FIELD + TAGGED_LEN;
 
 impl Fpdu {
-    /// Parses the front of an FPDU from which markers have been removed.
+    /// Parses the front of an FPDU, from which markers must have been removed.
     ///
-    /// 16 bytes suffice for a tagged segment and 20 for a Send. Other headers are longer, and [`Parse::Need`] tells how many
-    /// bytes they need.
-    // Each case builds its result in place, because a header is too large to be moved between functions. The less common
-    // cases are out of line, so that the others need fewer registers.
+    /// 16 bytes suffice for a tagged segment, and 20 for a Send. For longer headers, [`Parse::Need`] is the number of
+    /// bytes needed.
+    // For speed, each case builds its result in place, because a header is too large to be moved between functions, and
+    // less common messages are parsed out of line, so that the others need fewer registers.
     #[inline]
     pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Parse<Self>, Violation> {
         let Some(&[high, low, ..]) = bytes.first_chunk::<MIN_FRONT>() else { return incomplete(bytes) };
@@ -47,7 +47,8 @@ impl Fpdu {
     }
 }
 
-/// Handles an FPDU whose DDP header has not fully arrived. Rejects an impossible length at once.
+/// Returns the number of bytes needed for an FPDU whose DDP header is incomplete, or a violation if the length field is
+/// already known to be too small.
 #[cold]
 fn incomplete(bytes: &[u8]) -> Parsed {
     let Some(&length) = bytes.first_chunk() else { return Ok(Parse::Need(MIN_FRONT)) };
@@ -59,7 +60,7 @@ fn incomplete(bytes: &[u8]) -> Parsed {
     Ok(Parse::Need(LENGTH_FIELD + least))
 }
 
-/// Returns the result for a header of `len` bytes, which is never longer than its segment.
+/// Returns the parsed FPDU for a header of `len` bytes, which must not exceed `ulpdu_len`.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "a header is at most 70 bytes")]
 const fn done(header: Header, len: usize, ulpdu_len: u16) -> Parsed {
@@ -67,6 +68,7 @@ const fn done(header: Header, len: usize, ulpdu_len: u16) -> Parsed {
     Ok(Parse::Done(Fpdu { header, header_len, payload_len: ulpdu_len - len as u16 }))
 }
 
+/// Parses a Write or a Read Response.
 #[inline]
 fn parse_tagged(ddp: &DdpTagged, ulpdu_len: u16) -> Parsed {
     if usize::from(ulpdu_len) < TAGGED_LEN {
@@ -81,7 +83,7 @@ fn parse_tagged(ddp: &DdpTagged, ulpdu_len: u16) -> Parsed {
     }
 }
 
-/// Parses the untagged messages other than Send.
+/// Parses the untagged messages other than Send. `bytes` is the segment.
 #[inline(never)]
 fn parse_rarer(bytes: &[u8], ulpdu_len: u16, dialect: Dialect) -> Parsed {
     let (Some(DdpHeader::Untagged(ddp)), Some(rest)) = (DdpHeader::parse(bytes), bytes.get(UNTAGGED_LEN..))
@@ -115,7 +117,8 @@ fn parse_rarer(bytes: &[u8], ulpdu_len: u16, dialect: Dialect) -> Parsed {
     }
 }
 
-/// Parses opcode 0xF: the queue selects the private message and the reserved bits its kind (`docs/wire.md`).
+/// Parses a private message (opcode 0xF). The queue and the reserved bits of the control byte distinguish the messages
+/// (`docs/wire.md`).
 fn parse_private(segment: &Untagged<'_>) -> Parsed {
     let ddp = &segment.ddp;
     let kind = ddp.ulp_control & !VERSION_MASK & !OPCODE_MASK;
@@ -136,7 +139,7 @@ fn parse_private(segment: &Untagged<'_>) -> Parsed {
     }
 }
 
-/// Checks both versions with one comparison; the two fields do not overlap.
+/// Checks the versions of DDP and RDMAP, with one comparison, because the bits of the two fields do not overlap.
 #[inline]
 fn check_versions(control: u8, ulp_control: u8) -> Result<(), Violation> {
     if control & ddp::VERSION_MASK | ulp_control & VERSION_MASK == ddp::VERSION | VERSION {
@@ -145,6 +148,7 @@ fn check_versions(control: u8, ulp_control: u8) -> Result<(), Violation> {
     Err(wrong_version(control, ulp_control))
 }
 
+/// Returns the violation for control bytes with a wrong version.
 #[cold]
 const fn wrong_version(control: u8, ulp_control: u8) -> Violation {
     let version = control & ddp::VERSION_MASK;
@@ -154,8 +158,8 @@ const fn wrong_version(control: u8, ulp_control: u8) -> Violation {
     Violation::DdpVersion { tagged: control & ddp::TAGGED != 0, version }
 }
 
-/// Returns the error for a segment that is too short for its header. Below the shortest header, the result does not depend
-/// on the kind of header, nor on whether the control byte has arrived.
+/// Returns the violation for a segment that is too short for its header. For a segment shorter than any header, the
+/// result is the same for all kinds of header, so that it does not depend on how many bytes have arrived.
 #[cold]
 #[expect(clippy::cast_possible_truncation, reason = "a header is at most 70 bytes")]
 const fn too_short(ulpdu: u16, header: usize) -> Violation {
@@ -168,20 +172,23 @@ struct Untagged<'a> {
     ddp: DdpUntagged,
     /// The bytes received after the DDP header.
     rest: &'a [u8],
+    /// The value of the length field.
     ulpdu_len: u16,
 }
 
 impl Untagged<'_> {
+    /// Returns whether the segment is the last of its message.
     const fn is_last(&self) -> bool {
         self.ddp.control & ddp::LAST != 0
     }
 
+    /// Returns the parsed FPDU for a header of `len` bytes.
     #[inline]
     const fn done(&self, header: Header, len: usize) -> Parsed {
         done(header, len, self.ulpdu_len)
     }
 
-    /// Checks what holds for all untagged segments.
+    /// Checks length and versions, as for all untagged segments.
     #[inline]
     fn check(&self) -> Result<(), Violation> {
         if usize::from(self.ulpdu_len) < UNTAGGED_LEN {
@@ -190,6 +197,7 @@ impl Untagged<'_> {
         check_versions(self.ddp.control, self.ddp.ulp_control)
     }
 
+    /// Checks the queue number.
     #[inline]
     fn check_queue(&self, expected: u32) -> Result<(), Violation> {
         if self.ddp.queue == expected {
@@ -198,15 +206,17 @@ impl Untagged<'_> {
         Err(Violation::Queue { opcode: self.ddp.ulp_control & OPCODE_MASK, queue: self.ddp.queue, expected })
     }
 
+    /// Parses a Send with one of its four opcodes.
     #[inline]
     fn parse_send(&self, opcode: u8) -> Parsed {
         self.check_queue(queue::SEND)?;
-        // The four opcodes enumerate the two options.
+        // The opcodes are in sequence: bit 0 is "invalidate", bit 1 is "solicited".
         let kind = opcode - opcode::SEND;
         self.done(Header::Send(self.to_send(kind & 2 != 0, kind & 1 != 0)), UNTAGGED_LEN)
     }
 
-    /// Parses a message whose fields fill exactly one segment.
+    /// Parses a message of one segment that consists of the DDP header and the fields `R`. `header` creates the header
+    /// from the fields.
     #[inline]
     fn parse_fixed<R: FromBytes + KnownLayout + Immutable + Unaligned>(
         &self,
@@ -222,23 +232,24 @@ impl Untagged<'_> {
         }
     }
 
-    /// Checks that a message begins and ends in this segment, and has `least` to `most` bytes.
+    /// Checks that a message consists of this segment only, and has `min` to `max` bytes.
     #[inline]
-    fn check_single(&self, least: usize, most: usize) -> Result<(), Violation> {
-        if usize::from(self.ulpdu_len) < least {
-            return Err(too_short(self.ulpdu_len, least));
+    fn check_single(&self, min: usize, max: usize) -> Result<(), Violation> {
+        if usize::from(self.ulpdu_len) < min {
+            return Err(too_short(self.ulpdu_len, min));
         }
         if self.ddp.offset != 0 {
             return Err(Violation::MessageOffset(self.ddp.offset));
         }
         #[expect(clippy::cast_possible_truncation, reason = "a header is at most 70 bytes")]
-        let expected = most as u16;
+        let expected = max as u16;
         if self.ulpdu_len > expected || !self.is_last() {
             return Err(Violation::TooLong { expected, found: self.ulpdu_len.max(expected + 1) });
         }
         Ok(())
     }
 
+    /// Returns the fields of a Send.
     #[inline]
     fn to_send(&self, solicited: bool, invalidate: bool) -> Send {
         let word = self.ddp.ulp_word;
@@ -251,6 +262,7 @@ impl Untagged<'_> {
         }
     }
 
+    /// Parses a Send with Immediate, which contains the immediate data in its first segment only.
     fn parse_send_immediate(&self, solicited: bool, invalidate: bool) -> Parsed {
         let send = self.to_send(solicited, invalidate);
         if send.offset != 0 {
@@ -265,14 +277,15 @@ impl Untagged<'_> {
         self.done(Header::SendImmediate(SendImmediate { send, immediate }), len)
     }
 
-    /// Parses a Terminate, which consists of its header alone. Its sequence number is ignored: a stream has only one.
+    /// Parses a Terminate, which has no payload. Its sequence number is ignored, because a stream has only one
+    /// Terminate.
     fn parse_terminate(&self) -> Parsed {
         self.check_queue(queue::TERMINATE)?;
         self.check_single(UNTAGGED_LEN + terminate::MIN_LEN, UNTAGGED_LEN + terminate::MAX_LEN)?;
         let len = usize::from(self.ulpdu_len);
         match self.rest.get(..len - UNTAGGED_LEN) {
             None => Ok(Parse::Need(LENGTH_FIELD + len)),
-            Some(words) => self.done(Header::Terminate(Terminate::parse(words)), len),
+            Some(fields) => self.done(Header::Terminate(Terminate::parse(fields)), len),
         }
     }
 }

@@ -4,20 +4,20 @@ use crate::{Place, Tag};
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Requests `len` bytes from `source`, to be placed at `sink`.
+/// A Read Request: requests `len` bytes from `source`, to be placed at `sink`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
     /// Sequence number on queue 1, which reads and atomics share, counting from 1.
     pub msn: u32,
-    /// Destination at the requester, copied to the response unchecked.
+    /// Destination at the requester. The responder copies it to the response without checking it.
     pub sink: Place,
-    /// Number of bytes. May be zero, in which case neither place is checked.
+    /// Number of bytes. If zero, neither place is checked.
     pub len: u32,
     /// Source at the responder.
     pub source: Place,
 }
 
-/// Private: requests `len` bytes from `source`. The destination is known to the requester only.
+/// Private: a Read V2 Request, which requests `len` bytes from `source`. Only the requester knows the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadV2Request {
     /// Sequence number on queue 1, counting from 1.
@@ -28,7 +28,7 @@ pub struct ReadV2Request {
     pub source: Place,
 }
 
-/// Private: one segment of the answer to a [`ReadV2Request`]. The n-th answer belongs to the n-th request.
+/// Private: one segment of the response to a [`ReadV2Request`]. The n-th response belongs to the n-th request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadV2Response {
     /// Sequence number on the queue of Read V2 Responses, counting from 1.
@@ -39,7 +39,7 @@ pub struct ReadV2Response {
     pub offset: u32,
 }
 
-/// RFC 5040 figure 6: the fields after the DDP header.
+/// The fields of a Read Request after the DDP header (RFC 5040 figure 6).
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct RawReadRequest {
@@ -49,10 +49,12 @@ pub(super) struct RawReadRequest {
     source_tag: U32,
     source_offset: U64,
 }
+/// Length of these fields in bytes.
 pub(super) const REQUEST_LEN: usize = size_of::<RawReadRequest>();
 const _: () = assert!(REQUEST_LEN == 28);
 
 impl RawReadRequest {
+    /// Decodes the fields of a message with this sequence number.
     #[inline]
     pub(super) fn to_request(&self, msn: u32) -> ReadRequest {
         ReadRequest {
@@ -65,7 +67,7 @@ impl RawReadRequest {
 }
 
 impl ReadRequest {
-    /// Returns the fields after the DDP header.
+    /// Encodes the fields after the DDP header.
     #[inline]
     pub(super) fn to_raw(&self) -> RawReadRequest {
         RawReadRequest {
@@ -89,6 +91,7 @@ pub(super) struct RawReadV2Request {
 const _: () = assert!(size_of::<RawReadV2Request>() == 16);
 
 impl RawReadV2Request {
+    /// Decodes the fields of a message with this sequence number.
     pub(super) fn to_request(&self, msn: u32) -> ReadV2Request {
         ReadV2Request {
             msn,
@@ -99,7 +102,7 @@ impl RawReadV2Request {
 }
 
 impl ReadV2Request {
-    /// Returns the fields after the DDP header.
+    /// Encodes the fields after the DDP header.
     #[inline]
     pub(super) fn to_raw(&self) -> RawReadV2Request {
         RawReadV2Request {

@@ -12,17 +12,17 @@ pub struct Send {
     pub last: bool,
     /// Position of this segment's payload in the message.
     pub offset: u32,
-    /// Solicited event: wakes the receiving program.
+    /// Whether the message raises a solicited event at the receiver.
     pub solicited: bool,
-    /// The word after the control bytes.
+    /// The ULP word, after the control bytes.
     pub word: SendWord,
 }
 
-/// Meaning of the ULP word of a Send.
+/// The ULP word of a Send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendWord {
-    /// The number of the shared receive queue that an XRC Send addresses. Between other queue pairs the word is reserved:
-    /// sent as zero, ignored on receipt.
+    /// The number of the shared receive queue that an XRC Send is for. Between other queue pairs, the word is reserved:
+    /// sent as zero and ignored on receipt.
     Srq(u32),
     /// The tag that the receiver invalidates when it delivers the message.
     Invalidate(Tag),
@@ -33,22 +33,22 @@ impl SendWord {
     pub const NONE: Self = Self::Srq(0);
 }
 
-/// Immediate Data (RFC 7306 §6: opcodes 8 and 9).
+/// An Immediate Data message (RFC 7306 §6: opcodes 8 and 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate {
     /// Sequence number on queue 0, counting from 1.
     pub msn: u32,
-    /// Solicited event: wakes the receiving program.
+    /// Whether the message raises a solicited event at the receiver.
     pub solicited: bool,
-    /// As in [`SendWord::Srq`].
+    /// The number of the shared receive queue, as in [`SendWord::Srq`].
     pub srq: u32,
-    /// The data.
+    /// The immediate data.
     pub data: ImmediateData,
 }
 
 /// Eight bytes of immediate data.
 ///
-/// The verbs' 32 bits are in the first four bytes, as Chelsio adapters send them, and the rest is zero.
+/// The 32-bit value of the verbs is in the first four bytes, as with Chelsio adapters. The other bytes are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImmediateData(pub [u8; 8]);
 
@@ -75,9 +75,9 @@ impl fmt::Display for ImmediateData {
 /// Private: one segment of a Send with Immediate, in four kinds (requirement X8, `docs/wire.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendImmediate {
-    /// The fields of a plain Send. The immediate data counts as the first eight bytes of the message, so payload byte `k` has
-    /// offset `8 + k`.
+    /// The fields of a plain Send. The immediate data counts as the first eight bytes of the message, so payload byte
+    /// `k` has offset `8 + k`.
     pub send: Send,
-    /// Present only in the first segment (offset 0).
+    /// The immediate data, in the first segment (offset 0). `None` in other segments.
     pub immediate: Option<ImmediateData>,
 }

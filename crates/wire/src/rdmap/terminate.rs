@@ -1,7 +1,8 @@
 //! The Terminate message (RFC 5040 §4.8): the cause, and the header of the segment that caused it.
 //!
-//! Emitted in the RFC's form; two forms are parsed. On little-endian machines, Linux siw swaps the nibbles of the first
-//! byte, mirrors the three header bits of the third, and counts only payload in the length.
+//! A Terminate is emitted in the form of the RFC. The form of Linux siw on little-endian machines is parsed, too: it has
+//! the nibbles of the first byte swapped and the three header bits of the third byte mirrored, and its length counts
+//! only the payload.
 
 use super::control::{OPCODE_MASK, opcode};
 use super::read::{self, RawReadRequest, ReadRequest};
@@ -9,12 +10,12 @@ use crate::cause::Cause;
 use crate::ddp::{DdpHeader, UNTAGGED_LEN};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Minimum length: the control bytes alone.
+/// Minimum length of the fields after the DDP header: the control bytes alone.
 pub(super) const MIN_LEN: usize = 4;
-/// Maximum length: control, segment length, untagged header and Read Request.
+/// Maximum length of these fields: control bytes, segment length, untagged header and Read Request.
 pub(super) const MAX_LEN: usize = MIN_LEN + 2 + UNTAGGED_LEN + read::REQUEST_LEN;
 
-/// M, D and R of the header control bits.
+/// The header control bits M, D and R.
 const LENGTH_VALID: u8 = 0x80;
 const DDP_HEADER: u8 = 0x40;
 const RDMAP_HEADER: u8 = 0x20;
@@ -25,32 +26,32 @@ const SWAPPED_BITS: u8 = 0x07;
 /// A Terminate message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminate {
-    /// Why the stream ends.
+    /// The cause for which the stream ends.
     pub cause: Cause,
-    /// The segment that caused it.
+    /// The segment that caused the Terminate.
     pub offender: Offender,
 }
 
-/// The part of a Terminate that describes the segment that caused it. Any field may be missing.
+/// The description of the offending segment in a Terminate. Fields that the Terminate does not contain are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offender {
     /// The length of the segment, header included.
     pub length: Option<u16>,
-    /// Its DDP header.
+    /// The DDP header of the segment.
     pub header: Option<DdpHeader>,
-    /// The Read Request, if it was one that was refused. Its `msn` is that of `header`.
+    /// The Read Request, if the segment was one and was denied. Its `msn` is that of `header`.
     pub read: Option<ReadRequest>,
 }
 
 impl Terminate {
-    /// The Terminate of an end that fails for reasons unrelated to what the peer sent.
+    /// The Terminate of an end that fails for reasons unrelated to the messages of the peer.
     pub const LOCAL_CATASTROPHE: Self = Self {
         cause: Cause::LocalCatastrophic,
         offender: Offender { length: None, header: None, read: None },
     };
 
-    /// Builds the Terminate that answers a segment. `fpdu` holds its length field and at least its header, of which the
-    /// Terminate includes as much as RFC 5040 figure 10 prescribes for this cause.
+    /// Creates the Terminate that reports a segment. `fpdu` contains its length field and at least its header, of which
+    /// the Terminate includes the part that RFC 5040 figure 10 requires for this cause.
     ///
     /// ```
     /// use ironwarp_wire::{Cause, Protection, Terminate};
@@ -73,10 +74,10 @@ impl Terminate {
         Self { cause, offender }
     }
 
-    /// Parses the fields after the DDP header. Never fails, because the cause matters more than the form: missing fields are
-    /// `None`, excess bytes are ignored.
-    pub(super) fn parse(words: &[u8]) -> Self {
-        let Some((&[first, code, third, _], rest)) = words.split_first_chunk::<MIN_LEN>() else {
+    /// Parses the fields after the DDP header. Never fails, so that the cause is known even if the rest is malformed:
+    /// missing fields are `None`, excess bytes are ignored.
+    pub(super) fn parse(fields: &[u8]) -> Self {
+        let Some((&[first, code, third, _], rest)) = fields.split_first_chunk::<MIN_LEN>() else {
             return Self { cause: Cause::LocalCatastrophic, offender: Offender::default() };
         };
         if is_swapped(first, code, third) {
@@ -92,40 +93,41 @@ impl Terminate {
         }
     }
 
-    /// Length of the fields after the DDP header.
+    /// Returns the length of the fields after the DDP header.
     pub(super) fn len(&self) -> usize {
         MIN_LEN + if self.offender.has_length_field() { 2 } else { 0 } + self.offender.header_len()
     }
 
-    /// Returns the fields after the DDP header, and their length.
-    pub(super) fn words(&self) -> ([u8; MAX_LEN], usize) {
-        let mut words = [0; MAX_LEN];
+    /// Encodes the fields after the DDP header, and returns them with their length.
+    pub(super) fn fields(&self) -> ([u8; MAX_LEN], usize) {
+        let mut fields = [0; MAX_LEN];
         let (layer, kind, code) = self.cause.to_wire();
         let Offender { length, header, read } = &self.offender;
         let bits = if length.is_some() { LENGTH_VALID } else { 0 }
             | if header.is_some() { DDP_HEADER } else { 0 }
             | if read.is_some() { RDMAP_HEADER } else { 0 };
-        words[..MIN_LEN].copy_from_slice(&[layer << 4 | kind, code, bits, 0]);
+        fields[..MIN_LEN].copy_from_slice(&[layer << 4 | kind, code, bits, 0]);
         let mut at = MIN_LEN;
         if self.offender.has_length_field() {
-            words[at..at + 2].copy_from_slice(&length.unwrap_or(0).to_be_bytes());
+            fields[at..at + 2].copy_from_slice(&length.unwrap_or(0).to_be_bytes());
             at += 2;
         }
         if let Some(header) = header {
-            at += header.emit(&mut words[at..]).unwrap_or(0);
+            at += header.emit(&mut fields[at..]).unwrap_or(0);
         }
         if let Some(read) = read {
-            words[at..at + read::REQUEST_LEN].copy_from_slice(read.to_raw().as_bytes());
+            fields[at..at + read::REQUEST_LEN].copy_from_slice(read.to_raw().as_bytes());
             at += read::REQUEST_LEN;
         }
-        (words, at)
+        (fields, at)
     }
 }
 
 impl Offender {
+    /// Parses the fields after the control bytes. `bits` are the header control bits.
     fn parse(bits: u8, mut rest: &[u8]) -> Self {
         let mut offender = Self::default();
-        // "MUST be valid if the M bit is set … MUST be present when the D bit is set."
+        // RFC 5040 §4.8 on the length: "MUST be valid if the M bit is set … MUST be present when the D bit is set."
         if bits & (LENGTH_VALID | DDP_HEADER) != 0 {
             let Some((length, behind)) = rest.split_first_chunk() else { return offender };
             offender.length = (bits & LENGTH_VALID != 0).then(|| u16::from_be_bytes(*length));
@@ -144,17 +146,18 @@ impl Offender {
         offender
     }
 
+    /// Returns whether the encoded Terminate contains a segment length.
     const fn has_length_field(&self) -> bool {
         self.length.is_some() || self.header.is_some()
     }
 
-    /// Length of the offending segment's header, as far as known.
+    /// Returns the length of the offending segment's header, as far as the Terminate contains it.
     fn header_len(&self) -> usize {
         self.header.map_or(0, |header| header.encoded_len()) + self.read.map_or(0, |_| read::REQUEST_LEN)
     }
 }
 
-/// Returns the Read Request in a segment, if it is one.
+/// Returns the Read Request in a segment. `None` if the segment is another message.
 fn read_request(header: &DdpHeader, segment: &[u8]) -> Option<ReadRequest> {
     let DdpHeader::Untagged(ddp) = header else { return None };
     if ddp.ulp_control & OPCODE_MASK != opcode::READ_REQUEST {
@@ -164,6 +167,7 @@ fn read_request(header: &DdpHeader, segment: &[u8]) -> Option<ReadRequest> {
     Some(raw.to_request(ddp.msn))
 }
 
+/// Returns the message sequence number. Zero for a tagged header, which has none.
 const fn msn(header: &DdpHeader) -> u32 {
     match header {
         DdpHeader::Tagged(_) => 0,
@@ -171,8 +175,8 @@ const fn msn(header: &DdpHeader) -> u32 {
     }
 }
 
-/// Whether the control bytes are in siw's form. Decided by the header bits; if none is set, by which form yields a known
-/// cause, where the RFC's takes precedence.
+/// Returns whether the control bytes are in siw's form. The header bits determine this. If none of them is set, the
+/// control bytes are in siw's form if only that form gives a known cause.
 fn is_swapped(first: u8, code: u8, third: u8) -> bool {
     if third & HEADER_BITS != 0 {
         return false;
