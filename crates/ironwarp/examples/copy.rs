@@ -3,9 +3,9 @@
 //!     cargo run --release --example copy -- receive DIRECTORY
 //!     cargo run --release --example copy -- send FILE ADDRESS
 //!
-//! The receiver has a ring of slots. The sender writes a chunk of the file to a slot, and sends its length in a message. The
-//! receiver replies with an empty message when the slot is free again. So up to one chunk per slot is in flight, and neither
-//! side needs memory for the whole file.
+//! The receiver has a ring of slots. The sender writes a chunk of the file to a slot, and sends its length in a
+//! message. The receiver replies with an empty message when the slot is free again. So up to one chunk per slot is in
+//! flight, and neither side needs memory for the whole file.
 
 use clap::Parser;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -45,9 +45,10 @@ enum Command {
 
 /// Number of chunks in flight: enough to keep the network busy during disk I/O.
 const SLOTS: usize = 16;
+/// Size of a chunk in bytes.
 const CHUNK: usize = 256 << 10;
 /// Maximum length of a file name, which is sent as private data. Some peers accept only 252 bytes of that.
-const NAME: usize = 200;
+const MAX_NAME: usize = 200;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 type Failure = Box<dyn Error>;
@@ -75,27 +76,30 @@ struct Ring {
 }
 
 /// Maximum length of a message: a checksum from the sender, or an error text from the receiver.
-const MESSAGE: usize = 256;
+const MAX_MESSAGE: usize = 256;
 
 impl Ring {
+    /// Creates an adapter, a queue pair with posted receives, and the ring.
     fn new(access: Access) -> Result<(Adapter, Self), Failure> {
         let adapter = Adapter::new()?;
         let (cq, domain) = (adapter.completion_queue(8 * SLOTS)?, adapter.protection_domain());
-        let buffer = Buffer::new(SLOTS * CHUNK + (SLOTS + 1) * MESSAGE)?;
+        let buffer = Buffer::new(SLOTS * CHUNK + (SLOTS + 1) * MAX_MESSAGE)?;
         let region = domain.register(buffer, access | Access::LOCAL_READ | Access::LOCAL_WRITE)?;
         let ring = Self { qp: domain.queue_pair(&cq).create()?, cq, region };
-        // Posted before connecting, so that every message finds a receive.
+        // Receives are posted before connecting, so that every message finds one.
         (0..=SLOTS).try_for_each(|message| ring.post_receive(message))?;
         Ok((adapter, ring))
     }
 
+    /// Posts the receive buffer with this index.
     fn post_receive(&self, message: usize) -> Result<(), Failure> {
-        let room = self.region.slice(SLOTS * CHUNK + message * MESSAGE, MESSAGE)?;
+        let room = self.region.slice(SLOTS * CHUNK + message * MAX_MESSAGE, MAX_MESSAGE)?;
         Ok(self.qp.post_receive(message as u64, &[room])?)
     }
 
-    /// Returns the peer's next message. Nothing else completes: requests of this end are unsignaled.
-    fn next(&self) -> Result<Vec<u8>, Failure> {
+    /// Waits for the peer's next message, and returns it. Nothing else completes, because all requests of this end are
+    /// unsignaled.
+    fn next_message(&self) -> Result<Vec<u8>, Failure> {
         let completion = self.cq.wait(TIMEOUT)?.ok_or("the peer stopped responding")?;
         if let Some(QpError::Closed | QpError::CutShort | QpError::Lost(_)) = completion.cause.as_deref() {
             return Err("the peer disconnected before the file was complete".into());
@@ -103,7 +107,7 @@ impl Ring {
         let completion = completion.success()?;
         let message = usize::try_from(completion.wr_id)?;
         let mut bytes = vec![0; completion.byte_len as usize];
-        self.region.read(SLOTS * CHUNK + message * MESSAGE, &mut bytes)?;
+        self.region.read(SLOTS * CHUNK + message * MAX_MESSAGE, &mut bytes)?;
         self.post_receive(message)?;
         Ok(bytes)
     }
@@ -111,6 +115,7 @@ impl Ring {
 
 // --- The sender ---
 
+/// Sends a file to a receiver.
 fn send(path: &Path, receiver: SocketAddr) -> Result<(), Failure> {
     let of_path = |error| format!("{}: {error}", path.display());
     let mut file = File::open(path).map_err(of_path)?;
@@ -131,9 +136,9 @@ fn send(path: &Path, receiver: SocketAddr) -> Result<(), Failure> {
     while sent < size {
         // An empty message frees a slot. Any other message is an early error of the receiver.
         while free == 0 {
-            let message = ring.next()?;
+            let message = ring.next_message()?;
             if !message.is_empty() {
-                return Err(refused(&message));
+                return Err(describe_error(&message));
             }
             free += 1;
         }
@@ -155,20 +160,21 @@ fn send(path: &Path, receiver: SocketAddr) -> Result<(), Failure> {
     let checksum = digest.finalize();
     ring.qp.post_send(WorkRequest::send_inline(0, &checksum.to_be_bytes()).unsignaled())?;
     let verdict = loop {
-        let message = ring.next()?;
+        let message = ring.next_message()?;
         if !message.is_empty() {
             break message;
         }
     };
-    bar.end();
+    bar.finish();
     if verdict != VERIFIED {
-        return Err(refused(&verdict));
+        return Err(describe_error(&verdict));
     }
     println!("sent {name}: {size} bytes, {}, checksum {checksum:016x} verified", rate(size, start.elapsed()));
     Ok(())
 }
 
-fn refused(message: &[u8]) -> Failure {
+/// Returns the error for a message in which the receiver reports why it failed.
+fn describe_error(message: &[u8]) -> Failure {
     format!("the receiver failed: {}", String::from_utf8_lossy(message)).into()
 }
 
@@ -184,6 +190,7 @@ impl Bar {
         Self { size, percent: std::io::stderr().is_terminal().then_some(0) }
     }
 
+    /// Shows how much was sent, if the percentage has changed.
     fn show(&mut self, sent: u64) {
         let percent = sent * 100 / self.size.max(1);
         if self.percent.is_some_and(|shown| shown != percent) {
@@ -193,7 +200,8 @@ impl Bar {
         }
     }
 
-    fn end(&self) {
+    /// Ends the line of the bar.
+    fn finish(&self) {
         if self.percent.is_some() {
             eprintln!();
         }
@@ -202,15 +210,17 @@ impl Bar {
 
 // --- The receiver ---
 
+/// The receiver's message after it has verified the checksum.
 const VERIFIED: &[u8] = b"verified";
 
+/// Receives one file into a directory.
 fn receive(directory: &Path, overwrite: bool, listen: SocketAddr) -> Result<(), Failure> {
     let (adapter, ring) = Ring::new(Access::REMOTE_WRITE)?;
     let listener =
         adapter.listen(listen).map_err(|error| format!("failed to listen at {listen}: {error}"))?;
     println!("listening at {}", listener.local_addr()?);
     let incoming = listener.accept(None).ok_or("no connection request")?;
-    let (size, partial) = match prepare(&incoming, directory, overwrite) {
+    let (size, partial) = match create_partial(&incoming, directory, overwrite) {
         Ok(prepared) => prepared,
         Err(reason) => {
             incoming.reject(reason.as_bytes())?;
@@ -219,13 +229,14 @@ fn receive(directory: &Path, overwrite: bool, listen: SocketAddr) -> Result<(), 
     };
     incoming.accept(&ring.qp, &AcceptOptions::new().private_data(&ring.region.place(0)?.to_bytes()))?;
     let start = Instant::now();
-    let received =
-        fill(&ring, &partial, size).and_then(|checksum| partial.keep(overwrite).map(|()| checksum));
+    let received = receive_chunks(&ring, &partial, size)
+        .and_then(|checksum| partial.rename(overwrite).map(|()| checksum));
     let verdict =
         received.as_ref().map_or_else(|error| error.to_string().into_bytes(), |_| VERIFIED.to_vec());
-    // This fails if the sender has disconnected. Otherwise the message is delivered before the connection closes.
-    let _ =
-        ring.qp.post_send(WorkRequest::send_inline(0, &verdict[..verdict.len().min(MESSAGE)]).unsignaled());
+    // Sending fails if the sender has disconnected. Otherwise the message is delivered before the connection closes.
+    let _ = ring
+        .qp
+        .post_send(WorkRequest::send_inline(0, &verdict[..verdict.len().min(MAX_MESSAGE)]).unsignaled());
     let checksum = received?;
     let path = partial.path.display();
     println!("received {path}: {size} bytes, {}, checksum {checksum:016x}", rate(size, start.elapsed()));
@@ -240,13 +251,14 @@ struct Partial {
     file: File,
 }
 
-/// Returns the size of the file and a temporary file for it, or the reason to reject it.
-fn prepare(incoming: &Incoming, directory: &Path, overwrite: bool) -> Result<(u64, Partial), String> {
+/// Creates a temporary file for the file that the sender announces. Returns the announced size and the temporary file,
+/// or the reason to reject the sender.
+fn create_partial(incoming: &Incoming, directory: &Path, overwrite: bool) -> Result<(u64, Partial), String> {
     let (size, name) = incoming.private_data().split_first_chunk().ok_or("expected a `copy send`")?;
     // The peer chose the name: it must not lead out of the directory.
     let name = std::str::from_utf8(name).map_err(|_| "the name is not UTF-8")?;
     let plain = Path::new(name).file_name().is_some_and(|plain| plain == name);
-    if !plain || name.len() > NAME {
+    if !plain || name.len() > MAX_NAME {
         return Err(format!("invalid file name `{}`", name.escape_default()));
     }
     let path = directory.join(name);
@@ -258,11 +270,11 @@ fn prepare(incoming: &Incoming, directory: &Path, overwrite: bool) -> Result<(u6
     Ok((u64::from_be_bytes(*size), Partial { path, temporary, file }))
 }
 
-/// Receives all chunks, and verifies the sender's checksum.
-fn fill(ring: &Ring, partial: &Partial, size: u64) -> Result<u64, Failure> {
+/// Receives all chunks into the file, and verifies the sender's checksum.
+fn receive_chunks(ring: &Ring, partial: &Partial, size: u64) -> Result<u64, Failure> {
     let (mut digest, mut received, mut chunks) = (digest(), 0, 0);
     loop {
-        let message = ring.next()?;
+        let message = ring.next_message()?;
         if let Ok(checksum) = message[..].try_into().map(u64::from_be_bytes) {
             let found = digest.finalize();
             return match (received == size, found == checksum) {
@@ -289,8 +301,8 @@ fn fill(ring: &Ring, partial: &Partial, size: u64) -> Result<u64, Failure> {
 }
 
 impl Partial {
-    /// Gives the complete file its final name, after it is on disk.
-    fn keep(&self, overwrite: bool) -> Result<(), Failure> {
+    /// Syncs the complete file to disk, and gives it its final name.
+    fn rename(&self, overwrite: bool) -> Result<(), Failure> {
         self.file.sync_all()?;
         // A rename replaces an existing file, a link does not: another process may have created one meanwhile.
         let named = if overwrite {
@@ -304,15 +316,17 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Does not exist any more after a rename.
+        // Fails after a rename, because the temporary name does not exist any more.
         let _ = fs::remove_file(&self.temporary);
     }
 }
 
+/// Returns a new checksum.
 fn digest() -> Digest {
     Digest::new(CrcAlgorithm::Crc64Nvme)
 }
 
+/// Formats a rate.
 fn rate(bytes: u64, time: Duration) -> String {
     format!("{:.1} MB/s", bytes as f64 / 1e6 / time.as_secs_f64())
 }

@@ -51,16 +51,19 @@ enum Command {
     },
 }
 
+/// Size of a version in bytes.
+///
 /// A slot contains a version, the lengths of key and value, and their bytes.
 ///
-/// The version works like a seqlock: even while the slot is consistent, odd while a client changes it, zero while it is empty.
-/// It is in native byte order, as atomic operations require.
+/// The version works like a seqlock: even while the slot is consistent, odd while a client changes it, zero while it is
+/// empty. It is in native byte order, as atomic operations require.
 const VERSION: usize = 8;
+/// Size of the two lengths in bytes.
 const LENGTHS: usize = 8;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Number of attempts before a client gives up.
-const TRIES: usize = 10_000;
+/// Maximum number of attempts of a client.
+const MAX_TRIES: usize = 10_000;
 
 type Failure = Box<dyn Error>;
 
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Serves a table until interrupted.
 fn serve(listen: SocketAddr, slots: u32, slot: u32) -> Result<(), Failure> {
     if !slot.is_multiple_of(8) {
         return Err("--slot must be a multiple of 8: atomic operations require aligned versions".into());
@@ -115,6 +119,7 @@ fn admit(
     Ok(qp)
 }
 
+/// Prints the value of a key, and again whenever it differs from the previous one.
 fn get(server: SocketAddr, key: &str, repeat: u32) -> Result<(), Failure> {
     let table = Table::connect(server)?;
     let mut last = None;
@@ -128,6 +133,7 @@ fn get(server: SocketAddr, key: &str, repeat: u32) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Sets a key to each of the values in turn.
 fn put(server: SocketAddr, key: &str, values: &[String], repeat: u32) -> Result<(), Failure> {
     let table = Table::connect(server)?;
     for _ in 0..repeat {
@@ -151,13 +157,14 @@ struct Table {
 }
 
 /// The contents of a slot.
-struct Found {
+struct Slot {
     version: u64,
     key: Vec<u8>,
     value: Vec<u8>,
 }
 
 impl Table {
+    /// Connects to a server.
     fn connect(server: SocketAddr) -> Result<Self, Failure> {
         let adapter = Adapter::new()?;
         let (domain, cq) = (adapter.protection_domain(), adapter.completion_queue(16)?);
@@ -166,23 +173,25 @@ impl Table {
         let established = qp
             .connect(server, &ConnectOptions::new())
             .map_err(|error| format!("failed to connect to {server}: {error}"))?;
-        let welcome = welcome(&established.private_data).ok_or("the server is not a `kv serve`")?;
+        let welcome = parse_welcome(&established.private_data).ok_or("the server is not a `kv serve`")?;
         let (place, slots, slot) = welcome;
         let scratch = domain.register(Buffer::new(VERSION + slot + VERSION)?, Access::LOCAL_WRITE)?;
         Ok(Self { qp, cq, place, slots, slot, scratch })
     }
 
+    /// Returns the value of a key.
     fn get(&self, key: &str) -> Result<Option<String>, Failure> {
         let Some((_, found)) = self.find(key)? else { return Ok(None) };
         Ok((found.version > 0).then(|| String::from_utf8_lossy(&found.value).into_owned()))
     }
 
+    /// Sets the value of a key.
     fn put(&self, key: &str, value: &str) -> Result<(), Failure> {
         let room = self.slot.saturating_sub(VERSION + LENGTHS);
         if key.len() + value.len() > room {
             return Err(format!("key and value exceed {room} bytes").into());
         }
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let (slot, found) = self.find(key)?.ok_or("the table is full")?;
             if !self.claim(slot, found.version)? {
                 continue;
@@ -193,33 +202,33 @@ impl Table {
             let whole = (found.version + 2).to_ne_bytes();
             // Writes are placed in order: a client that reads the new version reads the new contents.
             self.qp.post_send_all(vec![
-                WorkRequest::write_inline(0, &contents, at(slot, VERSION)).unsignaled(),
+                WorkRequest::write_inline(0, &contents, offset_place(slot, VERSION)).unsignaled(),
                 WorkRequest::write_inline(0, &whole, slot),
             ])?;
-            return self.done();
+            return self.wait_completion();
         }
         Err("gave up: other clients keep changing this key".into())
     }
 
-    /// Makes the version of a slot odd, which locks it. Returns false if another client was faster: the compare and swap is
-    /// atomic, so only one client succeeds.
+    /// Locks a slot by making its version odd. Returns false if another client has changed the version. The compare and
+    /// swap is atomic, so only one client succeeds.
     fn claim(&self, slot: Place, version: u64) -> Result<bool, Failure> {
         let result = self.scratch.slice(0, VERSION)?;
         self.qp.post_send(WorkRequest::compare_swap(0, result, slot, version, version + 1))?;
-        self.done()?;
+        self.wait_completion()?;
         let mut before = [0; VERSION];
         self.scratch.read(0, &mut before)?;
         Ok(u64::from_ne_bytes(before) == version)
     }
 
     /// Returns the slot that holds this key, or else the first free one for it, or `None` if the table is full.
-    fn find(&self, key: &str) -> Result<Option<(Place, Found)>, Failure> {
+    fn find(&self, key: &str) -> Result<Option<(Place, Slot)>, Failure> {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         let first = usize::try_from(hasher.finish() % self.slots as u64)?;
         for probe in 0..self.slots {
             let index = (first + probe) % self.slots;
-            let slot = at(self.place, index * self.slot);
+            let slot = offset_place(self.place, index * self.slot);
             let found = self.read(slot)?;
             if found.version == 0 || found.key == key.as_bytes() {
                 return Ok(Some((slot, found)));
@@ -228,17 +237,17 @@ impl Table {
         Ok(None)
     }
 
-    /// Reads a consistent slot. Reads are executed in order, so if the version is the same before and after, the slot did not
-    /// change in between. Otherwise the read is torn, and is repeated.
-    fn read(&self, slot: Place) -> Result<Found, Failure> {
-        for _ in 0..TRIES {
+    /// Reads a consistent slot. Reads are executed in order, so if the version is the same before and after, the slot
+    /// did not change in between. Otherwise the read is torn, and is repeated.
+    fn read(&self, slot: Place) -> Result<Slot, Failure> {
+        for _ in 0..MAX_TRIES {
             let (before, whole, after) = (0, VERSION, VERSION + self.slot);
             self.qp.post_send_all(vec![
                 WorkRequest::read(0, &[self.scratch.slice(before, VERSION)?], slot).unsignaled(),
                 WorkRequest::read(0, &[self.scratch.slice(whole, self.slot)?], slot).unsignaled(),
                 WorkRequest::read(0, &[self.scratch.slice(after, VERSION)?], slot),
             ])?;
-            self.done()?;
+            self.wait_completion()?;
             let bytes = self.scratch.to_vec()?;
             if bytes[before..][..VERSION] == bytes[after..][..VERSION]
                 && let Some(found) = parse(&bytes[whole..][..self.slot])
@@ -249,39 +258,39 @@ impl Table {
         Err("gave up: another client keeps changing this slot, or died while changing it".into())
     }
 
-    /// Waits for the completion of the last request.
-    fn done(&self) -> Result<(), Failure> {
+    /// Waits for the completion of the signaled request, which is the last one.
+    fn wait_completion(&self) -> Result<(), Failure> {
         self.cq.wait(TIMEOUT)?.ok_or("the server does not respond")?.success()?;
         Ok(())
     }
 }
 
 /// Parses a slot. Returns `None` while it is being changed.
-fn parse(slot: &[u8]) -> Option<Found> {
+fn parse(slot: &[u8]) -> Option<Slot> {
     let (version, rest) = slot.split_first_chunk()?;
     let version = u64::from_ne_bytes(*version);
-    let (key_len, rest) = number(rest)?;
-    let (value_len, contents) = number(rest)?;
+    let (key_len, rest) = take_number(rest)?;
+    let (value_len, contents) = take_number(rest)?;
     let (key, rest) = contents.split_at_checked(key_len)?;
     let value = rest.get(..value_len)?;
-    version.is_multiple_of(2).then(|| Found { version, key: key.to_vec(), value: value.to_vec() })
+    version.is_multiple_of(2).then(|| Slot { version, key: key.to_vec(), value: value.to_vec() })
 }
 
 /// Parses the server's private data: the address of the table, the number of slots, and the size of a slot.
-fn welcome(bytes: &[u8]) -> Option<(Place, usize, usize)> {
+fn parse_welcome(bytes: &[u8]) -> Option<(Place, usize, usize)> {
     let (place, rest) = bytes.split_at_checked(12)?;
-    let (slots, rest) = number(rest)?;
-    let (slot, _) = number(rest)?;
+    let (slots, rest) = take_number(rest)?;
+    let (slot, _) = take_number(rest)?;
     Some((Place::from_bytes(place)?, slots, slot))
 }
 
 /// Parses a four-byte number, and returns the remaining bytes.
-fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+fn take_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (number, rest) = bytes.split_first_chunk()?;
     Some((u32::from_be_bytes(*number) as usize, rest))
 }
 
 /// Returns the address `bytes` bytes after `place`.
-fn at(place: Place, bytes: usize) -> Place {
+fn offset_place(place: Place, bytes: usize) -> Place {
     Place { offset: place.offset + bytes as u64, ..place }
 }

@@ -38,6 +38,7 @@ enum Command {
     },
 }
 
+/// Maximum size of a message in bytes.
 const MAX_SIZE: i64 = 1 << 20;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -67,15 +68,17 @@ struct End {
 }
 
 impl End {
+    /// Creates a queue pair with a posted receive, for messages of this size.
     fn new(adapter: &Adapter, size: usize) -> Result<Self, Failure> {
         let (cq, domain) = (adapter.completion_queue(16)?, adapter.protection_domain());
         let region = domain.register(Buffer::new(2 * size)?, Access::LOCAL_READ | Access::LOCAL_WRITE)?;
         let end = Self { qp: domain.queue_pair(&cq).create()?, cq, region, size };
-        // Posted before connecting, so that every message finds a receive.
+        // The receive is posted before connecting, so that every message finds one.
         end.post_receive()?;
         Ok(end)
     }
 
+    /// Posts a receive into the receive buffer.
     fn post_receive(&self) -> Result<(), Failure> {
         Ok(self.qp.post_receive(0, &[self.region.slice(self.size, self.size)?])?)
     }
@@ -91,6 +94,7 @@ impl End {
     }
 }
 
+/// Serves clients, one after another.
 fn serve(listen: SocketAddr, once: bool) -> Result<(), Failure> {
     let adapter = Adapter::new()?;
     let listener =
@@ -110,7 +114,7 @@ fn serve(listen: SocketAddr, once: bool) -> Result<(), Failure> {
     }
 }
 
-/// Echoes the messages of a client until it disconnects.
+/// Echoes the messages of a client until it disconnects. Returns their number.
 fn echo(adapter: &Adapter, incoming: Incoming) -> Result<u64, Failure> {
     let size = match incoming.private_data().try_into().map(u32::from_be_bytes) {
         Ok(size) if i64::from(size) <= MAX_SIZE && size > 0 => size as usize,
@@ -134,6 +138,7 @@ fn echo(adapter: &Adapter, incoming: Incoming) -> Result<u64, Failure> {
     Ok(u64::MAX)
 }
 
+/// Sends messages to a server, and prints the round-trip times.
 fn run(server: SocketAddr, count: u32, size: usize) -> Result<(), Failure> {
     let end = End::new(&Adapter::new()?, size)?;
     let options = ConnectOptions::new().private_data(&u32::try_from(size)?.to_be_bytes());

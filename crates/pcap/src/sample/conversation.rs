@@ -61,6 +61,7 @@ const HEAD: usize = 8;
 pub(super) struct Clock(pub(super) Duration);
 
 impl Clock {
+    /// Advances the clock, and returns the time.
     fn tick(&mut self) -> Duration {
         self.0 += Duration::from_micros(10);
         self.0
@@ -68,7 +69,7 @@ impl Clock {
 }
 
 impl Sample {
-    /// The framing of one direction.
+    /// Returns the framing of one direction.
     pub fn framing(&self, from_initiator: bool) -> Framing {
         let receiver = if from_initiator { &self.reply } else { &self.request };
         Framing { crc: self.request.crc || self.reply.crc, markers: receiver.markers }
@@ -93,22 +94,25 @@ impl Sample {
     }
 }
 
+/// Converts an error of the encoder.
 fn misuse(misuse: Misuse) -> Error {
     Error::new(ErrorKind::InvalidInput, misuse)
 }
 
 impl Packing {
+    /// Divides FPDUs into TCP segments.
     fn segments(self, fpdus: &[Vec<u8>]) -> Vec<Vec<u8>> {
         match self {
             Self::Single => fpdus.to_vec(),
-            Self::Packed => packed(fpdus),
+            Self::Packed => pack(fpdus),
             Self::Pieces => split(fpdus, true),
             Self::Split => split(fpdus, false),
         }
     }
 }
 
-fn packed(fpdus: &[Vec<u8>]) -> Vec<Vec<u8>> {
+/// Puts as many whole FPDUs into each segment as fit.
+fn pack(fpdus: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut segments: Vec<Vec<u8>> = Vec::new();
     for fpdu in fpdus {
         match segments.last_mut() {
@@ -119,6 +123,7 @@ fn packed(fpdus: &[Vec<u8>]) -> Vec<Vec<u8>> {
     segments
 }
 
+/// Divides FPDUs into short segments. With `aligned`, each FPDU starts a new segment.
 fn split(fpdus: &[Vec<u8>], aligned: bool) -> Vec<Vec<u8>> {
     let mut lengths = SPLIT.iter().cycle();
     let mut segments: Vec<Vec<u8>> = vec![Vec::new()];

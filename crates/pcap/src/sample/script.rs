@@ -44,7 +44,7 @@ pub fn samples() -> Vec<Sample> {
         reply.crc = true; // either side can enable it
         (request.markers, reply.markers) = (number % 3 == 2, number % 3 == 2);
         let name = format!("Terminate, {cause}");
-        samples.push(sample(samples.len(), name, (request, reply), terminated(cause, offender)));
+        samples.push(sample(samples.len(), name, (request, reply), terminate_turns(cause, offender)));
     }
     for (name, startups, turns) in startup_kinds() {
         samples.push(sample(samples.len(), name.to_owned(), startups, turns));
@@ -65,7 +65,7 @@ fn sample(number: usize, name: String, startups: (OwnedStartup, OwnedStartup), t
     Sample { name, initiator, responder, request, reply, turns, packing: Packing::Single }
 }
 
-/// Revision 2, peer-to-peer.
+/// Returns the startup frames of a peer-to-peer connection with revision 2.
 fn startups() -> (OwnedStartup, OwnedStartup) {
     let enhanced = |ird, ord, rtr| Revision::Two(Some(Enhanced { ird, ord, rtr: Some(rtr) }));
     let request = OwnedStartup {
@@ -86,6 +86,7 @@ fn startups() -> (OwnedStartup, OwnedStartup) {
 
 type Exchange = (&'static str, (OwnedStartup, OwnedStartup), Vec<Turn>);
 
+/// Returns the startup frames of every kind of connection.
 fn startup_kinds() -> Vec<Exchange> {
     let (request, reply) = startups();
     let with = |revision: Revision, private_data: &[u8]| {
@@ -117,6 +118,7 @@ fn startup_kinds() -> Vec<Exchange> {
     ]
 }
 
+/// Returns turns that together contain every message.
 fn every_message() -> Vec<Turn> {
     let capabilities = Signal::Capabilities(Capabilities::all()).to_header();
     let mut first = vec![(capabilities, Vec::new())];
@@ -130,17 +132,19 @@ fn every_message() -> Vec<Turn> {
         from_initiator(first),
         from_initiator(requests()),
         from_responder(answers),
-        from_initiator(sends_again()),
+        from_initiator(wrapping_sends()),
     ]
 }
 
+/// Returns RDMA Writes of one segment and of several.
 fn writes() -> Vec<Fpdu> {
     let mut fpdus: Vec<_> = (0..8).map(|len| (Header::Write(tagged(PLACE, 0, true)), pattern(len))).collect();
-    fpdus.extend(cut(3000, |offset, last| Header::Write(tagged(PLACE, offset.into(), last))));
+    fpdus.extend(split_message(3000, |offset, last| Header::Write(tagged(PLACE, offset.into(), last))));
     fpdus.push((Header::Write(tagged(PLACE, 0, true)), pattern(LARGE)));
     fpdus
 }
 
+/// Returns every kind of Send.
 fn sends() -> Vec<Fpdu> {
     let mut fpdus = Vec::new();
     let kinds = [(false, SendWord::NONE), (false, INVALIDATE), (true, SendWord::NONE), (true, INVALIDATE)];
@@ -150,11 +154,12 @@ fn sends() -> Vec<Fpdu> {
         fpdus.push((header(msn, 0, true), Vec::new()));
         fpdus.push((header(msn + 1, 0, true), pattern(40)));
         fpdus.push((header(msn + 2, 0, true), pattern(41)));
-        fpdus.extend(cut(3000, |offset, last| header(msn + 3, offset, last)));
+        fpdus.extend(split_message(3000, |offset, last| header(msn + 3, offset, last)));
     }
     fpdus
 }
 
+/// Returns messages with immediate data.
 fn immediates() -> Vec<Fpdu> {
     let mut fpdus = Vec::new();
     for (msn, solicited, srq) in [(25, false, 0), (26, true, 0), (27, false, 0x1234)] {
@@ -169,11 +174,12 @@ fn immediates() -> Vec<Fpdu> {
             let offset = if offset == 0 { 0 } else { offset + 8 };
             send_immediate(Send { msn: msn + 1, last, offset, solicited, word })
         };
-        fpdus.extend(cut(3000, header));
+        fpdus.extend(split_message(3000, header));
     }
     fpdus
 }
 
+/// Returns Read and Atomic Requests.
 fn requests() -> Vec<Fpdu> {
     let read = |msn, len| Header::ReadRequest(ReadRequest { msn, sink: SINK, len, source: PLACE });
     let read_v2 = |msn, len| Header::ReadV2Request(ReadV2Request { msn, len, source: PLACE });
@@ -198,21 +204,22 @@ fn requests() -> Vec<Fpdu> {
     headers.map(|header| (header, Vec::new())).to_vec()
 }
 
+/// Returns the responses to `requests`.
 fn responses() -> Vec<Fpdu> {
     let read = |offset: u32, last| Header::ReadResponse(tagged(SINK, offset.into(), last));
     let v2 = |msn| move |offset, last| Header::ReadV2Response(ReadV2Response { msn, last, offset });
     let atomic = |msn, id, original| Header::AtomicResponse(AtomicResponse { msn, id, original });
     let mut fpdus = vec![(read(0, true), pattern(64)), (read(0, true), Vec::new())];
-    fpdus.extend(cut(3000, read));
-    fpdus.extend(cut(3000, v2(1)));
+    fpdus.extend(split_message(3000, read));
+    fpdus.extend(split_message(3000, v2(1)));
     fpdus.push((v2(2)(0, true), Vec::new()));
     fpdus.push((atomic(1, 0xa0, 0x0123_4567_89ab_cdef), Vec::new()));
     fpdus.push((atomic(2, 0xa1, u64::MAX), Vec::new()));
     fpdus
 }
 
-/// Sends with a sequence number that wraps.
-fn sends_again() -> Vec<Fpdu> {
+/// Returns Sends whose message sequence number wraps.
+fn wrapping_sends() -> Vec<Fpdu> {
     [u32::MAX, 0].map(|msn| (send(msn), pattern(16))).to_vec()
 }
 
@@ -239,24 +246,26 @@ fn terminates() -> Vec<(Cause, Fpdu)> {
     .concat()
 }
 
-/// The initiator sends the offending segment, and the responder answers with a Terminate.
-fn terminated(cause: Cause, offender: Fpdu) -> Vec<Turn> {
+/// Returns turns in which the initiator sends the offending segment, and the responder answers with a Terminate.
+fn terminate_turns(cause: Cause, offender: Fpdu) -> Vec<Turn> {
     // The Terminate contains a copy of the FPDU without markers.
     let plain = Encoder::new(Framing::default()).fpdu(&offender.0, &offender.1).unwrap_or_default();
     let terminate = Header::Terminate(Terminate::for_segment(cause, &plain));
     vec![from_initiator(vec![offender]), from_responder(vec![(terminate, Vec::new())])]
 }
 
+/// Returns a turn of the initiator.
 fn from_initiator(fpdus: Vec<Fpdu>) -> Turn {
     Turn { from_initiator: true, fpdus }
 }
 
+/// Returns a turn of the responder.
 fn from_responder(fpdus: Vec<Fpdu>) -> Turn {
     Turn { from_initiator: false, fpdus }
 }
 
 /// Splits a message of `len` bytes into segments.
-fn cut(len: usize, header: impl Fn(u32, bool) -> Header) -> Vec<Fpdu> {
+fn split_message(len: usize, header: impl Fn(u32, bool) -> Header) -> Vec<Fpdu> {
     let whole = pattern(len);
     let mut offset = 0;
     let segments = whole.chunks(SEGMENT).map(|payload| {
@@ -267,14 +276,17 @@ fn cut(len: usize, header: impl Fn(u32, bool) -> Header) -> Vec<Fpdu> {
     segments.collect()
 }
 
+/// Returns the tagged header of a segment at `offset` bytes after `start`.
 fn tagged(start: Place, offset: u64, last: bool) -> Tagged {
     Tagged { last, place: Place { offset: start.offset + offset, ..start } }
 }
 
+/// Returns the header of a Send of one segment.
 fn send(msn: u32) -> Header {
     Header::Send(Send { msn, last: true, offset: 0, solicited: false, word: SendWord::NONE })
 }
 
+/// Returns the header of a Send with Immediate.
 fn send_immediate(send: Send) -> Header {
     let immediate = (send.offset == 0).then_some(ImmediateData::new(0xfeed_f00d));
     Header::SendImmediate(SendImmediate { send, immediate })
