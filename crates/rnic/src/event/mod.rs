@@ -4,7 +4,7 @@
 //! | file | purpose |
 //! |---|---|
 //! | `queue` | event queues: a ring in memory, whose reader is woken at most once each time it arms the queue |
-//! | `register`, `ring`, `code` | parts of an event queue: the word shared by reader and writers, the ring, the encoding of events |
+//! | `register`, `ring`, `code` | the word that reader and writers share; the ring; the encoding of events |
 //! | `consumer` | an event queue and its descriptor, which is readable exactly while there is an event |
 //! | `handler` | completion handlers |
 //! | `asynchronous` | asynchronous events of queue pairs, queues, ports and the adapter |

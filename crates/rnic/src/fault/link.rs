@@ -184,8 +184,8 @@ impl Link for FaultyLink {
 }
 
 impl Draw {
-    /// Draws the outcome of one call. Draws the same number of values for every outcome, so that adding a fault to a plan does not change when
-    /// its other faults happen.
+    /// Draws the outcome of one call. Uses the same number of random values for every outcome, so that adding a fault to
+    /// a plan does not change when its other faults happen.
     fn new(rng: &mut Rng, plan: &FaultPlan) -> Self {
         let part = Rng::new(rng.next());
         let split = rng.hits(plan.split).then_some(Injected::Split);

@@ -40,9 +40,9 @@ pub struct Hello {
     pub destination: u32,
     /// The number of the sender's queue pair, 24 bits.
     pub source: u32,
-    /// The nonce that the dialler has chosen for this attempt. `None` without a key.
+    /// The nonce that the dialler has chosen for this attempt. `None` if the dialler has no key.
     pub dialler_nonce: Option<Token>,
-    /// The nonce that the acceptor has chosen. `None` without a key, or before the acceptor's first reply.
+    /// The nonce that the acceptor has chosen. `None` without a key, and in a dialler's first hello.
     pub acceptor_nonce: Option<Token>,
     /// The proof that the sender knows the key, if the hello contains one.
     pub proof: Option<Token>,
