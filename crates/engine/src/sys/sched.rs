@@ -49,8 +49,8 @@ thread_local! {
 /// Whether ordinary threads must yield: this process has, or had, a low-latency thread without a real-time priority.
 static MUST_YIELD: AtomicBool = AtomicBool::new(false);
 
-/// Makes this thread a low-latency thread, or an ordinary thread again. Does nothing if the program has set a
-/// scheduling policy or a time slice for the thread.
+/// Makes this thread a low-latency thread, or an ordinary thread again. Does nothing if the program has given the
+/// thread another scheduling policy.
 pub(crate) fn set_low_latency(low_latency: bool) {
     if LOW_LATENCY.replace(low_latency) == low_latency {
         return;
