@@ -171,7 +171,8 @@ impl CompletionQueue {
             } else if set.is_still_only(&only) {
                 set.acknowledge_unless_polled();
             } else {
-                // A member was added, or this one was moved, during the poll: no other thread knows what it owes.
+                // A member was added, or this one was moved, during the poll: no other thread knows
+                // which acknowledgements this one owes.
                 only.qp.acknowledge();
             }
             return;

@@ -24,7 +24,7 @@ const FIRST_MESSAGE_WAIT: Duration = Duration::from_millis(500);
 /// A message that waits for a receive of the peer.
 #[derive(Clone, Copy, Debug)]
 struct AwaitedReceive {
-    /// Number of messages sent before it.
+    /// Number of messages that were sent before this one.
     number: u64,
     /// Number of checks left until the message times out.
     checks: u32,
@@ -164,8 +164,8 @@ impl<P: ConnectionOwner> Connection<P> {
         }
     }
 
-    /// Sends the first message again if the peer has sent nothing within `time`: it may have missed the first one. Then
-    /// schedules the next nudge.
+    /// Sends the first message again if the peer has sent nothing within `time`, because the peer may have missed that
+    /// message. Then schedules the next nudge.
     fn nudge_if_silent(self: &Arc<Self>, time: Duration) {
         if self.qp.nudge() {
             tracing::debug!(qp = self.qp.id(), "no message from the peer yet: nudged it");
