@@ -34,19 +34,22 @@ static void child_connects(void)
 static void child_lives(void)
 {
 	struct pair pair = connect_pair();
-	int port = port_of(pair.listens), wake[2];
+	int port = port_of(pair.listens), started[2], wake[2];
 	struct rdma_event_channel *channel;
 	struct rdma_cm_id *again;
 	char byte;
 	pid_t child;
 
-	CHECK(pipe(wake) == 0);
+	CHECK(pipe(started) == 0 && pipe(wake) == 0);
 	child = fork();
 	if (child == 0) {
 		close(wake[1]);
+		CHECK(write(started[1], "", 1) == 1);
 		CHECK(read(wake[0], &byte, 1) == 0);
 		_exit(0);
 	}
+	/* The child closes its copies of the parent's sockets before fork returns there. */
+	CHECK(read(started[0], &byte, 1) == 1);
 	disconnect(&pair);
 	channel = rdma_create_event_channel();
 	CHECK(rdma_create_id(channel, &again, NULL, RDMA_PS_TCP) == 0);

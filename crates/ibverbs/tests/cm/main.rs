@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Compiles a test program, linked to the drop-in under the names of both libraries, and runs one of its cases.
 fn run(program: &str, persona: &str, case: &str) {
-    let scratch = common::scratch(&format!("cm-{case}-{persona}"));
+    let scratch = common::scratch(&format!("cm-{program}-{case}-{persona}"));
     let binary = scratch.join(program);
     let source = format!("{SOURCES}/{program}.c");
     let libraries = common::libraries();
