@@ -2,7 +2,7 @@
 //! (requirement P2, "not connected").
 //!
 //! Requests are posted to the queue in `request.rs`; `tx.rs` turns them into datagrams; [`DatagramLink`] carries
-//! the datagrams; `rx.rs` places them in memory, each behind a [`Grh`]. Datagrams are not acknowledged,
+//! the datagrams; `rx.rs` places them in memory, each after a [`Grh`]. Datagrams are not acknowledged,
 //! retransmitted or kept in order. A datagram that cannot be delivered is dropped and counted. A request completes
 //! when the link has taken its datagram.
 //!

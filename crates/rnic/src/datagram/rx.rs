@@ -1,4 +1,4 @@
-//! Receiving datagrams: takes datagrams from the link, places them in the program's memory, each behind a GRH, and
+//! Receiving datagrams: takes datagrams from the link, places them in the program's memory, each after a GRH, and
 //! completes receives.
 //!
 //! A datagram that is not for this queue pair is dropped and counted. Its sender is not notified, because the

@@ -4,7 +4,7 @@
 //! A pending entry cannot be accessed: an access to it fails the first check, as with any invalid entry. The
 //! pending bit is checked only after that failure, so that it adds no cost to accesses to valid memory.
 //!
-//! A local request that names a pending tag waits, and the requests behind it on the same queue wait, too. The
+//! A local request that names a pending tag waits, and so do the requests after it on the same queue. The
 //! queue is added to a list and notified when the pending bit is cleared. No notification is lost: a queue is added
 //! with the list locked, if the bit is still set, and the list is read after the bit was cleared.
 //!

@@ -130,10 +130,12 @@ impl State {
         self.0 & VALID != 0
     }
 
+    /// Returns whether the entry is allocated.
     pub(super) const fn is_taken(self) -> bool {
         self.0 & TAKEN != 0
     }
 
+    /// Returns whether the registration of the entry is in progress.
     pub(super) const fn is_pending(self) -> bool {
         self.0 & PENDING != 0
     }

@@ -45,8 +45,9 @@ impl Table {
     pub fn reregister(&self, host: &dyn Host, tag: Tag, to: Reregistration) -> Result<Tag, ReregisterError> {
         // The region may be in any domain: the caller is the program that owns all domains. `access` serves only to
         // describe errors.
-        let nobody = Stream { domain: Domain::default(), qp: 0 };
-        let access = Access { qp: None, kinds: Kinds::Only(Kind::Region), ..Access::to_change(tag, nobody) };
+        let no_stream = Stream { domain: Domain::default(), qp: 0 };
+        let access =
+            Access { qp: None, kinds: Kinds::Only(Kind::Region), ..Access::to_change(tag, no_stream) };
         let unknown = || access.deny(Check::Valid, None);
         let index = index_of(tag);
         let entry = self.slab.entry(index).ok_or_else(unknown)?;

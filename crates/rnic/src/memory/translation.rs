@@ -19,7 +19,7 @@ pub struct Translation {
     held: Option<Arc<dyn Held>>,
 }
 
-/// The layout of the memory behind a translation.
+/// The layout of the memory of a translation.
 enum Form {
     /// Contiguous bytes that start at `addr`.
     Direct { addr: u64 },

@@ -175,10 +175,10 @@ impl<'a> Startup<'a> {
         } else if !enhanced {
             Revision::Two(None)
         } else {
-            let Ok((word, behind)) = EnhancedWord::ref_from_prefix(private_data) else {
+            let Ok((word, after)) = EnhancedWord::ref_from_prefix(private_data) else {
                 return Err(Violation::EnhancedWordMissing(len));
             };
-            private_data = behind;
+            private_data = after;
             Revision::Two(Some(Enhanced::parse(word)))
         };
         let role = match role {

@@ -112,8 +112,8 @@ impl Format {
     where
         T: FromBytes + KnownLayout + Immutable + Unaligned,
     {
-        let behind_magic = bytes.strip_prefix(&self.magic).ok_or(Unreadable::Foreign)?;
-        match behind_magic.first() {
+        let after_magic = bytes.strip_prefix(&self.magic).ok_or(Unreadable::Foreign)?;
+        match after_magic.first() {
             Some(&VERSION) => {}
             Some(&version) => return Err(Unreadable::Version(version)),
             None => return Err(Unreadable::Malformed),
@@ -134,17 +134,17 @@ impl<'a> Iterator for Extensions<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let (&kind, behind) = self.0.split_first()?;
-            self.0 = behind;
+            let (&kind, after) = self.0.split_first()?;
+            self.0 = after;
             if kind == PADDING {
                 continue;
             }
-            let value = behind.split_first().and_then(|(&len, behind)| behind.split_at_checked(len.into()));
-            let Some((value, behind)) = value else {
+            let value = after.split_first().and_then(|(&len, after)| after.split_at_checked(len.into()));
+            let Some((value, after)) = value else {
                 self.0 = &[];
                 return Some(Err(Unreadable::Malformed));
             };
-            self.0 = behind;
+            self.0 = after;
             return Some(Ok((kind, value)));
         }
     }

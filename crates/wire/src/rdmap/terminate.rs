@@ -129,9 +129,9 @@ impl Offender {
         let mut offender = Self::default();
         // RFC 5040 §4.8 on the length: "MUST be valid if the M bit is set … MUST be present when the D bit is set."
         if bits & (LENGTH_VALID | DDP_HEADER) != 0 {
-            let Some((length, behind)) = rest.split_first_chunk() else { return offender };
+            let Some((length, after)) = rest.split_first_chunk() else { return offender };
             offender.length = (bits & LENGTH_VALID != 0).then(|| u16::from_be_bytes(*length));
-            rest = behind;
+            rest = after;
         }
         if bits & DDP_HEADER != 0 {
             let Some(header) = DdpHeader::parse(rest) else { return offender };
