@@ -50,8 +50,8 @@ fn talk(client: &End, server: &End) {
     assert!(client.qp.wait_closed(SOON) && server.qp.wait_closed(SOON));
 }
 
-/// The concatenated payload of the messages of one kind and direction.
-fn carried(conversation: &Conversation, from_initiator: bool, kind: fn(&Header) -> bool) -> Vec<u8> {
+/// Returns the concatenated payload of the messages of one kind and direction.
+fn payload_of(conversation: &Conversation, from_initiator: bool, kind: fn(&Header) -> bool) -> Vec<u8> {
     let frames = conversation.frames.iter().filter(|frame| frame.from_initiator == from_initiator);
     let payloads = frames.filter_map(|frame| match &frame.kind {
         Kind::Fpdu { fpdu, payload } if kind(&fpdu.header) => Some(&payload[..]),
@@ -64,7 +64,7 @@ fn expected(seed: u8) -> Vec<u8> {
     SIZES.iter().flat_map(|size| pattern(seed, *size)).collect()
 }
 
-/// The capture must contain the whole conversation, and nothing else.
+/// Checks that a capture contains the whole conversation, and nothing else. Returns the capture.
 fn check_contents(path: &Path) -> Capture {
     let capture = Capture::open(path).unwrap();
     assert!(!capture.cut_off);
@@ -75,11 +75,11 @@ fn check_contents(path: &Path) -> Capture {
     let is_send = |header: &Header| matches!(header, Header::Send(_));
     let is_write = |header: &Header| matches!(header, Header::Write(_));
     let is_answer = |header: &Header| matches!(header, Header::ReadResponse(_) | Header::ReadV2Response(_));
-    assert_eq!(carried(conversation, true, is_send), expected(1));
-    assert_eq!(carried(conversation, true, is_write), expected(1));
+    assert_eq!(payload_of(conversation, true, is_send), expected(1));
+    assert_eq!(payload_of(conversation, true, is_write), expected(1));
     // What the Reads return is what the Writes wrote.
-    assert_eq!(carried(conversation, false, is_answer), expected(1));
-    assert_eq!(carried(conversation, false, is_send), pattern(1, 9));
+    assert_eq!(payload_of(conversation, false, is_answer), expected(1));
+    assert_eq!(payload_of(conversation, false, is_send), pattern(1, 9));
     capture
 }
 
@@ -92,7 +92,7 @@ fn check_with_tshark(path: &Path, fpdus: usize) {
     assert!(crcs.contains("(Good CRC32)") && !crcs.contains("Bad CRC32"));
 }
 
-/// Number of Reads sent as Read V2, a private extension (requirement X4).
+/// Returns the number of Reads that were sent as Read V2, a private extension (requirement X4).
 fn reads_v2(capture: &Capture) -> usize {
     let is = |frame: &Frame| matches!(&frame.kind, Kind::Fpdu { fpdu, .. } if matches!(fpdu.header, Header::ReadV2Request(_)));
     capture.frames().filter(|(_, frame)| is(frame)).count()

@@ -9,10 +9,10 @@ use ironwarp::{
 use std::collections::HashSet;
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn next(cq: &CompletionQueue) -> ironwarp::Completion {
-    cq.wait(SOON).unwrap().expect("a completion arrives")
+    cq.wait(TIMEOUT).unwrap().expect("a completion arrives")
 }
 
 /// Many registrations, and requests that use the regions at once. Operations complete in order, and all data arrives.
@@ -175,7 +175,7 @@ fn prefaulted_memory_is_resident_before_it_is_used() {
     assert!(grown(&posted) > LEN / 2);
 }
 
-/// Resident memory of this process, in bytes. Each test runs in its own process.
+/// Returns the resident memory of this process, in bytes. Each test runs in its own process.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

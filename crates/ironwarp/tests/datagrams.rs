@@ -38,7 +38,7 @@ impl End {
         Self { qp, cq, region, domain, adapter }
     }
 
-    /// Returns its address, for a sender.
+    /// Returns the destination of this end, for a sender.
     fn destination(&self, from: &DatagramQueuePair, at: &str) -> Destination {
         let address = from.address_handle(at.parse().unwrap()).unwrap();
         Destination { address, qpn: self.qp.qpn(), qkey: QKEY }
@@ -54,8 +54,8 @@ impl End {
         bytes
     }
 
-    /// Takes the next two completions, which must be a successful send and a successful receive. A reply may arrive
-    /// before the sending thread has noted the completion.
+    /// Takes the next two completions, and checks that they are a successful send and a successful receive, in either
+    /// order: a reply may arrive before the sending thread has recorded the completion of the send.
     #[track_caller]
     fn sent_and_received(&self, send: u64, receive: u64) -> Completion {
         let both =
@@ -306,7 +306,7 @@ fn a_datagram_queue_pair_receives_at_its_own_addresses_only() {
     };
     for (id, to) in (1..).zip(at) {
         other.post_receive(id, &[one.region.slice(0, 100).unwrap()]).unwrap();
-        send(from, 0); // the same port, but not one of its addresses
+        send(from, 0); // to the same port, at an address that the queue pair does not have
         send(to, 1);
         one.done(Opcode::Receive, id);
         assert_eq!(Grh::parse(&one.bytes(0, 40)).unwrap().destination, to);

@@ -11,7 +11,8 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Cargo builds examples together with the tests, in a directory beside them.
+/// Returns a command that runs an example. Cargo builds the examples together with the tests, in a directory beside
+/// them.
 fn example(name: &str, arguments: &[&str]) -> Command {
     let path = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples").join(name);
     assert!(path.exists(), "{} is missing: build it with `cargo build --examples`", path.display());
@@ -27,16 +28,16 @@ fn run(name: &str, arguments: &[&str]) -> Output {
     example(name, arguments).output().unwrap()
 }
 
-/// Standard output of a process that succeeded.
+/// Returns the standard output of a process. Panics unless the process succeeded.
 #[track_caller]
-fn good(output: &Output) -> String {
+fn stdout_of_success(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Standard error of a process that failed.
+/// Returns the standard error of a process. Panics unless the process failed.
 #[track_caller]
-fn bad(output: &Output) -> String {
+fn stderr_of_failure(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr.clone()).unwrap()
 }
@@ -60,7 +61,7 @@ impl Server {
         Self { process, out, addr }
     }
 
-    /// Waits until it exits. Returns its standard output, its standard error, and whether it succeeded.
+    /// Waits until the process exits. Returns its standard output, its standard error, and whether it succeeded.
     fn end(mut self) -> (String, String, bool) {
         let (mut out, mut error) = (String::new(), String::new());
         self.out.read_to_string(&mut out).unwrap();
@@ -102,8 +103,8 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Pseudo-random bytes.
-fn noise(len: usize) -> Vec<u8> {
+/// Returns pseudo-random bytes.
+fn random_bytes(len: usize) -> Vec<u8> {
     let mut state = 7_u64;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -125,7 +126,7 @@ fn the_quickstart_is_one_page_and_its_program_writes_to_remote_memory() {
     assert!(page.lines().count() <= 80, "{} lines exceed a page", page.lines().count());
 
     let server = Server::start("quickstart", &[]);
-    good(&run("quickstart", &[&server.addr]));
+    stdout_of_success(&run("quickstart", &[&server.addr]));
     assert_eq!(server.end(), ("my memory says: hello from afar\n".into(), String::new(), true));
 }
 
@@ -134,7 +135,7 @@ fn the_quickstart_is_one_page_and_its_program_writes_to_remote_memory() {
 #[test]
 fn ping_prints_minimum_median_and_maximum() {
     let server = Server::start("ping", &["serve", "--once"]);
-    let said = good(&run("ping", &["run", &server.addr, "-c", "50", "-s", "1000"]));
+    let said = stdout_of_success(&run("ping", &["run", &server.addr, "-c", "50", "-s", "1000"]));
     let times = said.strip_prefix("50 round trips of 1000 bytes: ").unwrap().trim();
     let times: Vec<f64> = times
         .split(", ")
@@ -149,21 +150,21 @@ fn ping_prints_minimum_median_and_maximum() {
 #[test]
 fn examples_explain_themselves_and_their_failures() {
     for name in ["ping", "kv", "copy"] {
-        assert!(good(&run(name, &["--help"])).contains("Usage:"));
+        assert!(stdout_of_success(&run(name, &["--help"])).contains("Usage:"));
         assert_eq!(run(name, &["no such command"]).status.code(), Some(2));
     }
     // A port that was in use, and is free again.
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let refused = bad(&run("ping", &["run", &unused]));
+    let refused = stderr_of_failure(&run("ping", &["run", &unused]));
     assert_eq!(
         refused,
         format!(
             "ping: failed to connect to {unused}: Connection refused (os error 111): no listener at that address\n"
         )
     );
-    assert!(bad(&run("kv", &["get", &unused, "key"])).contains("Connection refused"));
+    assert!(stderr_of_failure(&run("kv", &["get", &unused, "key"])).contains("Connection refused"));
     assert_eq!(
-        bad(&run("copy", &["send", "no/such/file", &unused])),
+        stderr_of_failure(&run("copy", &["send", "no/such/file", &unused])),
         "copy: no/such/file: No such file or directory (os error 2)\n"
     );
 }
@@ -174,17 +175,17 @@ fn examples_explain_themselves_and_their_failures() {
 fn kv_gets_what_was_put() {
     let server = Server::start("kv", &["serve", "--slots", "4"]);
     let kv = |verb: &str, rest: &[&str]| run("kv", &[&[verb, &server.addr], rest].concat());
-    assert_eq!(bad(&kv("get", &["colour"])), "kv: no value for `colour`\n");
+    assert_eq!(stderr_of_failure(&kv("get", &["colour"])), "kv: no value for `colour`\n");
     // As many keys as slots: some collide.
     for (key, value) in [("colour", "green"), ("size", ""), ("", "no name"), ("shape", "round")] {
-        good(&kv("put", &[key, value]));
-        assert_eq!(good(&kv("get", &[key])), format!("{value}\n"));
+        stdout_of_success(&kv("put", &[key, value]));
+        assert_eq!(stdout_of_success(&kv("get", &[key])), format!("{value}\n"));
     }
-    good(&kv("put", &["colour", "red"]));
-    assert_eq!(good(&kv("get", &["colour"])), "red\n");
-    assert_eq!(good(&kv("get", &["shape"])), "round\n");
-    assert_eq!(bad(&kv("put", &["one more", "x"])), "kv: the table is full\n");
-    assert!(bad(&kv("put", &["colour", &"x".repeat(500)])).contains("exceed 496 bytes"));
+    stdout_of_success(&kv("put", &["colour", "red"]));
+    assert_eq!(stdout_of_success(&kv("get", &["colour"])), "red\n");
+    assert_eq!(stdout_of_success(&kv("get", &["shape"])), "round\n");
+    assert_eq!(stderr_of_failure(&kv("put", &["one more", "x"])), "kv: the table is full\n");
+    assert!(stderr_of_failure(&kv("put", &["colour", &"x".repeat(500)])).contains("exceed 496 bytes"));
 }
 
 #[test]
@@ -193,7 +194,7 @@ fn kv_never_gets_a_torn_value() {
     let server = Server::start("kv", &["serve", "--slots", "1", "--slot", "100000"]);
     let values = [b'a', b'b', b'c'].map(|letter| String::from_utf8(vec![letter; 99_000]).unwrap());
     let [a, b, c] = values.each_ref().map(String::as_str);
-    good(&run("kv", &["put", &server.addr, "key", a]));
+    stdout_of_success(&run("kv", &["put", &server.addr, "key", a]));
     let put = |values: &[&str]| {
         let arguments = [&["put", "--repeat", "200", &server.addr, "key"], values].concat();
         example("kv", &arguments).spawn().unwrap()
@@ -202,7 +203,7 @@ fn kv_never_gets_a_torn_value() {
     let mut writers = [put(&[a, b]), put(&[c])];
     let mut found = BTreeSet::new();
     loop {
-        let got = good(&run("kv", &["get", &server.addr, "key", "--repeat", "100"]));
+        let got = stdout_of_success(&run("kv", &["get", &server.addr, "key", "--repeat", "100"]));
         found.extend(got.lines().map(str::to_owned));
         if writers.iter_mut().all(|writer| writer.try_wait().unwrap().is_some()) {
             break;
@@ -221,10 +222,10 @@ fn copy_transfers_every_byte_and_refuses_to_overwrite() {
     let (source, target) = (from.0.join("file"), to.0.join("file"));
     // Empty, less than a chunk, a chunk, more than the ring holds.
     for len in [0, 1, 256 << 10, 5_000_001] {
-        let bytes = noise(len);
+        let bytes = random_bytes(len);
         fs::write(&source, &bytes).unwrap();
         let receiver = Server::start("copy", &["receive", text(&to.0), "--overwrite"]);
-        let sent = good(&run("copy", &["send", text(&source), &receiver.addr]));
+        let sent = stdout_of_success(&run("copy", &["send", text(&source), &receiver.addr]));
         assert!(
             sent.starts_with(&format!("sent file: {len} bytes, ")) && sent.ends_with(" verified\n"),
             "{sent}"
@@ -240,13 +241,14 @@ fn copy_transfers_every_byte_and_refuses_to_overwrite() {
     fs::write(&source, b"another").unwrap();
     let receiver = Server::start("copy", &["receive", text(&to.0)]);
     let why = format!("{} exists: use --overwrite to replace it", target.display());
-    assert!(bad(&run("copy", &["send", text(&source), &receiver.addr])).contains(&why));
+    assert!(stderr_of_failure(&run("copy", &["send", text(&source), &receiver.addr])).contains(&why));
     assert_eq!(receiver.end(), (String::new(), format!("copy: {why}\n"), false));
     assert_eq!(fs::read(&target).unwrap(), before);
 }
 
-/// A sender that misbehaves: announces ten bytes, sends these messages, waits for the first reply, and disconnects.
-fn odd_sender(receiver: &Server, name: &str, messages: &[&[u8]]) -> Result<(), Arc<ConnectError>> {
+/// Runs a sender that misbehaves: announces ten bytes, sends these messages, waits for the first reply, and
+/// disconnects.
+fn run_odd_sender(receiver: &Server, name: &str, messages: &[&[u8]]) -> Result<(), Arc<ConnectError>> {
     let adapter = Adapter::new().unwrap();
     let (cq, domain) = (adapter.completion_queue(64).unwrap(), adapter.protection_domain());
     let region = domain.register(Buffer::new(256).unwrap(), Access::LOCAL_WRITE).unwrap();
@@ -267,7 +269,7 @@ fn copy_removes_incomplete_files() {
     let to = Scratch::new("partial");
     let complains = |messages: &[&[u8]]| {
         let receiver = Server::start("copy", &["receive", text(&to.0)]);
-        odd_sender(&receiver, "file", messages).unwrap();
+        run_odd_sender(&receiver, "file", messages).unwrap();
         let (out, error, content) = receiver.end();
         assert!(!content && out.is_empty(), "{out}");
         assert_eq!(to.names(), Vec::<String>::new());
@@ -294,7 +296,7 @@ fn copy_writes_only_to_its_directory() {
     let to = Scratch::new("outside");
     for name in ["../file", "/file", "a/b", "..", ".", "", "a/"] {
         let receiver = Server::start("copy", &["receive", text(&to.0)]);
-        let error = odd_sender(&receiver, name, &[]).unwrap_err();
+        let error = run_odd_sender(&receiver, name, &[]).unwrap_err();
         assert!(error.to_string().contains("invalid file name"), "{name}: {error}");
         assert!(!receiver.end().2);
     }

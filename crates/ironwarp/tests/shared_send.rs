@@ -7,7 +7,7 @@ use ironwarp::{
 };
 use std::time::Duration;
 
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const LEN: usize = 64;
 
 /// Connections of a client to one server, all fed by one shared send queue.
@@ -24,11 +24,11 @@ struct Star {
 }
 
 fn star(connections: usize, depth: usize, completes: Completes) -> Star {
-    star_with_room(connections, depth, completes, 1024)
+    star_with_capacity(connections, depth, completes, 1024)
 }
 
-/// Like [`star`], with a send completion queue of this capacity.
-fn star_with_room(connections: usize, depth: usize, completes: Completes, room: usize) -> Star {
+/// Connects like [`star`], with a send completion queue of this capacity.
+fn star_with_capacity(connections: usize, depth: usize, completes: Completes, room: usize) -> Star {
     let (here, there) = (Adapter::new().unwrap(), Adapter::new().unwrap());
     let sent = here.completion_queue(room).unwrap();
     let (heard, received) = (here.completion_queue(1024).unwrap(), there.completion_queue(1024).unwrap());
@@ -41,8 +41,8 @@ fn star_with_room(connections: usize, depth: usize, completes: Completes, room: 
         let qp = client.queue_pair(&heard).shared_send_queue(&ssq).completes(completes).create().unwrap();
         qp.start_connect(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
         let other = server.queue_pair(&received).create().unwrap();
-        listener.accept(SOON).unwrap().accept(&other, &AcceptOptions::new()).unwrap();
-        qp.wait_connected(SOON).unwrap();
+        listener.accept(TIMEOUT).unwrap().accept(&other, &AcceptOptions::new()).unwrap();
+        qp.wait_connected(TIMEOUT).unwrap();
         near.push(qp);
         far.push(other);
     }
@@ -50,7 +50,7 @@ fn star_with_room(connections: usize, depth: usize, completes: Completes, room: 
 }
 
 fn next(cq: &CompletionQueue) -> Completion {
-    cq.wait(SOON).unwrap().expect("a completion arrives")
+    cq.wait(TIMEOUT).unwrap().expect("a completion arrives")
 }
 
 impl Star {
@@ -59,11 +59,12 @@ impl Star {
         self.far[connection].post_receive(id, &[place]).unwrap();
     }
 
-    /// Posts Sends that find no receive, and returns when they were transmitted. Otherwise requests of other connections
-    /// could be transmitted first: a lane that is sending on this connection takes over what is posted meanwhile.
+    /// Posts Sends for which the peer has no receive, and waits until they were transmitted. Without waiting, requests
+    /// of other connections could be transmitted first: if a lane is sending on this connection, the lane also sends
+    /// requests that are posted meanwhile.
     ///
-    /// The Read before them shows it. It goes to the link in the same call, and Reads complete only after what that
-    /// call has sent was recorded.
+    /// A Read that is posted with them tells when they were transmitted: it is sent in the same call, and completes
+    /// only after that call has recorded what it sent.
     fn transmit_without_receive(&self, connection: usize, ids: &[u64]) {
         let read = WorkRequest::read(0, &[], self.region.place(0).unwrap());
         let send = |id: &u64| WorkRequest::send_inline(*id, b"no receive is posted for it").into();
@@ -72,8 +73,9 @@ impl Star {
         assert_eq!(next(&self.sent).success().unwrap().wr_id, 0);
     }
 
-    /// The peer of this connection sends a message, with which the client also receives its acknowledgements.
-    fn hear(&self, connection: usize) {
+    /// Lets the peer of this connection send a message, and receives it. With the message the client receives
+    /// acknowledgements of earlier requests.
+    fn receive_from_peer(&self, connection: usize) {
         self.near[connection].post_receive(9, &[]).unwrap();
         self.far[connection].post_send(WorkRequest::send(9, &[]).unsignaled()).unwrap();
         next(&self.heard).success().unwrap();
@@ -135,7 +137,7 @@ fn completions_come_in_the_order_of_transmission() {
     star.ssq.post(&star.near[1], WorkRequest::send_inline(2, b"delivered at once")).unwrap();
     star.ssq.post(&star.near[1], WorkRequest::read(3, &[], star.region.place(0).unwrap())).unwrap();
     assert_eq!(next(&star.received).success().unwrap().wr_id, 11);
-    star.hear(1);
+    star.receive_from_peer(1);
     let early = star.sent.poll_one().unwrap();
     assert!(early.is_none(), "{early:?}");
     assert_eq!(star.ssq.outstanding(), 3);
@@ -230,15 +232,15 @@ fn a_full_shared_send_queue_is_full_for_all_connections() {
 /// another connection may have caused the completion.
 #[test]
 fn a_completion_without_room_ends_its_connection() {
-    let star = star_with_room(3, 8, Completes::WhenAcknowledged, 1);
+    let star = star_with_capacity(3, 8, Completes::WhenAcknowledged, 1);
     star.receive(1, 11);
     star.transmit_without_receive(0, &[1]);
     star.ssq.post(&star.near[1], WorkRequest::send_inline(2, b"delivered, and waits for the first")).unwrap();
     assert_eq!(next(&star.received).success().unwrap().wr_id, 11);
-    star.hear(1);
+    star.receive_from_peer(1);
     assert_eq!(star.ssq.outstanding(), 2);
     star.receive(0, 10);
-    assert!(star.near[1].wait_closed(SOON), "there was room for one");
+    assert!(star.near[1].wait_closed(TIMEOUT), "there was room for one");
     let overran = |qp: &QueuePair| matches!(qp.query().error.as_deref(), Some(QpError::Overrun(_)));
     assert!(overran(&star.near[1]), "{:?}", star.near[1].query());
     assert!(star.near[0].query().error.is_none(), "its completion had room");
@@ -247,7 +249,7 @@ fn a_completion_without_room_ends_its_connection() {
     // No completion has room from here on.
     star.receive(2, 12);
     star.ssq.post(&star.near[2], WorkRequest::send_inline(3, b"delivered")).unwrap();
-    assert!(star.near[2].wait_closed(SOON));
+    assert!(star.near[2].wait_closed(TIMEOUT));
     assert!(overran(&star.near[2]), "{:?}", star.near[2].query());
     assert_eq!(star.ssq.outstanding(), 0);
 }

@@ -18,7 +18,7 @@ const PAIRS: usize = 3;
 const WINDOW: u64 = 4;
 /// Lengths of one segment, of several, and more than a socket buffer.
 const SIZES: [usize; 4] = [16, 3000, 200, 60_000];
-const LARGEST: usize = 60_000;
+const MAX_SIZE: usize = 60_000;
 /// Offsets in the pattern: adjacent messages start at different ones.
 const PLACES: u64 = 251;
 
@@ -60,20 +60,20 @@ impl Side {
         }
         let domain = adapter.protection_domain();
         let places = usize::try_from(PLACES).unwrap();
-        let source = domain.register(Buffer::copy_of(&pattern(0, LARGEST + places)).unwrap(), ALL).unwrap();
+        let source = domain.register(Buffer::copy_of(&pattern(0, MAX_SIZE + places)).unwrap(), ALL).unwrap();
         let slots = PAIRS * usize::try_from(WINDOW).unwrap();
-        let sink = domain.register(Buffer::new(slots * LARGEST).unwrap(), ALL).unwrap();
+        let sink = domain.register(Buffer::new(slots * MAX_SIZE).unwrap(), ALL).unwrap();
         let qp = || domain.queue_pair(&cq).completes(Completes::WhenAcknowledged).create().unwrap();
         let qps = std::iter::repeat_with(qp).take(PAIRS).collect();
         Self { adapter, cq, handlers, qps, source, sink, waits }
     }
 
     fn slot(which: usize, number: u64) -> usize {
-        (which * usize::try_from(WINDOW).unwrap() + usize::try_from(number % WINDOW).unwrap()) * LARGEST
+        (which * usize::try_from(WINDOW).unwrap() + usize::try_from(number % WINDOW).unwrap()) * MAX_SIZE
     }
 
     fn receive(&self, which: usize, number: u64) {
-        let into = self.sink.slice(Self::slot(which, number), LARGEST).unwrap();
+        let into = self.sink.slice(Self::slot(which, number), MAX_SIZE).unwrap();
         self.qps[which].post_receive(number, &[into]).unwrap();
     }
 
@@ -168,7 +168,7 @@ fn connect(client: &Side, server: &Side) {
 
 /// State shared by the two sides of a conversation and its observer.
 struct Talk {
-    /// The conversation shall end.
+    /// Whether the conversation is to end.
     over: AtomicBool,
     /// Final number of messages in each direction of each queue pair, once known.
     last: [AtomicUsize; PAIRS],
@@ -176,8 +176,8 @@ struct Talk {
     messages: AtomicUsize,
 }
 
-/// Sends and receives messages on all queue pairs, a window ahead, until the conversation ends and everything sent has
-/// arrived.
+/// Sends and receives messages on all queue pairs, with a window of messages in flight, until the conversation ends and
+/// everything sent has arrived.
 fn talk(side: &Side, talk: &Talk) {
     let last = &talk.last;
     let expected = side.source.to_vec().unwrap();
@@ -198,7 +198,7 @@ fn talk(side: &Side, talk: &Talk) {
             assert_eq!(completion.wr_id, done[which], "out of order: {completion:?}");
             done[which] += 1;
         }
-        // The peer has a receive for it: it replies to each message with one.
+        // The peer has posted a receive for this message: it posts a receive before it replies.
         while sent[which] < (received[which].min(done[which]) + WINDOW).min(limit(which)) {
             side.send(which, sent[which]);
             sent[which] += 1;
@@ -213,7 +213,8 @@ fn talk(side: &Side, talk: &Talk) {
     }
 }
 
-/// Lets both sides talk while `meanwhile`, which gets the number of messages, returns true.
+/// Lets both sides exchange messages until `meanwhile` returns false. `meanwhile` is called with the number of messages
+/// so far.
 fn talk_while(client: &Side, server: &Side, mut meanwhile: impl FnMut(usize) -> bool) {
     let last = std::array::from_fn(|_| AtomicUsize::new(usize::MAX));
     let the = Talk { over: AtomicBool::new(false), last, messages: AtomicUsize::new(0) };
@@ -226,7 +227,7 @@ fn talk_while(client: &Side, server: &Side, mut meanwhile: impl FnMut(usize) -> 
     });
 }
 
-/// Ends a conversation even if a test fails: the other threads would run forever.
+/// Ends the conversation when dropped, even if a test fails. Otherwise the other threads would run forever.
 struct Over<'t>(&'t AtomicBool);
 
 impl Drop for Over<'_> {
@@ -267,13 +268,15 @@ fn nothing_is_lost_while_programs_sleep_and_queue_pairs_move() {
     moved_back_and_forth([Waits::Sleeping, Waits::ForEvents]);
 }
 
-/// The low-latency lane (requirement N6) has the number after all others.
+/// Returns whether the low-latency lane (requirement N6) serves a queue pair. That lane has the number after all
+/// others.
 fn is_urgent(side: &Side, qp: &QueuePair) -> bool {
     qp.lane() == Some(side.adapter.steering().lanes())
 }
 
-/// Waits until all queue pairs are on the right lane: a new connection moves there by itself.
-fn become_urgent(side: &Side, urgent: bool) {
+/// Waits until the low-latency lane, or another, serves all queue pairs. A new connection moves to the right lane by
+/// itself.
+fn wait_for_urgency(side: &Side, urgent: bool) {
     let deadline = Instant::now() + SOON;
     while !side.qps.iter().all(|qp| is_urgent(side, qp) == urgent) {
         assert!(Instant::now() < deadline, "queue pairs are on the wrong lane");
@@ -291,7 +294,7 @@ fn nothing_is_lost_while_a_handler_changes_its_class() {
         let class = [Class::LowLatency, share, Class::LowLatency, Class::DEFAULT][changes % 4];
         for side in [&client, &server] {
             side.cq.own_handler().set_class(class).unwrap();
-            become_urgent(side, class == Class::LowLatency);
+            wait_for_urgency(side, class == Class::LowLatency);
         }
         changes += 1;
         changes < 2000 || messages < 5000
@@ -306,7 +309,7 @@ fn nothing_is_lost_while_a_queue_changes_its_handler() {
     talk_while(&client, &server, |messages| {
         for side in [&client, &server] {
             side.cq.set_handler(&side.handlers[changes % 2]);
-            become_urgent(side, changes.is_multiple_of(2));
+            wait_for_urgency(side, changes.is_multiple_of(2));
         }
         changes += 1;
         changes < 2000 || messages < 5000
@@ -319,7 +322,7 @@ fn a_new_connection_starts_on_the_lane_of_its_class() {
     let (client, server) = connected(&Config::default(), [Waits::Sleeping, Waits::Sleeping]);
     assert!(!is_urgent(&client, &client.qps[0]));
     client.cq.set_handler(&client.handlers[0]);
-    become_urgent(&client, true);
+    wait_for_urgency(&client, true);
     assert!(!is_urgent(&server, &server.qps[0]));
     let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let [one, other] = [&client, &server]
@@ -329,11 +332,11 @@ fn a_new_connection_starts_on_the_lane_of_its_class() {
     one.wait_connected(SOON).unwrap();
     assert!(is_urgent(&client, &one) && !is_urgent(&server, &other));
     client.cq.set_handler(None);
-    become_urgent(&client, false);
+    wait_for_urgency(&client, false);
 }
 
-/// Number of a side's queue pairs that are not on the first lane, where all started.
-fn elsewhere(side: &Side) -> usize {
+/// Returns the number of a side's queue pairs that are not on the first lane, where all of them started.
+fn count_moved(side: &Side) -> usize {
     side.qps.iter().filter(|qp| qp.lane() != Some(0)).count()
 }
 
@@ -341,8 +344,8 @@ fn elsewhere(side: &Side) -> usize {
 fn a_busy_lane_hands_queue_pairs_to_an_idle_one() {
     let config = Config { rebalance: 1, ..Config::default() };
     let (client, server) = connected(&config, [Waits::ForEvents, Waits::ForEvents]);
-    talk_while(&client, &server, |_| elsewhere(&client) == 0);
-    assert!(elsewhere(&client) < PAIRS, "some stay");
+    talk_while(&client, &server, |_| count_moved(&client) == 0);
+    assert!(count_moved(&client) < PAIRS, "some stay");
     let load = client.adapter.steering().load();
     assert_eq!(load.iter().map(|lane| lane.sockets).sum::<usize>(), PAIRS);
     assert!(load.iter().all(|lane| lane.sockets > 0 && !lane.busy.is_zero()), "{load:?}");
@@ -353,12 +356,12 @@ fn queue_pairs_stay_if_rebalancing_is_off() {
     let config = Config { rebalance: 0, ..Config::default() };
     let (client, server) = connected(&config, [Waits::ForEvents, Waits::ForEvents]);
     talk_while(&client, &server, |messages| messages < 3000);
-    assert_eq!((elsewhere(&client), elsewhere(&server)), (0, 0));
+    assert_eq!((count_moved(&client), count_moved(&server)), (0, 0));
 }
 
-/// Processors that the kernel lets a lane of this process run on. (Each test runs in its own process, but includes the
-/// lanes of the peer.)
-fn allowed(lane: usize) -> Vec<String> {
+/// Returns the processors that the kernel lets each lane with this number run on. The peer is an adapter in the same
+/// process, so there are several such lanes.
+fn lane_processors(lane: usize) -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     let read = |task: &Path, file| std::fs::read_to_string(task.join(file)).unwrap_or_default();
     let named = tasks.filter(|task| read(task, "comm").trim() == format!("ironwarp-{lane}"));
@@ -379,7 +382,7 @@ fn a_queue_pair_and_its_lane_stay_on_the_chosen_processor() {
     let last = adapter.steering().lanes() - 1;
     let processor = *adapter.steering().processors(last).unwrap().last().unwrap();
     adapter.steering().set_processors(last, &[processor]).unwrap();
-    assert!(allowed(last).contains(&processor.to_string()), "{:?}", allowed(last));
+    assert!(lane_processors(last).contains(&processor.to_string()), "{:?}", lane_processors(last));
 
     let cq = adapter.completion_queue_on(256, last).unwrap();
     let server = Side::with(adapter, cq, Waits::ForEvents);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 
 const ROUNDS: usize = 1000;
-const LONGEST: usize = 4096;
+const MAX_LEN: usize = 4096;
 
 /// One end, used by a task of the runtime.
 struct Task {
@@ -34,7 +34,7 @@ impl Task {
             qp: end.domain.queue_pair(&end.cq).events(&events).create().unwrap(),
             cq: AsyncFd::new(end.cq.clone()).unwrap(),
             events: AsyncFd::new(events).unwrap(),
-            region: end.region(&[0; 2 * LONGEST], ALL),
+            region: end.region(&[0; 2 * MAX_LEN], ALL),
             polls: 0,
             wakes: 0,
         }
@@ -67,7 +67,7 @@ impl Task {
     }
 
     fn post_receive(&self) {
-        self.qp.post_receive(1, &[self.region.slice(LONGEST, LONGEST).unwrap()]).unwrap();
+        self.qp.post_receive(1, &[self.region.slice(MAX_LEN, MAX_LEN).unwrap()]).unwrap();
     }
 
     fn send(&self, bytes: &[u8]) {
@@ -76,27 +76,28 @@ impl Task {
         self.qp.post_send(WorkRequest::send(2, &list).unsignaled()).unwrap();
     }
 
-    /// Waits for the next message, which must be this one.
+    /// Waits for the next message. Panics unless it is the expected one.
     async fn receive(&mut self, expected: &[u8]) {
         let completion = self.next().await;
         assert_eq!((completion.opcode, completion.byte_len as usize), (Opcode::Receive, expected.len()));
         let mut found = vec![0; expected.len()];
-        self.region.read(LONGEST, &mut found).unwrap();
+        self.region.read(MAX_LEN, &mut found).unwrap();
         assert_eq!(found, expected);
     }
 
-    /// At most one wakeup per message, and three polls: before it, after it, and if it arrived in between.
-    fn was_not_busy(&self) {
+    /// Checks that there was at most one wakeup per message, and at most three polls: before the wakeup, after it, and
+    /// once more if the message arrived between polling and arming.
+    fn expect_few_polls(&self) {
         assert!(self.wakes <= ROUNDS, "{} wakes for {ROUNDS} messages", self.wakes);
         assert!(self.polls <= 3 * ROUNDS, "{} polls for {ROUNDS} messages", self.polls);
     }
 }
 
 fn message(seed: u8, round: usize) -> Vec<u8> {
-    pattern(seed.wrapping_add(round.to_le_bytes()[0]), 1 + round * 37 % LONGEST)
+    pattern(seed.wrapping_add(round.to_le_bytes()[0]), 1 + round * 37 % MAX_LEN)
 }
 
-async fn serve(listener: AsyncFd<Listener>, mut task: Task) -> Task {
+async fn run_server(listener: AsyncFd<Listener>, mut task: Task) -> Task {
     task.post_receive();
     let incoming = loop {
         if let Some(incoming) = listener.get_ref().accept(Duration::ZERO) {
@@ -114,7 +115,7 @@ async fn serve(listener: AsyncFd<Listener>, mut task: Task) -> Task {
     task
 }
 
-async fn ask(to: std::net::SocketAddr, mut task: Task) -> Task {
+async fn run_client(to: std::net::SocketAddr, mut task: Task) -> Task {
     task.qp.start_connect(to, &ConnectOptions::new()).unwrap();
     assert_eq!(task.connected().await.peer, to);
     for round in 0..ROUNDS {
@@ -132,10 +133,10 @@ fn two_tasks_of_a_runtime_talk_without_spurious_wakeups() {
     runtime.block_on(async {
         let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let to = listener.local_addr().unwrap();
-        let serving = tokio::spawn(serve(AsyncFd::new(listener).unwrap(), Task::new(&server)));
-        let asking = tokio::spawn(ask(to, Task::new(&client)));
+        let serving = tokio::spawn(run_server(AsyncFd::new(listener).unwrap(), Task::new(&server)));
+        let asking = tokio::spawn(run_client(to, Task::new(&client)));
         for task in [asking, serving] {
-            tokio::time::timeout(6 * SOON, task).await.expect("in time").unwrap().was_not_busy();
+            tokio::time::timeout(6 * SOON, task).await.expect("in time").unwrap().expect_few_polls();
         }
     });
 }

@@ -22,8 +22,8 @@ use std::collections::HashSet;
 use std::path::Path;
 
 /// Payload of a full tagged segment, on a path with a segment size of 1448 bytes.
-const SEGMENT_OF_SIW: usize = 1428;
-const SEGMENT_OF_OURS: usize = 1424;
+const SIW_SEGMENT: usize = 1428;
+const OUR_SEGMENT: usize = 1424;
 
 /// A frame: the name of its kind, and its bytes.
 type Sent = (&'static str, Vec<u8>);
@@ -97,7 +97,7 @@ fn compare(
     let mut unknown = Vec::new();
     let (mut names_of_siw, mut names_of_ours) = (Names::default(), Names::default());
     for initiator in [true, false] {
-        let siws = cut_as_ours(&sent_by(siw, initiator));
+        let siws = resegment_as_ours(&sent_by(siw, initiator));
         let ours = without_nudges(&siws, sent_by(ours, initiator));
         let kinds = |frames: &[Sent]| frames.iter().map(|(name, _)| *name).collect::<Vec<_>>();
         let role = if initiator { "initiator" } else { "responder" };
@@ -144,9 +144,10 @@ fn sent_by(conversation: &Conversation, initiator: bool) -> Vec<Sent> {
     frames.map(|frame| (frame.name(), frame.bytes.clone())).collect()
 }
 
-/// siw fills segments to the last byte. Ironwarp leaves up to seven bytes, so that the segments of an aligned buffer
-/// stay aligned. The rest of a segmented message must be the same: this resegments those of siw like ours.
-fn cut_as_ours(siw: &[Sent]) -> Vec<Sent> {
+/// Returns the frames of siw with tagged messages segmented as Ironwarp segments them, so that all other fields can be
+/// compared. siw fills segments to the last byte; Ironwarp leaves up to seven bytes, so that the segments of an aligned
+/// buffer stay aligned.
+fn resegment_as_ours(siw: &[Sent]) -> Vec<Sent> {
     let mut cut = Vec::new();
     let mut open: Option<(&'static str, Vec<u8>, Vec<u8>)> = None;
     for (name, bytes) in siw {
@@ -159,7 +160,7 @@ fn cut_as_ours(siw: &[Sent]) -> Vec<Sent> {
         let (_, _, message) = open.get_or_insert_with(|| (name, bytes.clone(), Vec::new()));
         message.extend(payload);
         if bytes[2] & 0x40 == 0 {
-            assert_eq!(payload.len(), SEGMENT_OF_SIW);
+            assert_eq!(payload.len(), SIW_SEGMENT);
         } else if let Some((name, first, message)) = open.take() {
             cut.extend(segments(&first, &message).into_iter().map(|bytes| (name, bytes)));
         }
@@ -171,11 +172,11 @@ fn cut_as_ours(siw: &[Sent]) -> Vec<Sent> {
 fn segments(first: &[u8], message: &[u8]) -> Vec<Vec<u8>> {
     let offset = u64::from_be_bytes(first[8..16].try_into().unwrap());
     let crc = &first[first.len() - 4..];
-    let count = message.len().div_ceil(SEGMENT_OF_OURS).max(1);
+    let count = message.len().div_ceil(OUR_SEGMENT).max(1);
     (0..count)
         .map(|i| {
-            let at = i * SEGMENT_OF_OURS;
-            let payload = &message[at..message.len().min(at + SEGMENT_OF_OURS)];
+            let at = i * OUR_SEGMENT;
+            let payload = &message[at..message.len().min(at + OUR_SEGMENT)];
             let len = u16::try_from(14 + payload.len()).unwrap().to_be_bytes();
             let last = if i + 1 == count { 0x40 } else { 0 };
             let to = (offset + at as u64).to_be_bytes();
@@ -187,8 +188,8 @@ fn segments(first: &[u8], message: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// An initiator repeats an empty Write if nothing arrives for 50 ms, because siw may have missed the first. Where siw
-/// has none, it is removed: timing is not compared.
+/// Returns our frames without the repeated empty Writes that siw did not send. An initiator of Ironwarp repeats its
+/// empty Write if nothing arrives for 50 ms, because siw may have missed the first. Timing is not compared.
 fn without_nudges(siw: &[Sent], ours: Vec<Sent>) -> Vec<Sent> {
     let is_empty_write = |(_, bytes): &Sent| bytes.starts_with(&[0, 14, 0xc1, 0x40]);
     let mut due = siw.iter().peekable();

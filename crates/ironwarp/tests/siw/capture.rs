@@ -164,7 +164,7 @@ fn reads(conversation: &Conversation, session: &Session, variant: Variant) {
     let (asked, answered) = (requests(conversation, ours), answers(conversation, !ours));
     // siw may close before it responds to the one after the last message.
     let open = asked.len() - answered.len();
-    assert!(open <= usize::from(!session.we_part()), "responses of siw: {answered:?}");
+    assert!(open <= usize::from(!session.ironwarp_closes()), "responses of siw: {answered:?}");
     for (&asked, answered) in asked.iter().zip(answered) {
         // A busy siw may respond to an empty Read with earlier data: guest/README.md.
         assert!(answered == asked || asked == 0, "{answered} bytes for a Read of {asked}");

@@ -148,12 +148,13 @@ impl End {
         assert!(self.qp.wait_closed(STEP), "siw does not close its side of the connection");
     }
 
-    pub(crate) fn disconnected(&self) {
-        assert_eq!(self.ended(), "the peer closed the connection");
+    /// Waits for the end of the connection. Panics unless siw closed it.
+    pub(crate) fn expect_closed(&self) {
+        assert_eq!(self.wait_for_end(), "the peer closed the connection");
     }
 
     /// Waits for the end of the connection, and returns the error text.
-    pub(crate) fn ended(&self) -> String {
+    pub(crate) fn wait_for_end(&self) -> String {
         assert!(self.qp.wait_closed(STEP), "the connection does not end");
         self.qp.error().expect("the error is known").to_string()
     }
@@ -205,7 +206,7 @@ impl End {
     // --- Messages ---
 
     /// Fills the buffer of the next message.
-    pub(crate) fn says(&mut self, len: usize) -> Sge {
+    pub(crate) fn fill_message(&mut self, len: usize) -> Sge {
         // The sink can be used for messages, while no Read fills it.
         self.sink.write(0, &pattern::SAID.bytes(0, len, self.messages.0)).unwrap();
         self.messages.0 += 1;
@@ -217,18 +218,18 @@ impl End {
     }
 
     pub(crate) fn send_as(&mut self, len: usize, kind: impl Fn(SendRequest) -> SendRequest) {
-        let message = self.says(len);
+        let message = self.fill_message(len);
         self.completes(kind(WorkRequest::send(2, &[message])), Opcode::Send, len);
     }
 
     pub(crate) fn send_inline(&mut self, len: usize) {
-        self.says(len);
+        self.fill_message(len);
         let bytes = pattern::SAID.bytes(0, len, self.messages.0 - 1);
         self.completes(WorkRequest::send_inline(2, &bytes), Opcode::Send, len);
     }
 
     pub(crate) fn send_pieces(&mut self, len: usize) {
-        self.says(len);
+        self.fill_message(len);
         let list = pieces(&self.sink, 0, len);
         self.completes(WorkRequest::send(2, &list), Opcode::Send, len);
     }

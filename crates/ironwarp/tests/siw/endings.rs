@@ -21,7 +21,7 @@ pub(crate) fn all(variant: Variant) -> Vec<Session> {
     }
     for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
         for connects in [false, true] {
-            let server = basic("the server disconnects").shape(|shape| shape.server_parts = true);
+            let server = basic("the server disconnects").shape(|shape| shape.server_closes = true);
             let mut sessions = vec![server, siw_is_killed_while_it_writes()];
             // Long Writes, and CRCs: see `operations::SHORT`.
             if connects || variant != Variant::Crc {
@@ -57,7 +57,7 @@ fn rejected_by_us(len: usize) -> Session {
 fn rejected_by_siw(len: usize) -> Session {
     let ours = move |bench: &Bench, guest: &Guest| {
         let end = unconnected(bench, true);
-        guest.says("PEER ok listen");
+        guest.wait_for_line("PEER ok listen");
         let error = end.connect(bench.outward).unwrap_err();
         let ConnectError::Rejected { private_data, .. } = &*error else { panic!("{error}") };
         assert_eq!(private_data[..], pattern::SAID_BY_SIW.bytes(0, len, 0));
@@ -75,7 +75,7 @@ fn unconnected(bench: &Bench, connects: bool) -> End {
 
 /// A killed process closes its connections, even in the middle of a message.
 fn gone(end: &End) {
-    let text = end.ended();
+    let text = end.wait_for_end();
     let error = end.qp.error().unwrap();
     assert!(matches!(&*error, QpError::CutShort | QpError::Closed | QpError::Lost(_)), "{text}");
     let receive = next(&end.received, "a receive to be flushed");
@@ -97,7 +97,7 @@ fn siw_is_killed_while_it_is_written() -> Session {
     let ours = |end: &mut End| {
         const WRITES: usize = 32;
         // siw's process is killed, and may not acknowledge the last one.
-        let message = end.says(8);
+        let message = end.fill_message(8);
         end.qp.post_send(WorkRequest::send(2, &[message])).unwrap();
         let source = end.source.slice(0, MIB).unwrap();
         for _ in 0..WRITES {
@@ -122,9 +122,9 @@ fn siw_is_killed_while_it_is_written() -> Session {
 /// One of our processes is killed while siw writes to it.
 fn we_are_killed() -> Session {
     let ours = |bench: &Bench, guest: &Guest| {
-        guest.says("PEER ok listen");
+        guest.wait_for_line("PEER ok listen");
         // siw's Send may have arrived here without being complete there: it would fail.
-        killed_peer::run_and_kill(bench.outward, || guest.says("PEER ok advert"));
+        killed_peer::run_and_kill(bench.outward, || guest.wait_for_line("PEER ok advert"));
     };
     Session::alone("Ironwarp is killed while it writes", "connect advert see", ours)
         .connects(true)
@@ -138,7 +138,7 @@ fn we_are_killed() -> Session {
 /// siw allows five seconds for a Request. Proper connections meanwhile and afterwards succeed.
 fn five_seconds() -> Session {
     let ours = |bench: &Bench, guest: &Guest| {
-        guest.says("PEER ok listen");
+        guest.wait_for_line("PEER ok listen");
         let mut silent = TcpStream::connect(bench.outward).unwrap();
         silent.set_read_timeout(Some(STEP)).unwrap();
         let before = Instant::now();
@@ -150,7 +150,7 @@ fn five_seconds() -> Session {
         end.connect(bench.outward).unwrap();
         end.advert();
         a_little(&mut end);
-        guest.says("PEER ok parting");
+        guest.wait_for_line("PEER ok parting");
         end.disconnect();
     };
     let siw = "connect advert write=1000@0 read=1000@0 send=8 receive=8 written=1000 parting disconnected";
@@ -163,7 +163,7 @@ fn ten_seconds() -> Session {
     let ours = |bench: &Bench, guest: &Guest| {
         let incoming = bench.endpoint(Settings::Usual).listener.accept(STEP).expect("siw connects");
         let end = unconnected(bench, false);
-        guest.says("PEER ok unanswered");
+        guest.wait_for_line("PEER ok unanswered");
         let before = Instant::now();
         let error = incoming.accept(&end.qp, &AcceptOptions::new()).unwrap_err();
         assert!(before.elapsed() < Duration::from_secs(5), "does not wait for siw again");

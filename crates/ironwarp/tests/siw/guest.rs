@@ -64,41 +64,41 @@ impl Guest {
     }
 
     /// Waits for this line. Skips other lines, unless they report a failure.
-    pub(crate) fn says(&self, wanted: &str) {
-        while self.line(wanted) != wanted {}
+    pub(crate) fn wait_for_line(&self, expected: &str) {
+        while self.line(expected) != expected {}
     }
 
     /// Waits until the current session has ended with this exit code; returns what its program reported.
-    pub(crate) fn ended(&self, exit: u8) -> Vec<String> {
-        let wanted = format!("PEER ENDED {exit}");
+    pub(crate) fn wait_for_exit(&self, exit: u8) -> Vec<String> {
+        let expected = format!("PEER ENDED {exit}");
         loop {
-            let line = self.line(&wanted);
-            if line == wanted {
+            let line = self.line(&expected);
+            if line == expected {
                 return self.seen.take();
             }
             assert!(
                 !line.starts_with("PEER ENDED "),
-                "waited for `{wanted}`, but the guest printed `{line}`"
+                "waited for `{expected}`, but the guest printed `{line}`"
             );
         }
     }
 
     /// Returns the next line, which must not report a failure.
-    fn line(&self, wanted: &str) -> String {
+    fn line(&self, expected: &str) -> String {
         match self.console.recv_timeout(TIMEOUT) {
             Ok(line) => {
-                assert!(!line.contains(" FAIL "), "waited for `{wanted}`, but the guest printed `{line}`");
+                assert!(!line.contains(" FAIL "), "waited for `{expected}`, but the guest printed `{line}`");
                 self.seen.borrow_mut().extend(line.strip_prefix("PEER saw ").map(str::to_owned));
                 line
             }
-            Err(RecvTimeoutError::Timeout) => panic!("timed out waiting for `{wanted}`"),
-            Err(RecvTimeoutError::Disconnected) => panic!("the guest ended before it printed `{wanted}`"),
+            Err(RecvTimeoutError::Timeout) => panic!("timed out waiting for `{expected}`"),
+            Err(RecvTimeoutError::Disconnected) => panic!("the guest ended before it printed `{expected}`"),
         }
     }
 
     /// Waits until all commands have succeeded, and QEMU has written the recording.
     pub(crate) fn ends_well(mut self) {
-        self.says("GUEST EXIT 0");
+        self.wait_for_line("GUEST EXIT 0");
         let status = self.boot.wait().expect("it is our child");
         assert!(status.success(), "guest/boot: {status}");
     }

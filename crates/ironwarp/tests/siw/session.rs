@@ -46,12 +46,12 @@ fn idle() -> String {
     format!("send={IDLE_MESSAGE}")
 }
 
-/// Which adapter is Ironwarp's end.
+/// The settings of Ironwarp's adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Settings {
     #[default]
     Usual,
-    /// A message without a receive ends the stream.
+    /// With strict receives: a message without a receive ends the stream.
     StrictReceive,
     /// Does not request CRCs.
     NoCrc,
@@ -85,7 +85,7 @@ pub(crate) enum Ours {
 pub(crate) struct Session {
     pub(crate) name: String,
     pub(crate) settings: Settings,
-    /// Ironwarp connects to siw, instead of siw to Ironwarp.
+    /// Whether Ironwarp connects to siw, instead of siw to Ironwarp.
     pub(crate) connects: bool,
     pub(crate) completes: Completes,
     pub(crate) shape: Shape,
@@ -192,7 +192,7 @@ impl Session {
         let srq = if srq { " srq" } else { "" };
         let buffers = if self.crc(bench.variant) && self.ending == Ending::Quiet { LARGE } else { USUAL };
         let parting = match (self.ending, &self.ours) {
-            (Ending::Quiet, Ours::Connected(_)) if self.we_part() => " parting disconnected",
+            (Ending::Quiet, Ours::Connected(_)) if self.ironwarp_closes() => " parting disconnected",
             (Ending::Quiet, Ours::Connected(_)) => " receive=4 disconnect",
             _ => "",
         };
@@ -203,7 +203,7 @@ impl Session {
         )
     }
 
-    /// Runs Ironwarp's part. The guest has reached this session.
+    /// Runs Ironwarp's part of the session, after the guest has started the session.
     fn run(&self, bench: &Bench, guest: &Guest) {
         match &self.ours {
             Ours::Alone(run) => run(bench, guest),
@@ -211,44 +211,45 @@ impl Session {
                 let mut end = self.connected(bench, guest);
                 end.advert();
                 // While its own Send is incomplete, siw sends no Terminate, and that Send fails.
-                guest.says("PEER ok advert");
+                guest.wait_for_line("PEER ok advert");
                 if let Some(first) = &self.first {
                     first(&mut end);
                 }
                 if self.siw.contains(IDLE) {
                     end.receive(IDLE_MESSAGE);
-                    guest.says(&format!("PEER ok {}", idle()));
+                    guest.wait_for_line(&format!("PEER ok {}", idle()));
                 }
                 run(&mut end);
                 if self.ending == Ending::Quiet {
-                    self.part(&mut end, guest);
+                    self.close(&mut end, guest);
                 }
             }
         }
-        let seen = guest.ended(self.exit);
-        assert!(self.saw(&seen), "in {self:?} siw's program saw {seen:?}, not {:?}", self.seen);
+        let seen = guest.wait_for_exit(self.exit);
+        assert!(self.is_expected(&seen), "in {self:?} siw's program saw {seen:?}, not {:?}", self.seen);
     }
 
-    /// By default, the end that connected also closes.
-    pub(crate) fn we_part(&self) -> bool {
-        self.connects != self.shape.server_parts
+    /// Returns whether Ironwarp closes the connection. By default, the end that connected also closes.
+    pub(crate) fn ironwarp_closes(&self) -> bool {
+        self.connects != self.shape.server_closes
     }
 
-    fn part(&self, end: &mut End, guest: &Guest) {
-        if self.we_part() {
+    /// Closes the connection, or waits until siw closes it.
+    fn close(&self, end: &mut End, guest: &Guest) {
+        if self.ironwarp_closes() {
             // A Send of siw may have arrived here without being complete there: it would fail.
-            guest.says("PEER ok parting");
+            guest.wait_for_line("PEER ok parting");
             end.disconnect();
         } else {
             // Nor may siw close before it has acknowledged all messages, except possibly this one.
-            let farewell = end.says(4);
-            end.qp.post_send(WorkRequest::send(6, &[farewell])).unwrap();
-            end.disconnected();
+            let message = end.fill_message(4);
+            end.qp.post_send(WorkRequest::send(6, &[message])).unwrap();
+            end.expect_closed();
         }
     }
 
     /// Returns whether siw's program saw the expected events.
-    fn saw(&self, seen: &[String]) -> bool {
+    fn is_expected(&self, seen: &[String]) -> bool {
         let mut seen = seen.iter().peekable();
         let all = self.seen.iter().all(|expected| {
             let mut alternatives = expected.split('|');
@@ -262,10 +263,10 @@ impl Session {
         let endpoint = bench.endpoint(self.settings);
         let end = End::new(&endpoint.adapter, self.connects, self.completes, self.shape);
         let established = if self.connects {
-            guest.says("PEER ok listen");
+            guest.wait_for_line("PEER ok listen");
             end.connect(bench.outward).unwrap()
         } else {
-            guest.says("PEER ok prepare");
+            guest.wait_for_line("PEER ok prepare");
             end.serve(&endpoint.listener)
         };
         if self.connects {

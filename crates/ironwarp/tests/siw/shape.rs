@@ -15,7 +15,7 @@ pub(crate) struct Shape {
     pub(crate) private_of_siw: usize,
     pub(crate) setup: MpaMode,
     /// The server closes the connection, instead of the client.
-    pub(crate) server_parts: bool,
+    pub(crate) server_closes: bool,
     /// Ironwarp posts only one receive.
     pub(crate) few: bool,
 }
@@ -30,7 +30,7 @@ impl Default for Shape {
             private: 19,
             private_of_siw: 19,
             setup: MpaMode::PeerToPeer,
-            server_parts: false,
+            server_closes: false,
             few: false,
         }
     }

@@ -108,7 +108,7 @@ impl Why {
 
 /// Checks the end of a stream in which siw violated memory protection: the memory did not change.
 fn denied(end: &mut End, why: Why) {
-    let text = end.ended();
+    let text = end.wait_for_end();
     let error = end.qp.error().unwrap();
     let QpError::Remote(denied) = &*error else { panic!("{text}") };
     assert_eq!((denied.check, denied.len), (why.check(), SHORT.into()), "{text}");
@@ -136,7 +136,7 @@ fn too_long_by_siw() -> Session {
         let receive = next(&end.received, "a receive to fail");
         assert_eq!(receive.status, Status::LocalLength, "{receive:?}");
         assert_eq!(
-            end.ended(),
+            end.wait_for_end(),
             "protocol violation by the peer: message of at least 260 bytes exceeds its receive of 256"
         );
     };
@@ -148,7 +148,7 @@ fn too_long_by_siw() -> Session {
 /// libsiw puts a different field of the request on the wire than its program set: it is always tag 0.
 fn invalidate_by_siw() -> Session {
     let ours = |end: &mut End| {
-        let text = end.ended();
+        let text = end.wait_for_end();
         let error = end.qp.error().unwrap();
         let QpError::Remote(denied) = &*error else { panic!("{text}") };
         assert_eq!(denied.tag, Tag(0), "{text}");
@@ -173,7 +173,7 @@ fn waits() -> Session {
 /// With strict receives, it does not.
 fn strict() -> Session {
     let ours = |end: &mut End| {
-        assert_eq!(end.ended(), "protocol violation by the peer: no receive is posted for a message");
+        assert_eq!(end.wait_for_end(), "protocol violation by the peer: no receive is posted for a message");
     };
     Session::new("siw sends, and no receive is posted", "connect advert bad-send=8 see", ours)
         .settings(Settings::StrictReceive)
@@ -223,7 +223,7 @@ fn refused(
             terminated(completion.cause.as_ref().expect("the error is known"));
         }
     }
-    end.ended();
+    end.wait_for_end();
     terminated(&end.qp.error().unwrap())
 }
 
@@ -277,7 +277,7 @@ fn read_by_us(why: Why) -> Session {
             let from = why.place(end, What::WriteOnly);
             let RequestError(completion) = end.posted(WorkRequest::read(3, &[sink], from)).unwrap_err();
             assert_eq!(completion.cause.as_deref(), Some(&QpError::Closed));
-            end.disconnected();
+            end.expect_closed();
         };
         return Session::new(&name, "connect advert see untouched", ours)
             .ending(Ending::Broken)
@@ -296,7 +296,7 @@ fn read_by_us(why: Why) -> Session {
         assert_eq!(terminate.cause, why.of_read());
         let read = terminate.offender.read.expect("siw returns the Read Request");
         assert_eq!((read.source, read.len), (place, SHORT));
-        end.ended();
+        end.wait_for_end();
     };
     Session::new(&name, "connect advert idle see untouched", ours)
         .ending(Ending::Siws(why.of_read()))
@@ -305,7 +305,7 @@ fn read_by_us(why: Why) -> Session {
 
 /// A message of this length, for which siw has no receive, or claims so.
 fn finds_no_buffer(end: &mut End, len: usize, completes: Completes) {
-    let message = end.says(len);
+    let message = end.fill_message(len);
     let result = end.posted(WorkRequest::send(2, &[message]));
     let terminate = refused(end, result, completes, Status::RemoteInvalidRequest);
     assert_eq!(terminate.cause, Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer));
@@ -356,7 +356,7 @@ fn bad_invalidate_by_us(connects: bool) -> Session {
         end.write(64, 0);
         end.send(8);
         if !connects {
-            end.ended();
+            end.wait_for_end();
             assert_eq!(terminated(&end.qp.error().unwrap()).cause, cause);
         }
     };
