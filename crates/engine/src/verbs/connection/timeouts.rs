@@ -129,17 +129,24 @@ impl<P: ConnectionOwner> Connection<P> {
     /// timer if no message waits.
     fn check_awaited_receive(self: &Arc<Self>, AwaitedReceive { number, checks }: AwaitedReceive) {
         match self.qp.message_awaiting_receive() {
-            Some(same) if same == number && checks <= 1 => self.qp.on_rnr_timeout(number),
+            Some(same) if same == number && checks <= 1 => {
+                self.qp.on_rnr_timeout(number);
+                // The peer may have posted the receive just now: then the stream goes on, and another message may wait.
+                self.stop_receive_timer();
+            }
             Some(same) if same == number => {
                 self.schedule_receive_check(AwaitedReceive { number, checks: checks - 1 });
             }
             Some(number) => self.schedule_receive_check(AwaitedReceive { number, checks: RECEIVE_CHECKS }),
-            None => {
-                self.receive_timer.store(false, Ordering::SeqCst);
-                // A message may have begun to wait before the line above, when the timer still counted as running.
-                self.on_peer_not_ready();
-            }
+            None => self.stop_receive_timer(),
         }
+    }
+
+    /// Stops the timer, and starts it again if a message waits now: it may have begun to wait while the timer still
+    /// counted as running.
+    fn stop_receive_timer(self: &Arc<Self>) {
+        self.receive_timer.store(false, Ordering::SeqCst);
+        self.on_peer_not_ready();
     }
 
     // --- The first message ---
