@@ -174,8 +174,8 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
     minus_one!(unsafe { reject(id, data, len) })
 }
 
-/// Rejects a request because of its options of enhanced connection establishment (ECE). The peer is not told
-/// this reason.
+/// Rejects a request because of its options of enhanced connection establishment (ECE). The peer does not learn
+/// the reason: to the peer, this is the same as `rdma_reject`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: NULL, or valid by the caller's contract.

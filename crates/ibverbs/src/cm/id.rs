@@ -1,5 +1,5 @@
-//! Creates, migrates and destroys ids (`rdma_cm_id`), and fills in their C structures. What the connection of
-//! an id does is in `state.rs`.
+//! Creates, migrates and destroys ids (`rdma_cm_id`), and fills in their C structures. The state of an id, which
+//! lanes share, is in `state.rs`.
 //!
 //! An id that the program creates without an event channel is synchronous: the id has a channel of its own,
 //! and each call waits for the event that reports its result.

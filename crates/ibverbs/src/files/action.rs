@@ -32,7 +32,7 @@ pub(super) enum Action {
     Fail(Errno),
 }
 
-/// What the program wants to do with a path.
+/// The purpose for which the program passes a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Intent {
     /// Query the attributes of the file, or enter or list the directory.
@@ -82,6 +82,7 @@ fn action_for_resolved(path: String, intent: Intent) -> Action {
     }
 }
 
+/// Uses this path. Fails with ENOENT if it contains a NUL.
 fn use_path(path: PathBuf) -> Action {
     let path = CString::new(path.into_os_string().into_encoded_bytes());
     path.map_or(Action::Fail(Errno(libc::ENOENT)), Action::UsePath)

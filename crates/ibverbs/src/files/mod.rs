@@ -1,6 +1,6 @@
 //! The files of a kernel driver that some programs look for (UCX, ibstat, scripts): `/dev/infiniband` and
 //! `/sys/class/infiniband`. Functions of the C library that take a path are interposed. Paths below these prefixes are
-//! *virtual*: they are replaced as follows. All other paths are passed to the real function unchanged.
+//! *virtual*: the modules below replace them. All other paths are passed to the real function unchanged.
 //!
 //! ```text
 //!  calls.rs      the interposed functions: call the real function, possibly with another path

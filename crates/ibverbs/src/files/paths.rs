@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 /// Whether the current directory is virtual: `UNKNOWN`, `NOT_VIRTUAL` or `VIRTUAL`. Saves a system call for each
 /// relative path.
 static CURRENT: AtomicU8 = AtomicU8::new(UNKNOWN);
-/// The kernel has to be asked, because the current directory may have changed.
+/// The current directory may have changed, so that the next relative path queries the kernel.
 const UNKNOWN: u8 = 0;
 const NOT_VIRTUAL: u8 = 1;
 const VIRTUAL: u8 = 2;

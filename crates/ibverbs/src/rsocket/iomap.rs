@@ -16,7 +16,7 @@ use std::ffi::{c_int, c_void};
 
 impl Stream {
     /// Maps memory. With an offset, lets the peer write to it at that offset. Returns `None` if the caller has to
-    /// wait wait_until the peer can be told.
+    /// wait until there is credit to notify the peer.
     fn map(&self, addr: u64, len: usize, offset: Option<u64>) -> Result<Option<()>, Errno> {
         let mut state = self.progressed_state();
         state.check_may_send()?;
@@ -39,7 +39,7 @@ impl Stream {
     }
 
     /// Removes a mapping of the program. EINVAL if there is none with this address and length. Returns `None` if the
-    /// caller has to wait wait_until the peer can be told.
+    /// caller has to wait until there is credit to notify the peer.
     fn unmap(&self, addr: u64, len: usize) -> Result<Option<()>, Errno> {
         let mut state = self.progressed_state();
         let local = &state.mappings.local;
@@ -61,7 +61,7 @@ impl Stream {
         Ok(Some(()))
     }
 
-    /// Removes all mappings of the program, without telling the peer.
+    /// Removes all mappings of the program, without notifying the peer.
     pub(super) fn unmap_all(&self) {
         let local = std::mem::take(&mut self.state().mappings.local);
         if let Ok(engine) = engine() {
@@ -124,7 +124,7 @@ pub unsafe extern "C-unwind" fn riowrite(
     flags: c_int,
 ) -> usize {
     let list = [libc::iovec { iov_base: buf.cast_mut(), iov_len: count }];
-    // SAFETY: `buf` has `count` readable bytes wait_until the call returns, by the caller's contract.
+    // SAFETY: `buf` has `count` readable bytes until the call returns, by the caller's contract.
     let mut from = unsafe { IoSlices::new(&list) };
     let mut done = 0;
     let written = find(socket).map(|socket| socket.timeout(flags)).and_then(|timeout| {

@@ -120,10 +120,10 @@ impl Outgoing {
         self.messages += 1;
     }
 
-    /// Number of bytes, at most `wanted`, that the next message may have. Zero if there is little room: otherwise
+    /// Number of bytes, at most `requested`, that the next message may have. Zero if there is little room: otherwise
     /// every few bytes that become free would be sent at once, and messages would become ever shorter. The room
     /// grows again, because the peer gives credit at the latest when half of its ring has been read.
-    pub(super) fn room(&self, wanted: usize) -> usize {
+    pub(super) fn room(&self, requested: usize) -> usize {
         if !self.may_send() || self.closed {
             return 0;
         }
@@ -131,15 +131,15 @@ impl Outgoing {
         let free = (theirs - (self.written - self.credited_bytes)).min(ours - (self.tail - self.head));
         // At most a quarter per message, so that the peer can read the first part while the rest is sent.
         let quarter = (theirs.min(ours) / 4).max(1);
-        if free < quarter.min(wanted as u64) {
+        if free < quarter.min(requested as u64) {
             return 0;
         }
         // A message crosses the end of neither ring. Inline data uses only the ring of the peer.
         let contiguous = theirs - self.written % theirs;
         let contiguous =
-            if wanted <= self.inline { contiguous } else { contiguous.min(ours - self.tail % ours) };
+            if requested <= self.inline { contiguous } else { contiguous.min(ours - self.tail % ours) };
         let room = free.min(contiguous).min(quarter);
-        usize::try_from(room).unwrap_or(usize::MAX).min(wanted)
+        usize::try_from(room).unwrap_or(usize::MAX).min(requested)
     }
 
     /// Number of contiguous bytes that are free in the ring of this end.

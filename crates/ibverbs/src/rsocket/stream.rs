@@ -363,7 +363,7 @@ impl Stream {
     }
 }
 
-/// Where to look for completions.
+/// Where [`Stream::apply_completions`] gets completions from.
 #[derive(Clone, Copy, Debug)]
 enum Poll {
     /// Read the TCP socket first, which may add completions to the queue.
