@@ -12,17 +12,16 @@
 //! of the RDMA port.
 
 use super::context::CmContext;
-use super::dial::{ConnectOptions, Dial, DialRequest};
+use super::dial::{ConnectOptions, Dial, DialRequest, DialTarget};
 use super::handshake::{Handshake, Target};
 use super::probe::{Candidate, Probe, Searcher};
-use crate::config::{PortPolicy, Users};
-use crate::sys::sock_diag::{listener_owner, socket_owner};
+use crate::config::PortPolicy;
 use crate::sys::socket::TcpLink;
-use crate::sys::tcp::{is_same_host, with_port};
+use crate::sys::tcp::with_port;
 use crate::verbs::error::ConnectError;
 use crate::verbs::event::Established;
 use crate::verbs::queue_pair::QueuePair;
-use ironwarp_rnic::connect::{Initiator, StartupError};
+use ironwarp_rnic::connect::{Initiator, Reply, StartupError};
 use ironwarp_rnic::link::Link;
 use ironwarp_rnic::sync::lock;
 use ironwarp_wire::private::{CmHeader, CmKind, PortSpace, RdmaPort};
@@ -31,9 +30,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-mod targets;
+mod trust;
 
-use targets::{CandidateDial, FirstDial};
+use trust::{PeerSocket, is_trusted};
 
 /// How long TCP port N may take to answer before candidates are probed. Listeners answer faster, and the delay is short
 /// enough for a program if another TCP server is at port N and does not answer.
@@ -77,14 +76,13 @@ enum DialKind {
     Candidate,
 }
 
-/// The socket of the peer whose owner is checked.
-#[derive(Clone, Copy, Debug)]
-enum PeerSocket {
-    /// The listening socket, before the peer has accepted.
-    Listening,
-    /// The socket of the connection, after the peer has accepted.
-    Connected,
-}
+/// The target of the dial of TCP port N.
+#[derive(Debug)]
+struct FirstDial(Arc<Search>);
+
+/// The target of the dial of a candidate.
+#[derive(Debug)]
+struct CandidateDial(Arc<Search>);
 
 impl Search {
     /// Begins to connect a queue pair to an RDMA port. Returns invalid arguments as errors; the queue pair reports the
@@ -275,6 +273,13 @@ impl Search {
         }
     }
 
+    /// Returns whether this end may talk to a candidate, whose link this is.
+    fn is_trusted(&self, link: &TcpLink, socket: PeerSocket) -> bool {
+        self.ctx
+            .upgrade()
+            .is_some_and(|ctx| is_trusted(&ctx.config().users, self.port, self.to, link, socket))
+    }
+
     /// Starts the stream on a link whose handshake is done. Reports an error to the queue pair: the search is over, and
     /// dials no other candidate.
     fn start(
@@ -287,41 +292,6 @@ impl Search {
             self.pair.connect_failed(error);
         }
         Ok(())
-    }
-
-    /// Returns whether this end may talk to a candidate. On the same host any user can listen at a candidate before the
-    /// real listener does. So the socket must belong to this user, to root, to a user of the setting `users`, or to the
-    /// owner of the listener at TCP port N.
-    fn is_trusted(&self, link: &TcpLink, socket: PeerSocket) -> bool {
-        let Some(ctx) = self.ctx.upgrade() else { return false };
-        let users = &ctx.config().users;
-        let (Ok(peer), Ok(local)) = (link.peer_addr(), link.local_addr()) else { return false };
-        if *users == Users::Any || !is_same_host(peer).unwrap_or(true) {
-            return true;
-        }
-        let owner = match socket {
-            PeerSocket::Listening => listener_owner(peer),
-            PeerSocket::Connected => socket_owner(peer, local),
-        };
-        let own = rustix::process::geteuid().as_raw();
-        match owner {
-            Ok(Some(0)) => true,
-            Ok(Some(uid)) if users.accept(own, uid) => true,
-            Ok(Some(uid)) if listener_owner(self.to).is_ok_and(|first| first == Some(uid)) => true,
-            Ok(Some(uid)) => {
-                tracing::warn!(
-                    "TCP port {} belongs to user {uid}, and this process to user {own}: not trusted as {}; if that is intended, set IRONWARP_USERS={uid}",
-                    peer.port(),
-                    self.port
-                );
-                false
-            }
-            Ok(None) => false, // the socket has been closed
-            Err(error) => {
-                tracing::warn!(%error, "failed to find the owner of TCP port {}: not trusted as {}; IRONWARP_USERS=any turns the check off", peer.port(), self.port);
-                false
-            }
-        }
     }
 }
 
@@ -347,6 +317,134 @@ impl Searcher for Search {
     }
 }
 
+impl Target for FirstDial {
+    fn start(
+        self: Arc<Self>,
+        link: &Arc<TcpLink>,
+        established: Established,
+        early: Vec<u8>,
+    ) -> Result<(), ConnectError> {
+        self.0.start(link, established, early)
+    }
+
+    fn on_failed(self: Arc<Self>, error: ConnectError) {
+        if self.is_wanted() {
+            self.0.on_first_failed(error);
+        }
+    }
+
+    fn abandon(self: Arc<Self>, error: ConnectError) {
+        self.0.fail(error);
+    }
+}
+
+impl DialTarget for FirstDial {
+    fn is_wanted(&self) -> bool {
+        self.0.is_wanted(DialKind::First)
+    }
+
+    fn check_reply(&self, link: &TcpLink, _sent: &[u8], reply: Reply) -> Result<Reply, ConnectError> {
+        let is_elsewhere = |header: &CmHeader| header.kind == CmKind::NotListening;
+        if CmHeader::parse(private_data(&reply)).is_ok_and(|(header, _)| is_elsewhere(&header)) {
+            link.abort();
+            return Err(ConnectError::Elsewhere);
+        }
+        Ok(reply)
+    }
+
+    fn claim(&self) -> bool {
+        self.0.claim(DialKind::First)
+    }
+
+    /// Dials again, and probes the candidates at the same time: the peer may be another TCP server that does not know
+    /// MPA.
+    fn on_no_reply(self: Arc<Self>) -> bool {
+        self.0.probe_candidates();
+        true
+    }
+
+    fn as_target(self: Arc<Self>) -> Arc<dyn Target> {
+        self
+    }
+}
+
+impl Target for CandidateDial {
+    fn start(
+        self: Arc<Self>,
+        link: &Arc<TcpLink>,
+        established: Established,
+        early: Vec<u8>,
+    ) -> Result<(), ConnectError> {
+        self.0.start(link, established, early)
+    }
+
+    fn on_failed(self: Arc<Self>, error: ConnectError) {
+        if self.is_wanted() {
+            self.0.on_candidate_failed(error);
+        }
+    }
+
+    fn abandon(self: Arc<Self>, error: ConnectError) {
+        self.0.fail(error);
+    }
+}
+
+impl CandidateDial {
+    /// Aborts the link and fails if the candidate is not trusted: the program's data is only for the listener.
+    fn check_trust(&self, link: &TcpLink, socket: PeerSocket) -> Result<(), ConnectError> {
+        if self.0.is_trusted(link, socket) {
+            return Ok(());
+        }
+        link.abort();
+        Err(ConnectError::Elsewhere)
+    }
+}
+
+impl DialTarget for CandidateDial {
+    fn is_wanted(&self) -> bool {
+        self.0.is_wanted(DialKind::Candidate)
+    }
+
+    fn check_peer(&self, link: &TcpLink) -> Result<(), ConnectError> {
+        self.check_trust(link, PeerSocket::Listening)
+    }
+
+    /// Checks that the Reply confirms the RDMA port, and removes that header from the private data.
+    fn check_reply(&self, link: &TcpLink, _sent: &[u8], reply: Reply) -> Result<Reply, ConnectError> {
+        if matches!(reply, Reply::Accepted { .. }) {
+            // Not for a rejection: the peer has closed its socket, which has no owner any more.
+            self.check_trust(link, PeerSocket::Connected)?;
+        }
+        let confirmed = |header: &CmHeader| header.kind == CmKind::Port && header.port == Some(self.0.port);
+        let rest: Box<[u8]> = match CmHeader::parse(private_data(&reply)) {
+            Ok((header, rest)) if confirmed(&header) => rest.into(),
+            _ => {
+                link.abort();
+                return Err(ConnectError::Elsewhere);
+            }
+        };
+        Ok(match reply {
+            Reply::Accepted { agreed, consumed, .. } => {
+                Reply::Accepted { agreed, private_data: rest, consumed }
+            }
+            Reply::Rejected { peer, .. } => Reply::Rejected { peer, private_data: rest },
+        })
+    }
+
+    fn claim(&self) -> bool {
+        self.0.claim(DialKind::Candidate)
+    }
+
+    /// Returns false: only Ironwarp, which knows MPA revision 2, listens at candidates.
+    fn on_no_reply(self: Arc<Self>) -> bool {
+        false
+    }
+
+    fn as_target(self: Arc<Self>) -> Arc<dyn Target> {
+        self
+    }
+}
+
 /// Returns whether an error means that no valid MPA Reply was received: then the listener may be at a candidate.
 fn is_no_reply(error: &ConnectError) -> bool {
     match error {
@@ -365,4 +463,10 @@ fn is_no_reply(error: &ConnectError) -> bool {
         ),
         _ => false,
     }
+}
+
+/// Returns the private data of a Reply.
+fn private_data(reply: &Reply) -> &[u8] {
+    let (Reply::Accepted { private_data, .. } | Reply::Rejected { private_data, .. }) = reply;
+    private_data
 }
