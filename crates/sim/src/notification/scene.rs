@@ -221,7 +221,7 @@ impl Scene {
         let queue = &mut self.queues[number];
         match queue.handler {
             Some(handler) => {
-                self.handlers[handler].add_event(queue.cq.id(), &mut queue.last, &mut self.tally)
+                self.handlers[handler].add_event(queue.cq.id(), &mut queue.last, &mut self.tally);
             }
             None => queue.kept_event = true,
         }

@@ -178,7 +178,7 @@ impl Plan<'_> {
         let unbind = Operation::Bind { window: tag, binding: Binding { len: 0, ..binding } };
         match self.rng.below(4) {
             0 | 3 if scope == Scope::Stream && !binding.one_touch => {
-                self.plan_remote_invalidate(1 - owner, tag)
+                self.plan_remote_invalidate(1 - owner, tag);
             }
             1 => self.plan_close(owner, access, Verb::Invalidate, Operation::Invalidate(tag)),
             2 => self.plan_close(owner, access, Verb::Bind, unbind),
