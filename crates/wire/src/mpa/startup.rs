@@ -214,7 +214,7 @@ impl<'a> Startup<'a> {
     }
 
     /// Returns the fixed fields of a frame whose private data, IRD/ORD word included, has this length.
-    fn to_fixed(&self, private_data_len: usize) -> Fixed {
+    fn to_fixed(self, private_data_len: usize) -> Fixed {
         let set = |on, flag| if on { flag } else { 0 };
         let flags = set(self.markers, flag::MARKERS)
             | set(self.crc, flag::CRC)

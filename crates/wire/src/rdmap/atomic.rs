@@ -96,7 +96,7 @@ impl RawAtomicRequest {
 impl AtomicRequest {
     /// Encodes the fields after the DDP header.
     #[inline]
-    pub(super) fn to_raw(&self) -> RawAtomicRequest {
+    pub(super) fn to_raw(self) -> RawAtomicRequest {
         let (opcode, data, data_mask, compare, compare_mask) = match self.op {
             // RFC 7306 §5.2.1: with FetchAdd, compare data is 0 and its mask all ones.
             AtomicOp::FetchAdd { add, mask } => (FETCH_ADD, add, mask, 0, u64::MAX),
@@ -136,7 +136,7 @@ impl RawAtomicResponse {
 impl AtomicResponse {
     /// Encodes the fields after the DDP header.
     #[inline]
-    pub(super) fn to_raw(&self) -> RawAtomicResponse {
+    pub(super) fn to_raw(self) -> RawAtomicResponse {
         RawAtomicResponse { id: self.id.into(), original: self.original.into() }
     }
 }

@@ -69,7 +69,7 @@ impl RawReadRequest {
 impl ReadRequest {
     /// Encodes the fields after the DDP header.
     #[inline]
-    pub(super) fn to_raw(&self) -> RawReadRequest {
+    pub(super) fn to_raw(self) -> RawReadRequest {
         RawReadRequest {
             sink_tag: self.sink.tag.0.into(),
             sink_offset: self.sink.offset.into(),
@@ -104,7 +104,7 @@ impl RawReadV2Request {
 impl ReadV2Request {
     /// Encodes the fields after the DDP header.
     #[inline]
-    pub(super) fn to_raw(&self) -> RawReadV2Request {
+    pub(super) fn to_raw(self) -> RawReadV2Request {
         RawReadV2Request {
             len: self.len.into(),
             source_tag: self.source.tag.0.into(),
