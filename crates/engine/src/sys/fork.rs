@@ -44,8 +44,8 @@ static FORKING: RwLock<()> = RwLock::new(());
 /// An open descriptor, registered to be closed in forked children. Holds the descriptor number, or `LOST`.
 ///
 /// The program may close the descriptor without the adapter's knowledge, for example with closefrom(3), and its number
-/// may then refer to another file. When a call fails with EBADF or ENOTSOCK, the descriptor is [marked as
-/// lost](Self::mark_lost): from then on its number is neither used nor closed. Before a descriptor is closed, its inode
+/// may then refer to another file. When a call fails with EBADF or ENOTSOCK, the descriptor is marked as
+/// lost: from then on its number is neither used nor closed. Before a descriptor is closed, its inode
 /// is compared. Until the loss is noticed, reads and writes of the adapter go to the file that has the number now; a
 /// check before each call would double the number of system calls.
 #[derive(Debug)]

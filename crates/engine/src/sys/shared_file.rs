@@ -1,4 +1,4 @@
-//! [`SharedFile`], a packet capture file to which several processes append, each record with one write(2), up to a
+//! `SharedFile`, a packet capture file to which several processes append, each record with one write(2), up to a
 //! maximum size. A process that is killed loses no record that it has appended.
 //!
 //! A capture contains the data that programs sent, so only its owner may read it. The file may be in a directory that

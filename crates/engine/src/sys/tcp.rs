@@ -188,7 +188,7 @@ impl Bound {
     }
 
     /// Starts listening. If the socket serves an RDMA port, its number is not claimed any more afterwards:
-    /// [`Self::listen_with_rdma_binding`] keeps the claim.
+    /// `listen_with_rdma_binding` keeps the claim.
     pub fn listen(self, keepalive: &Keepalive) -> io::Result<Listener> {
         self.listen_with_rdma_binding(keepalive).map(|(listener, _)| listener)
     }
