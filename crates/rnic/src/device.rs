@@ -179,11 +179,15 @@ impl Device {
         &self.events
     }
 
-    /// Creates a completion handler with a number of its own (*Set Completion Handler*, requirement N2).
+    /// Creates a completion handler with the lowest free number (*Set Completion Handler*, requirement N2). The number
+    /// becomes free when the handler is dropped. Fails if there are [`HANDLERS`] such handlers already.
     pub fn create_handler(&self, wake: Box<dyn Wake>) -> Result<Arc<CompletionHandler>, TooManyHandlers> {
         let mut handlers = lock(&self.handlers);
         let free = handlers.iter().position(|handler| handler.strong_count() == 0).unwrap_or(handlers.len());
-        let number = u16::try_from(free).ok().filter(|_| free < HANDLERS).ok_or(TooManyHandlers)?;
+        let number = match u16::try_from(free) {
+            Ok(number) if free < HANDLERS => number,
+            _ => return Err(TooManyHandlers),
+        };
         let handler = self.create_numbered_handler(HandlerId(FIRST_HANDLER + number), wake);
         if free == handlers.len() {
             handlers.push(Weak::new());

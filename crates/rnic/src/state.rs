@@ -8,6 +8,9 @@
 //!    └── from every state       Error ◀── from every state
 //! ```
 //!
+//! Besides, Init, ReadyToSend and Drained may be set again, which leaves the state as it is. Only the device sets
+//! SendError.
+//!
 //! A program that connects a queue pair manually moves it through these states. The connection manager does so for
 //! other queue pairs.
 
@@ -59,7 +62,9 @@ impl State {
             Self::Reset | Self::Error => true,
             Self::Init => matches!(self, Self::Reset | Self::Init),
             Self::ReadyToReceive => matches!(self, Self::Init),
-            Self::ReadyToSend => !matches!(self, Self::Reset | Self::Init | Self::Error),
+            Self::ReadyToSend => {
+                matches!(self, Self::ReadyToReceive | Self::ReadyToSend | Self::Drained | Self::SendError)
+            }
             Self::Drained => matches!(self, Self::ReadyToSend | Self::Drained),
             Self::SendError => false,
         }

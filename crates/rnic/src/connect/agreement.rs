@@ -172,7 +172,7 @@ impl StartupError {
 }
 
 impl MpaMode {
-    /// Returns the mode of a frame with this revision.
+    /// Returns the mode of a startup frame with this revision and, in revision 2, this IRD/ORD word.
     pub(super) fn from_revision(revision: Revision) -> Self {
         match revision {
             Revision::One | Revision::Two(None) => Self::Unenhanced,
@@ -183,7 +183,8 @@ impl MpaMode {
 }
 
 impl Depths {
-    /// Returns the depths in a frame with this revision.
+    /// Returns the depths in the IRD/ORD word of a startup frame, which is part of its revision. Both are `None` if the
+    /// frame has no such word.
     pub(super) fn from_revision(revision: Revision) -> Self {
         let Revision::Two(Some(Enhanced { ird, ord, .. })) = revision else { return Self::default() };
         let stated = |depth| (depth != NOT_NEGOTIATED).then_some(depth);

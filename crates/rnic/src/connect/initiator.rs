@@ -65,7 +65,8 @@ impl Initiator {
         &self.request
     }
 
-    /// Parses the Reply. `bytes` are all bytes received so far, and may contain FPDUs after the Reply.
+    /// Parses the Reply. `bytes` are all bytes received so far, and may contain FPDUs after the Reply. Returns
+    /// [`Parse::Need`] if the Reply is incomplete, with the number of bytes needed in total, not in addition.
     pub fn parse_reply(&self, bytes: &[u8]) -> Result<Parse<Reply>, StartupError> {
         let (reply, consumed) = match Startup::parse_reply(bytes)? {
             Parse::Need(len) => return Ok(Parse::Need(len)),

@@ -22,7 +22,8 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Parses the Request. `bytes` are all bytes received so far. Bytes after the Request are a violation.
+    /// Parses the Request. `bytes` are all bytes received so far. Bytes after the Request are a violation. Returns
+    /// [`Parse::Need`] if the Request is incomplete, with the number of bytes needed in total, not in addition.
     pub fn parse(bytes: &[u8]) -> Result<Parse<Self>, StartupError> {
         let (request, len) = match Startup::parse_request(bytes)? {
             Parse::Need(len) => return Ok(Parse::Need(len)),

@@ -15,11 +15,11 @@ impl QpContext {
         len: usize,
         need: Rights,
         spans: &mut Spans,
-        message: &mut Touch,
+        touch: &mut Touch,
     ) -> Result<Guard<'_>, Denied> {
         let table = self.device.table();
         self.check_as_peer(place, len, need, |stream| {
-            table.admit_remote(stream, place, len, need, spans, message)
+            table.admit_remote(stream, place, len, need, spans, touch)
         })
     }
 
@@ -31,12 +31,12 @@ impl QpContext {
         place: Place,
         len: usize,
         need: Rights,
-        message: &mut Touch,
+        touch: &mut Touch,
         mut then: impl FnMut(&Translation, u64) -> R,
     ) -> Result<R, Denied> {
         let table = self.device.table();
         self.check_as_peer(place, len, need, |stream| {
-            table.with_remote(cached, stream, (place, len), need, message, |memory, at| then(memory, at))
+            table.with_remote(cached, stream, (place, len), need, touch, |memory, at| then(memory, at))
         })
     }
 

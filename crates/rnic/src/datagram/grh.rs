@@ -48,16 +48,17 @@ impl Grh {
     /// ```
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let header: &[u8; Self::LEN] = bytes.first_chunk()?;
-        let [a, b, c, d, e, f, next_header, hop_limit, addresses @ ..] = *header;
-        let word = u32::from_be_bytes([a, b, c, d]);
-        if word >> 28 != VERSION || next_header != NEXT_HEADER {
+        let [w0, w1, w2, w3, len_high, len_low, next_header, hop_limit, addresses @ ..] = *header;
+        // 4 bits of version, 8 bits of traffic class, 20 bits of flow label.
+        let first_word = u32::from_be_bytes([w0, w1, w2, w3]);
+        if first_word >> 28 != VERSION || next_header != NEXT_HEADER {
             return None;
         }
         let (source, destination) = addresses.split_at(16);
         Some(Self {
-            traffic_class: (word >> 20 & 0xff) as u8,
-            flow_label: word & FLOW_LABEL_MASK,
-            payload_len: u16::from_be_bytes([e, f]),
+            traffic_class: (first_word >> 20 & 0xff) as u8,
+            flow_label: first_word & FLOW_LABEL_MASK,
+            payload_len: u16::from_be_bytes([len_high, len_low]),
             hop_limit,
             source: Gid::from_bytes(*source.first_chunk()?),
             destination: Gid::from_bytes(*destination.first_chunk()?),

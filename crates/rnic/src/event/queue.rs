@@ -126,10 +126,8 @@ pub struct Reader {
 impl EventQueue {
     /// Creates an unarmed queue that wakes its reader through `wake`, and its reader.
     pub fn new(number: u16, sizes: Sizes, wake: Box<dyn Wake>) -> (Arc<Self>, Reader) {
-        assert!(
-            2 <= sizes.initial && sizes.initial <= sizes.max,
-            "a ring needs room for an event and its end marker"
-        );
+        assert!(sizes.initial >= 2, "a ring needs room for an event and its end marker");
+        assert!(sizes.initial <= sizes.max, "the initial size of a ring exceeds the maximum size");
         let ring = Ring::new(sizes.initial);
         let queue = Arc::new(Self {
             register: AtomicU64::new(Register::new(number).0),

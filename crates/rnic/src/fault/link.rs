@@ -142,7 +142,8 @@ impl FaultyLink {
     fn cut(&self) -> LinkError {
         self.is_cut.store(true, Ordering::Release);
         self.inner.abort();
-        self.pacer.schedule(Duration::ZERO); // the other direction must find the connection lost
+        // Drive both halves of the stream now, so that the half of the other direction fails, too.
+        self.pacer.schedule(Duration::ZERO);
         LinkError::Lost(ECONNRESET)
     }
 }

@@ -26,8 +26,8 @@ mod plain {
             lock(&self.0)
         }
 
-        /// Locks without waiting. `None` if another thread holds the lock. Ignores poison: after a panic, `qp` drops
-        /// the state of the half.
+        /// Locks without waiting. Returns `None` if another thread holds the lock. Ignores poison: after a
+        /// panic, `qp` drops the state of the half.
         pub(in crate::half) fn try_lock(&self) -> Option<Guard<'_, T>> {
             match self.0.try_lock() {
                 Ok(guard) => Some(guard),
@@ -38,8 +38,9 @@ mod plain {
     }
 }
 
-/// Models the mutex with an atomic and the orderings of the standard library. loom's own mutex would hide a lost
-/// wakeup: it never switches threads just before a release, and orders more than a mutex must.
+/// Models the mutex with an atomic and the orderings of the standard library's mutex. loom's own mutex would hide a
+/// lost wakeup: loom never switches threads just before its mutex is released, and its mutex orders more memory
+/// accesses than the standard library guarantees.
 #[cfg(loom)]
 mod modelled {
     use crate::sync::atomic::{AtomicBool, Ordering};
@@ -78,7 +79,7 @@ mod modelled {
             }
         }
 
-        /// Locks without waiting. `None` if another thread holds the lock.
+        /// Locks without waiting. Returns `None` if another thread holds the lock.
         pub(in crate::half) fn try_lock(&self) -> Option<Guard<'_, T>> {
             self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
             let state = self.state.try_lock().expect("there are never two holders");

@@ -9,7 +9,8 @@ use ironwarp_wire::{Place, Tag};
 
 impl Table {
     /// Checks the access of a work request to `len` bytes of local memory at offset `at` (requirement M8), appends
-    /// their address ranges to `spans`, and returns a guard to hold during the access.
+    /// their address ranges to `spans`, and returns a guard to hold during the access. Payload that is copied from or
+    /// to a single element can use [`with_local`](Self::with_local) instead, which needs no list of ranges.
     ///
     /// If a check fails, nothing is appended. Do not call this for an empty element of a scatter/gather list, which
     /// names no memory.
@@ -46,12 +47,13 @@ impl Table {
     }
 
     /// Checks the access of a remote message to `len` bytes at `place` (requirement M9), appends their address
-    /// ranges to `spans`, and returns a guard to hold during the access.
+    /// ranges to `spans`, and returns a guard to hold during the access. For payload that the link sends or receives
+    /// without a copy, and for atomic operations; payload that is copied uses [`with_remote`](Self::with_remote).
     ///
     /// If a check fails, nothing is appended. Do not call this for messages without payload, which must not be
     /// checked (RFC 5041 §5.2, RFC 5040 §5.2.1).
     ///
-    /// `message` records whether the message has claimed one-touch memory; pass the same value for all segments of
+    /// `touch` records whether the message has claimed one-touch memory; pass the same value for all segments of
     /// a message. One-touch memory that another message has claimed is refused (requirement M10).
     #[inline]
     pub fn admit_remote(
@@ -61,11 +63,11 @@ impl Table {
         len: usize,
         need: Rights,
         spans: &mut Spans,
-        message: &mut Touch,
+        touch: &mut Touch,
     ) -> Result<Guard<'_>, Denied> {
         let access = self.remote_access(stream, place, len, need);
         let mut cached = None;
-        self.admit(&mut cached, &access, Some(message), |memory, at| memory.append_spans(at, len, spans))?;
+        self.admit(&mut cached, &access, Some(touch), |memory, at| memory.append_spans(at, len, spans))?;
         Ok(cached.expect("an admitted access has a guard").guard)
     }
 
@@ -79,11 +81,11 @@ impl Table {
         stream: Stream,
         (place, len): (Place, usize),
         need: Rights,
-        message: &mut Touch,
+        touch: &mut Touch,
         then: impl FnOnce(&Translation, u64) -> R,
     ) -> Result<R, Denied> {
         let one_touch = |cached: &mut CachedGuard<'t>| cached.body.one_touch;
-        let done = self.admit(cached, &self.remote_access(stream, place, len, need), Some(message), then);
+        let done = self.admit(cached, &self.remote_access(stream, place, len, need), Some(touch), then);
         // If this message makes one-touch memory invalid, the next message must be refused. A cached guard would
         // admit it, because only taking a new guard checks validity.
         cached.take_if(one_touch);
@@ -103,15 +105,15 @@ impl Table {
         if self.is_strict() { Kinds::Only(Kind::Window) } else { Kinds::Any }
     }
 
-    /// Checks an access, and calls `then` with the translation and the position of the first byte in it. `message`
-    /// is the touch of a remote message, `None` for a local access. Reuses the guard in `cached` if it has the same
+    /// Checks an access, and calls `then` with the translation and the position of the first byte in it. `touch`
+    /// is that of a remote message, `None` for a local access. Reuses the guard in `cached` if it has the same
     /// tag, and leaves the guard of this access there.
     #[inline]
     fn admit<'t, R>(
         &'t self,
         cached: &mut Option<CachedGuard<'t>>,
         access: &Access,
-        message: Option<&mut Touch>,
+        touch: Option<&mut Touch>,
         then: impl FnOnce(&Translation, u64) -> R,
     ) -> Result<R, Denied> {
         let cached = match cached {
@@ -126,10 +128,10 @@ impl Table {
         };
         let CachedGuard { body, state, guard, .. } = cached;
         let mut checked = access.check(body, *state);
-        if let (Ok(within), Some(message)) = (checked, message)
+        if let (Ok(within), Some(touch)) = (checked, touch)
             && body.one_touch
         {
-            checked = self.claim_touch(guard.entry(), access.tag, message).map(|()| within);
+            checked = self.claim_touch(guard.entry(), access.tag, touch).map(|()| within);
         }
         let within = match checked {
             Ok(within) => within,

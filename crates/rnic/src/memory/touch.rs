@@ -102,28 +102,30 @@ impl Touch {
 impl Table {
     /// Invalidates the memory that a message has claimed. Called when the message has ended. Waits for guards, which
     /// only local requests can hold: other remote messages are refused.
-    pub fn end_touch(&self, message: Touch) {
-        let Some(entry) = self.slab.entry(index_of(message.tag)) else { return };
+    pub fn end_touch(&self, touch: Touch) {
+        let Some(entry) = self.slab.entry(index_of(touch.tag)) else { return };
         let mut change = entry.begin_change(&self.guard_wait);
         // The program may have deregistered the memory, and another message may have claimed the entry since.
-        if entry.claimed_by() == message.number {
-            self.clear_entry(&mut change, message.tag);
+        if entry.claimed_by() == touch.number {
+            self.clear_entry(&mut change, touch.tag);
         }
     }
 
-    /// Claims one-touch memory for a message that passed all other checks. Returns [`Check::Touched`] if another
-    /// message has claimed the memory; the last segment of such a message also makes the memory invalid.
+    /// Claims one-touch memory for a message that passed all other checks. Fails with [`Check::Touched`] if another
+    /// message has claimed the memory. If the refused segment is the last of its message, the memory also becomes
+    /// invalid.
     #[cold]
-    pub(super) fn claim_touch(&self, entry: &Entry, tag: Tag, message: &mut Touch) -> Result<(), Check> {
-        let claimed = message.number != 0;
-        assert!(!claimed || message.tag == tag, "a message names a single tag");
-        let number = if claimed { message.number } else { self.claims.fetch_add(1, Ordering::Relaxed) + 1 };
+    pub(super) fn claim_touch(&self, entry: &Entry, tag: Tag, touch: &mut Touch) -> Result<(), Check> {
+        let claimed = touch.number != 0;
+        assert!(!claimed || touch.tag == tag, "a message names a single tag");
+        // Plus one: zero means that the message has not claimed memory.
+        let number = if claimed { touch.number } else { self.claims.fetch_add(1, Ordering::Relaxed) + 1 };
         if entry.claim(number) {
-            *message = Touch { number, tag, ..*message };
+            *touch = Touch { number, tag, ..*touch };
             return Ok(());
         }
-        if decide(message.last, true, true, message.position) == Verdict::InvalidateAndTerminate {
-            entry.invalidate_now(); // not a revocation: this thread holds a guard
+        if decide(touch.last, true, true, touch.position) == Verdict::InvalidateAndTerminate {
+            entry.invalidate_now(); // does not wait for guards: this thread holds one
         }
         Err(Check::Touched)
     }

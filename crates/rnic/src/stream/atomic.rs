@@ -12,11 +12,11 @@ const WORD: usize = size_of::<u64>();
 pub(crate) fn find<'q>(
     qp: &'q QpContext,
     target: Place,
-    message: &mut Touch,
+    touch: &mut Touch,
 ) -> Result<(Guard<'q>, u64), QpError> {
     let mut spans = Spans::new();
     let guard =
-        qp.admit_remote(target, WORD, Rights::REMOTE_ATOMIC, &mut spans, message).map_err(QpError::Remote)?;
+        qp.admit_remote(target, WORD, Rights::REMOTE_ATOMIC, &mut spans, touch).map_err(QpError::Remote)?;
     match spans[..] {
         [span] if span.addr % WORD as u64 == 0 => Ok((guard, span.addr)),
         _ => Err(QpError::Protocol(Protocol::Misaligned { place: target })),
@@ -24,8 +24,8 @@ pub(crate) fn find<'q>(
 }
 
 /// Executes a remote atomic operation and returns the original value.
-pub(crate) fn serve(qp: &QpContext, request: &AtomicRequest, mut message: Touch) -> Result<u64, QpError> {
-    let (_guard, addr) = find(qp, request.target, &mut message)?;
+pub(crate) fn serve(qp: &QpContext, request: &AtomicRequest, mut touch: Touch) -> Result<u64, QpError> {
+    let (_guard, addr) = find(qp, request.target, &mut touch)?;
     let unmapped = |_| QpError::Unmapped { place: request.target, len: WORD, remote: true };
     qp.device().host().update(addr, &|word| apply(request.op, word)).map_err(unmapped)
 }

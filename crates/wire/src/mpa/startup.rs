@@ -85,7 +85,7 @@ pub enum Role {
     },
 }
 
-/// The revision of a startup frame.
+/// The revision of a startup frame, with the fields that only this revision has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revision {
     /// RFC 5044.

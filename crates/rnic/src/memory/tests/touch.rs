@@ -17,10 +17,10 @@ fn register_one_touch(table: &Table) -> Tag {
 }
 
 /// Accesses one byte for a segment of a message, and returns the guard or the check that failed.
-fn access<'t>(table: &'t Table, tag: Tag, message: &mut Touch, last: bool) -> Result<Guard<'t>, Check> {
-    message.start_segment(last);
+fn access<'t>(table: &'t Table, tag: Tag, touch: &mut Touch, last: bool) -> Result<Guard<'t>, Check> {
+    touch.start_segment(last);
     table
-        .admit_remote(STREAM, place(tag, ADDR), 1, Rights::REMOTE_WRITE, &mut Spans::new(), message)
+        .admit_remote(STREAM, place(tag, ADDR), 1, Rights::REMOTE_WRITE, &mut Spans::new(), touch)
         .map_err(|denied| denied.check)
 }
 

@@ -12,7 +12,7 @@ pub(super) struct EventTarget {
     last: Option<Ticket>,
     /// An event was raised while there was no handler. The next handler gets it.
     event_pending: bool,
-    /// The queue is shut down: no events are raised.
+    /// Whether the queue is shut down. Then it has no handler and gets none any more, so no event is delivered.
     closed: bool,
 }
 

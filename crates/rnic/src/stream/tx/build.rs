@@ -214,12 +214,12 @@ impl Tx {
     pub(super) fn add_probe(&mut self, qp: &QpContext, batch: &mut TxBatch) {
         let read =
             ReadRequest { msn: self.cursor.read_msn, sink: UNUSED_PLACE, len: 0, source: UNUSED_PLACE };
-        self.add_read_or_atomic(qp, batch, None, &Header::ReadRequest(read));
+        self.add_read_or_atomic_message(qp, batch, None, &Header::ReadRequest(read));
     }
 
     /// Adds a Read or Atomic Request, of the work request `entry` or of the adapter itself. Records the request
     /// before it is sent, because the response may arrive before the call to the link returns.
-    pub(super) fn add_read_or_atomic(
+    pub(super) fn add_read_or_atomic_message(
         &mut self,
         qp: &QpContext,
         batch: &mut TxBatch,

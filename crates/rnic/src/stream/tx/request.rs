@@ -226,7 +226,7 @@ impl Tx {
             Operation::Read(source) if batch.obligations.read_v2 && !data.is_empty() => {
                 let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
                 let read = ReadV2Request { msn: self.cursor.read_msn, len, source };
-                self.start_read_or_atomic(qp, batch, seq, &Header::ReadV2Request(read));
+                self.add_read_or_atomic_request(qp, batch, seq, &Header::ReadV2Request(read));
                 Ok(())
             }
             Operation::Read(source) => {
@@ -236,13 +236,13 @@ impl Tx {
                 };
                 let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
                 let read = ReadRequest { msn: self.cursor.read_msn, sink, len, source };
-                self.start_read_or_atomic(qp, batch, seq, &Header::ReadRequest(read));
+                self.add_read_or_atomic_request(qp, batch, seq, &Header::ReadRequest(read));
                 Ok(())
             }
             Operation::Atomic { target, op } => {
                 let msn = self.cursor.read_msn;
                 // The message sequence number serves as identifier, because it is unique among outstanding requests.
-                self.start_read_or_atomic(
+                self.add_read_or_atomic_request(
                     qp,
                     batch,
                     seq,
@@ -257,12 +257,13 @@ impl Tx {
         }
     }
 
-    /// Adds a work request that consists of a single Read or Atomic Request.
-    fn start_read_or_atomic(&mut self, qp: &QpContext, batch: &mut TxBatch, seq: u64, header: &Header) {
+    /// Adds a whole work request, which is a single message (a Read or Atomic Request), and advances the cursor past
+    /// it. The next turn belongs to a response, if one is due.
+    fn add_read_or_atomic_request(&mut self, qp: &QpContext, batch: &mut TxBatch, seq: u64, header: &Header) {
         self.cursor.requests += 1;
         self.cursor.seq += 1;
         self.cursor.response_next = true;
-        self.add_read_or_atomic(qp, batch, Some(seq), header);
+        self.add_read_or_atomic_message(qp, batch, Some(seq), header);
     }
 
     /// Adds the second message of a Write with Immediate (RFC 7306 §6), which consumes a receive of the peer

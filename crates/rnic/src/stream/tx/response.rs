@@ -75,7 +75,7 @@ impl Tx {
     fn add_atomic_response(&mut self, qp: &QpContext, batch: &mut TxBatch, id: u32, original: u64) {
         let msn = self.cursor.atomic_msn;
         self.cursor.atomic_msn = msn.wrapping_add(1);
-        self.count_response(qp);
+        self.finish_response(qp);
         self.add_empty(
             batch,
             &Header::AtomicResponse(AtomicResponse { msn, id, original }),
@@ -83,8 +83,9 @@ impl Tx {
         );
     }
 
-    /// Records that all segments of a response are in the batch.
-    fn count_response(&mut self, qp: &QpContext) {
+    /// Advances the cursor past a response whose last segment is added to the batch. The next turn belongs to a
+    /// request, and the response no longer counts against the IRD; `roll_back` undoes that if the segment is not sent.
+    fn finish_response(&mut self, qp: &QpContext) {
         self.cursor.responded += 1;
         self.cursor.response_next = false;
         lock(&qp.obligations).inbound_reads -= 1;
@@ -123,7 +124,7 @@ impl Tx {
         if last {
             self.cursor.read_v2_msn =
                 msn.wrapping_add(u32::from(matches!(response.request, RemoteRequest::ReadV2(_))));
-            self.count_response(qp);
+            self.finish_response(qp);
         }
         let (then, kind) = if last {
             (InProgress::Nothing, FrameKind::Response)
