@@ -187,9 +187,11 @@ impl Id {
         }
     }
 
-    /// Copies the local address from the state, where a lane has set it, to the C structure.
+    /// Copies the local address, if it is known, from the state to the C structure. Called when the program takes an
+    /// event of an established connection: a lane has set the address in the state, but only threads of the program may
+    /// write the C structure.
     pub(super) fn publish_local(&self) {
-        let local = self.shared.lock().local;
+        let local = self.shared.lock().local; // unlocks before `set_local`, which locks again
         if let Some(local) = local {
             self.set_local(local);
         }
@@ -216,8 +218,8 @@ impl Id {
         Ok(())
     }
 
-    /// Sets the path record of the route to that of a RoCE adapter, unless the route has one. Does nothing if
-    /// the persona is iWARP, which has no path records.
+    /// Sets the path record of the route to that of a RoCE adapter, unless an earlier call has set it. Does nothing if
+    /// the persona is iWARP, which has no path records. The record is freed with the id.
     pub(super) fn set_path(&self) {
         /// Selector of a path record that says that the value is neither a minimum nor a maximum.
         const EXACTLY: u8 = 2;

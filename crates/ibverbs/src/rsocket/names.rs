@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::address;
-use super::options::is_stored_only;
+use super::options::is_stored_in_kernel;
 use super::socket::{Role, Socket};
 use super::table::find;
 use crate::support::errno::{Errno, minus_one, number_or_minus_one};
@@ -101,7 +101,7 @@ unsafe fn set_option(
     if let Some(result) = lock(socket.options()).set(level, name, number) {
         return result;
     }
-    if !is_stored_only(level, name) {
+    if !is_stored_in_kernel(level, name) {
         return Err(Errno(libc::ENOPROTOOPT));
     }
     if (level, name, number) == (libc::SOL_SOCKET, libc::SO_REUSEADDR, 0) {
@@ -159,8 +159,8 @@ unsafe fn write_option<T>(value: &T, to: *mut c_void, len: *mut libc::socklen_t)
     }
 }
 
-/// The value of a numeric option. SO_ERROR takes the pending error of the connection. ENOPROTOOPT if the option is
-/// unknown.
+/// Returns the value of a numeric option: that of this socket, or else that of the kernel's socket behind its
+/// descriptor. SO_ERROR takes the pending error of the connection. Fails with ENOPROTOOPT if the option is unknown.
 fn get_option(socket: &Socket, level: c_int, name: c_int) -> Result<c_int, Errno> {
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
         let stream = socket.stream().ok();
@@ -173,7 +173,7 @@ fn get_option(socket: &Socket, level: c_int, name: c_int) -> Result<c_int, Errno
     if let Some(number) = lock(socket.options()).get(level, name) {
         return Ok(number);
     }
-    if !is_stored_only(level, name) {
+    if !is_stored_in_kernel(level, name) {
         return Err(Errno(libc::ENOPROTOOPT));
     }
     socket.with_descriptor(|fd| {

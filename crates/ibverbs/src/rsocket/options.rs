@@ -94,9 +94,9 @@ impl Options {
     }
 }
 
-/// Whether an option has no effect on the connection, and is only stored in the descriptor for the program to read
-/// back.
-pub(super) fn is_stored_only(level: c_int, name: c_int) -> bool {
+/// Returns whether an option is stored only in the kernel's socket behind the descriptor, where the program can read it
+/// back. Such an option has no effect on the connection.
+pub(super) fn is_stored_in_kernel(level: c_int, name: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => matches!(
             name,

@@ -92,7 +92,7 @@ pub(super) fn close(fd: RawFd) -> bool {
 pub extern "C" fn repoll_create(flags: c_int) -> c_int {
     match create(flags) {
         Ok(fd) => fd,
-        Err(errno) => minus_one!(Err(errno)),
+        Err(errno) => minus_one!(Err(errno)), // unlike `number_or_minus_one`, also logs the failure
     }
 }
 
@@ -283,8 +283,10 @@ pub unsafe extern "C-unwind" fn repoll_wait(
     }
 }
 
-/// Waits for events of the members, writes them to `room`, and returns their number, or zero at the timeout. The
-/// thread may be cancelled while it sleeps: nothing that is alive then has a destructor.
+/// Waits for events of the members, writes them to `room`, and returns their number, or zero at the timeout.
+///
+/// The thread may be cancelled while it sleeps: nothing that is alive then has a destructor. A cancelled thread stays
+/// registered, which is harmless: the waiters of a socket or a set hold only weak references to wakers.
 fn wait(set: RawFd, room: &mut [libc::epoll_event], timeout: Timeout) -> Result<c_int, Errno> {
     loop {
         let members = without_cancellation(|| list_members(set))?;
@@ -302,6 +304,7 @@ fn wait(set: RawFd, room: &mut [libc::epoll_event], timeout: Timeout) -> Result<
             Some(list) if register_with_set(set, members)? => Ok(Some(list)),
             _ => Ok(None),
         });
+        // The result is returned only below, because the thread must be unregistered also after an error.
         let slept = match registered {
             Ok(Some(KernelList { at, count })) => sleep(at, count, timeout.deadline()).map(drop),
             Ok(None) => Ok(()), // a member is ready, or the members have changed

@@ -174,7 +174,8 @@ pub(crate) fn into_minus_one(call: &str, result: Result<(), Errno>) -> c_int {
     )
 }
 
-/// Returns the number, or -1 after setting errno. For rsockets, whose failures are not logged.
+/// Returns the number, or -1 after setting errno. Unlike the macros above, it does not log the failure: the calls of
+/// rsockets that use it may fail in normal operation, such as `raccept` with EAGAIN.
 pub(crate) fn number_or_minus_one(result: Result<c_int, Errno>) -> c_int {
     result.unwrap_or_else(|errno| {
         errno.set();

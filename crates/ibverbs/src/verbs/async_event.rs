@@ -31,6 +31,7 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
         if let Err(errno) = wait(fd) {
             return minus_one!(Err(errno));
         }
+        // Without an event, another thread took it, or closed the device, which the next round reports.
         if let Some(next) = without_cancellation(|| find::<Context>(context).ok()?.events().next()) {
             // SAFETY: not NULL, and valid by the caller's contract.
             unsafe { put(event, next) };

@@ -37,7 +37,8 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
             return minus_one!(Err(errno));
         }
         let found = without_cancellation(|| find::<Channel>(channel).ok()?.next());
-        let Some(found) = found else { continue }; // another thread took the event
+        // Without an event, another thread took it, or destroyed the channel, which the next round reports.
+        let Some(found) = found else { continue };
         let c = found.cq();
         // SAFETY: both pointers are NULL or valid by the caller's contract, and `found` keeps the queue alive.
         unsafe {

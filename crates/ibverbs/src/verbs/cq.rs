@@ -42,8 +42,9 @@ pub extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     }))
 }
 
-/// Changes when the queue raises completion events: after `cq_count` completions or `cq_period` microseconds. Zero
-/// means no limit, for either (ibv_modify_cq(3)). Verbs define no other attribute.
+/// Changes when the queue raises completion events: after `cq_count` completions or `cq_period` microseconds, whichever
+/// comes first. A count or period of zero is ignored; with both zero, every completion raises an event
+/// (ibv_modify_cq(3)). Verbs define no other attribute.
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     code!(find::<Cq>(cq.cast()).and_then(|cq| {
         // SAFETY: NULL, or valid by the caller's contract (ibv_modify_cq(3)).
@@ -56,7 +57,7 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
             );
         }
         let period = Duration::from_micros(moderate.cq_period.into());
-        // For the adapter a count of zero means that every completion raises an event, which is so without any limit.
+        // A count of zero turns moderation off in the adapter. In verbs it does so only if the period is zero, too.
         let count = match moderate.cq_count {
             0 if !period.is_zero() => usize::MAX,
             count => count.into(),

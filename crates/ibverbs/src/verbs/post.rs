@@ -2,7 +2,7 @@
 //! queues are not looked up in the table of live objects.
 #![expect(unsafe_code, reason = "entry points of the C ABI, and lists of C")]
 
-use super::work_request::{convert_datagram, convert_request, convert_sges, elements, read_request};
+use super::work_request::{convert_datagram, convert_request, convert_sges, read_request, sge_list};
 use crate::abi::*;
 use crate::objects::qp::{Kind, Qp};
 use crate::objects::srq::Srq;
@@ -155,7 +155,7 @@ unsafe fn post_receives(
     // SAFETY: `wr` is a link of the chain, which the caller guarantees to be valid.
     while let Some(request) = unsafe { read_request(wr) } {
         // SAFETY: the list of a valid request is valid.
-        let list = unsafe { elements(request.sg_list, request.num_sge) };
+        let list = unsafe { sge_list(request.sg_list, request.num_sge) };
         let posted = list.and_then(|list| {
             if posts == queue.depth {
                 let max = queue.depth;

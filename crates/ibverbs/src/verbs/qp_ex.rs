@@ -10,7 +10,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::work_request::{
-    Unaligned, compare_swap, convert_sges, elements, fetch_add, inline_data, is_signaled,
+    Unaligned, compare_swap, convert_sges, fetch_add, inline_data, is_signaled, sge_list,
 };
 use crate::abi::*;
 use crate::objects::ah::Ah;
@@ -285,7 +285,7 @@ unsafe extern "C" fn wr_set_sge_list(c: *mut ibv_qp_ex, count: usize, list: *con
     let (qp, builder) = unsafe { builder(c) };
     let count = c_int::try_from(count).map_err(|_| Errno::INVALID);
     // SAFETY: NULL, or a list of `count` elements, by the caller's contract.
-    let list = count.and_then(|count| unsafe { elements(list, count) });
+    let list = count.and_then(|count| unsafe { sge_list(list, count) });
     builder.set_data(list.and_then(|list| memory_data(qp, list)));
 }
 

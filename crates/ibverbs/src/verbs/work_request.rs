@@ -43,7 +43,7 @@ pub(super) unsafe fn read_request<T: Copy>(wr: *const T) -> Option<T> {
 ///
 /// # Safety
 /// `list` is NULL or has `count` elements, which are not written while the result is in use.
-pub(super) unsafe fn elements<'l>(
+pub(super) unsafe fn sge_list<'l>(
     list: *const ibv_sge,
     count: c_int,
 ) -> Result<&'l [Unaligned<ibv_sge>], Errno> {
@@ -108,7 +108,7 @@ pub(super) unsafe fn inline_data(list: &[Unaligned<ibv_sge>], max: u32) -> Resul
 /// The scatter/gather list is valid, and so is the memory that it describes if the request is inline.
 unsafe fn convert_data(qp: &Qp, wr: &ibv_send_wr) -> Result<Data, Errno> {
     // SAFETY: the caller guarantees that the list is valid.
-    let list = unsafe { elements(wr.sg_list, wr.num_sge)? };
+    let list = unsafe { sge_list(wr.sg_list, wr.num_sge)? };
     let inline = wr.send_flags & IBV_SEND_INLINE != 0;
     match wr.opcode {
         _ if !inline => Ok(Data::Memory(convert_sges(list))),
@@ -125,7 +125,7 @@ pub(super) fn is_signaled(qp: &Qp, flags: c_uint) -> bool {
     qp.init().sq_sig_all != 0 || flags & IBV_SEND_SIGNALED != 0
 }
 
-/// Converts a request for a connected queue pair.
+/// Converts a send request, for any type of queue pair. [`convert_datagram`] adds the destination of a datagram.
 ///
 /// # Safety
 /// The pointers of the request are valid.
@@ -134,8 +134,8 @@ pub(super) unsafe fn convert_request(qp: &Qp, wr: &ibv_send_wr) -> Result<WorkRe
     // opcode are not used.
     let (rdma, atomic, bind) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.extra.bind_mw) };
     let place = Place { tag: Tag(rdma.rkey), offset: rdma.remote_addr };
-    let word = Place { tag: Tag(atomic.rkey), offset: atomic.remote_addr };
-    let invalidate_rkey = Tag(wr.imm_data); // members of one union in C
+    let target = Place { tag: Tag(atomic.rkey), offset: atomic.remote_addr };
+    let invalidate_rkey = Tag(wr.imm_data); // in C `invalidate_rkey` and `imm_data` are members of one union
     let (operation, has_immediate) = match wr.opcode {
         IBV_WR_SEND => (Operation::Send { invalidate: None }, false),
         IBV_WR_SEND_WITH_IMM => (Operation::Send { invalidate: None }, true),
@@ -143,8 +143,8 @@ pub(super) unsafe fn convert_request(qp: &Qp, wr: &ibv_send_wr) -> Result<WorkRe
         IBV_WR_RDMA_WRITE => (Operation::Write(place), false),
         IBV_WR_RDMA_WRITE_WITH_IMM => (Operation::Write(place), true),
         IBV_WR_RDMA_READ => (Operation::Read(place), false),
-        IBV_WR_ATOMIC_CMP_AND_SWP => (compare_swap(word, atomic.compare_add, atomic.swap), false),
-        IBV_WR_ATOMIC_FETCH_AND_ADD => (fetch_add(word, atomic.compare_add), false),
+        IBV_WR_ATOMIC_CMP_AND_SWP => (compare_swap(target, atomic.compare_add, atomic.swap), false),
+        IBV_WR_ATOMIC_FETCH_AND_ADD => (fetch_add(target, atomic.compare_add), false),
         IBV_WR_LOCAL_INV => (Operation::Invalidate(invalidate_rkey), false),
         IBV_WR_BIND_MW => (mw::bind_operation(bind.mw, bind.rkey, &bind.bind_info)?, false),
         _ => return Err(Errno::INVALID.because(format_args!("unknown opcode {}", wr.opcode))),
