@@ -153,11 +153,12 @@ impl Engine {
 
     // --- Notification ---
 
-    /// Creates a completion handler (*Set Completion Handler*, requirement N2).
+    /// Creates a completion handler that wakes its consumer through an eventfd (*Set Completion Handler*, requirement
+    /// N2). [`event_queues`](Self::event_queues) lists it until it is dropped.
     pub fn create_handler(&self) -> io::Result<Arc<CompletionHandler>> {
         let wake = EventFdWake::new()?;
-        let handler = self.device().create_handler(Box::new(wake.clone())).map_err(io::Error::other)?;
-        let handler = CompletionHandler::new(handler, wake);
+        let inner = self.device().create_handler(Box::new(wake.clone())).map_err(io::Error::other)?;
+        let handler = CompletionHandler::new(inner, wake);
         self.event_queues.add_handler(&handler);
         Ok(handler)
     }
@@ -166,8 +167,8 @@ impl Engine {
     /// handlers.
     pub fn create_private_handler(&self) -> io::Result<Arc<CompletionHandler>> {
         let wake = EventFdWake::new()?;
-        let handler = self.device().create_private_handler(Box::new(wake.clone()));
-        Ok(CompletionHandler::new(handler, wake))
+        let inner = self.device().create_private_handler(Box::new(wake.clone()));
+        Ok(CompletionHandler::new(inner, wake))
     }
 
     /// Wakes the consumer of a handler at most once in each `interval`; with zero, for every event (requirement I10).

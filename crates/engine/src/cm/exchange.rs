@@ -74,6 +74,7 @@ impl Exchange {
 fn not_ready_or_error(error: LinkError) -> Result<bool, ConnectError> {
     match error {
         LinkError::WouldBlock => Ok(false),
+        // `Unmapped` cannot occur: a handshake transfers no memory of the program.
         LinkError::Ended | LinkError::Unmapped => Err(ConnectError::Closed),
         LinkError::Lost(errno) => Err(io::Error::from_raw_os_error(errno).into()),
     }

@@ -17,7 +17,8 @@ const MAX_KEY_FILE: u64 = 4096;
 /// A key that two manually connected queue pairs share.
 #[derive(Clone, Debug)]
 pub(crate) enum Key {
-    /// The setting: all hosts of a cluster have it.
+    /// The key in the settings, which all hosts of a cluster share. It is set: without one, [`cluster_key`] returns
+    /// `None`.
     Cluster(ClusterKey),
     /// The secret that two connection managers exchanged for these two queue pairs.
     Secret(Secret),
@@ -53,10 +54,10 @@ pub(super) enum Prover {
 }
 
 impl Key {
-    /// Returns the bytes of the key.
+    /// Returns the bytes of the key, with which the HMAC is computed.
     fn bytes(&self) -> &[u8] {
         match self {
-            Self::Cluster(key) => key.bytes().unwrap_or_default(),
+            Self::Cluster(key) => key.bytes().expect("a cluster key in use is set"),
             Self::Secret(secret) => &secret.0,
         }
     }

@@ -165,15 +165,15 @@ impl Buffer {
         }
     }
 
-    /// Replaces the bytes of a word from offset `within` on. The rest of the word is not affected: if a peer
-    /// changes it meanwhile, the exchange fails and is retried.
+    /// Replaces bytes of the word with this index, from offset `within` in the word on. The other bytes of the word are
+    /// not affected: if a peer changes them meanwhile, the compare-and-swap is tried again with the new value.
     fn write_part(&self, index: usize, within: usize, from: &[u8]) {
         let merge = |word: u64| {
             let mut bytes = word.to_ne_bytes();
             bytes[within..][..from.len()].copy_from_slice(from);
             Some(u64::from_ne_bytes(bytes))
         };
-        // Never fails, because `merge` always returns a value.
+        // Always `Ok`, because `merge` always returns a value.
         let _ = self.words()[index].fetch_update(Ordering::Relaxed, Ordering::Relaxed, merge);
     }
 }

@@ -170,8 +170,8 @@ impl Owner {
         true
     }
 
-    /// Waits for the next event, after the lane has served the set. `more_events`: the sockets may have events that the
-    /// lane did not take.
+    /// Ends the serving of the set by the lane, which then waits for the next event of the entry. Does nothing if the
+    /// program has polled meanwhile. `more_events`: the sockets may have events that the lane did not take.
     pub(super) fn end_serving(&self, more_events: bool) {
         let mut state = lock(&self.state);
         if *state == State::Serving {

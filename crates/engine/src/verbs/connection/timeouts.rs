@@ -125,19 +125,21 @@ impl<P: ConnectionOwner> Connection<P> {
         }
     }
 
-    /// Ends the stream if the same message has waited at all checks. Otherwise schedules the next check, or stops the
-    /// timer if no message waits.
+    /// Checks which message waits for a receive of the peer. Ends the stream if the same message has waited at all
+    /// checks. Otherwise schedules the next check, or stops the timer if no message waits.
     fn check_awaited_receive(self: &Arc<Self>, AwaitedReceive { number, checks }: AwaitedReceive) {
         match self.qp.message_awaiting_receive() {
-            Some(same) if same == number && checks <= 1 => {
+            Some(waiting) if waiting == number && checks <= 1 => {
                 self.qp.on_rnr_timeout(number);
                 // The peer may have posted the receive just now: then the stream goes on, and another message may wait.
                 self.stop_receive_timer();
             }
-            Some(same) if same == number => {
+            Some(waiting) if waiting == number => {
                 self.schedule_receive_check(AwaitedReceive { number, checks: checks - 1 });
             }
-            Some(number) => self.schedule_receive_check(AwaitedReceive { number, checks: RECEIVE_CHECKS }),
+            Some(other) => {
+                self.schedule_receive_check(AwaitedReceive { number: other, checks: RECEIVE_CHECKS });
+            }
             None => self.stop_receive_timer(),
         }
     }

@@ -157,6 +157,7 @@ impl DatagramQueuePairBuilder {
     }
 }
 
+// Not derived: prints the main attributes, without the state of the adapter and of shared queues.
 impl fmt::Debug for DatagramQueuePairBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DatagramQueuePairBuilder")

@@ -261,6 +261,7 @@ impl QueuePairBuilder {
     }
 }
 
+// Not derived: prints the main attributes, without the state of the adapter and of shared queues.
 impl fmt::Debug for QueuePairBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueuePairBuilder")
