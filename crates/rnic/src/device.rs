@@ -68,7 +68,7 @@ pub struct Device {
 impl Device {
     /// Creates a device that accesses the program's memory through `host`, and derives its tags from `cipher`.
     pub fn new(config: DeviceConfig, host: Arc<dyn Host>, cipher: Arc<TagCipher>) -> Arc<Self> {
-        let routing = Routing::new(1);
+        let routing = Routing::new(1); // for one lane: the engine sets another map once it knows how many it has
         let limits = Limits { entries: config.tags, strict: config.strict_windows };
         Arc::new(Self {
             table: Table::new(limits, cipher),
@@ -215,8 +215,8 @@ impl Device {
         &self.routing
     }
 
-    /// Creates a private completion handler for one completion queue. It has no number and does not count towards
-    /// [`HANDLERS`].
+    /// Creates a private completion handler for one completion queue, which calls `wake` for its events. It has no
+    /// number of its own and does not count towards [`HANDLERS`].
     pub fn create_private_handler(&self, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
         CompletionHandler::new(HandlerId::PRIVATE, wake, Some(self.events()))
     }

@@ -70,11 +70,13 @@ impl QpContext {
     }
 
     /// Ends the stream because of a bug in the adapter. Attempts every step even if an earlier one panics, so that the
-    /// requests complete, the program learns of the failure, and the lane releases the connection.
+    /// requests complete, the program learns of the failure, and the lane releases the connection. `in_use` is the
+    /// receive of the message that was being received. It is flushed first.
     fn fail_by_bug(&self, bug: Bug, terminate: Option<Terminate>, in_use: Option<Receive>) {
         tracing::error!(qp = self.id(), %bug, "queue pair failed");
         attempt_step(|| self.fail(QpError::Bug(bug), terminate, None));
-        // The panic may have interrupted an earlier `fail`, before the requests were completed.
+        // If the panic has interrupted an earlier `fail` before the requests were completed, the `fail` above has no
+        // effect, and this completes them. Otherwise this has no effect.
         attempt_step(|| {
             let Some(error) = self.error.get() else { return };
             lock(&self.sq).fail(self.id(), None, error, |completion| self.complete_send(completion));

@@ -23,15 +23,15 @@ impl QpContext {
         capabilities.with_rnr_timer(self.retries().rnr_timer)
     }
 
-    /// Records the peer's signal that the message after the first `found` messages waits for a receive, and informs
+    /// Records the peer's signal that the message after the first `count` messages waits for a receive, and informs
     /// the driver. The peer sends the signal once per message, and messages are delivered in order, so each count
     /// must exceed the previous one (`docs/wire.md`). Together with the caller's check against the number of messages
     /// sent, this limits the number of signals.
-    pub(crate) fn record_peer_not_ready(&self, found: u64) -> Result<(), Protocol> {
+    pub(crate) fn record_peer_not_ready(&self, count: u64) -> Result<(), Protocol> {
         // The count is stored plus one: zero means that there was no signal.
-        let before = self.peer_not_ready.swap(found + 1, Ordering::SeqCst);
-        if before > found {
-            return Err(Protocol::NotReadyAgain { last: before - 1, found });
+        let before = self.peer_not_ready.swap(count + 1, Ordering::SeqCst);
+        if before > count {
+            return Err(Protocol::NotReadyAgain { last: before - 1, found: count });
         }
         if let Some(driver) = self.driver.get() {
             driver.on_peer_not_ready();

@@ -167,7 +167,7 @@ impl VendorError {
         let [mark, kind, high, low] = number.to_be_bytes();
         let detail = u16::from_be_bytes([high, low]);
         let check = || CHECKS.get(usize::from(detail).checked_sub(1)?).copied();
-        let cause = Cause::from_wire(high >> 4, high & 0xf, low);
+        let cause = Cause::from_wire(high >> 4, high & 0xf, low); // as in `encode_cause`; used for kinds 5 to 7
         let found = match kind {
             1 => Self::Local(check()?),
             2 => Self::Remote(check()?),

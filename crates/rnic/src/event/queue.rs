@@ -157,7 +157,8 @@ impl EventQueue {
         }
     }
 
-    /// Returns state and statistics. Writers are locked out meanwhile, so only the reader can change them.
+    /// Returns state and statistics. Holds the writers' lock, so that no event is written between two of the values.
+    /// The reader takes no lock, and may change some of them meanwhile.
     pub fn stats(&self) -> EventQueueStats {
         let writer = lock(&self.writer);
         let written = self.written.load(Ordering::Acquire);
@@ -165,7 +166,7 @@ impl EventQueue {
         EventQueueStats {
             state: self.state(),
             written,
-            unread: u64::try_from(unread).unwrap_or_default(), // never negative
+            unread: u64::try_from(unread).unwrap_or_default(), // the reader is never ahead of the writers
             wakes: self.wakes.load(Ordering::Relaxed),
             size: writer.ring.size(),
         }

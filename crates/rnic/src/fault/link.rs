@@ -196,7 +196,8 @@ impl Draw {
         Self { fault: cut.or(stall).or(delay).or(split), part }
     }
 
-    /// Returns the maximum number of bytes to pass on, of those that a call offers.
+    /// Returns how many of the bytes that a call offers may be passed on: all of them without a fault, a random part
+    /// for a split, and one byte before any other fault, for the reason given at [`FaultyLink`].
     fn max_len(&self, offered: usize) -> usize {
         match self.fault {
             None => offered,

@@ -47,7 +47,7 @@ impl Rng {
     }
 }
 
-/// Mixes every bit into all others.
+/// Mixes every bit into all others: the output function of SplitMix64. No two numbers have the same result.
 const fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

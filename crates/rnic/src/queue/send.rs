@@ -134,8 +134,8 @@ impl SendQueue {
         }
     }
 
-    /// Appends all of `requests`, or none, which were posted to the shared send queue `from`. Fails if `from` does not
-    /// feed this queue.
+    /// Appends requests that were posted to the shared send queue `from`: all of them, or none. Fails if `from` does
+    /// not feed this queue, if it is full, or if a request is invalid.
     pub(crate) fn post_shared(
         &mut self,
         from: &SharedSendQueue,
@@ -144,14 +144,15 @@ impl SendQueue {
         let Some(feed) = self.feed.as_mut().filter(|feed| std::ptr::eq(&*feed.queue, from)) else {
             return Err(PostError::OtherSendQueue);
         };
-        // Without a ring, which the shared send queue lends while there are requests, the capacity is zero.
+        // This queue has memory for requests only while it has requests: the shared send queue lends it a ring. Without
+        // one, the capacity of `entries` is zero.
         if self.entries.capacity() == 0 {
             (self.entries, feed.numbers) = feed.queue.lend_ring();
         }
         let before = self.entries.len();
         let posted = requests.into_iter().try_for_each(|request| {
             check_request(&request, self.max_sges as usize)?;
-            from.reserve()?;
+            from.reserve()?; // last, so that there is one reservation for each entry
             self.entries.push_back(Entry::new(request));
             Ok(())
         });

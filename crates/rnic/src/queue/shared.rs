@@ -64,7 +64,8 @@ pub struct SrqStatus {
 }
 
 impl SharedReceiveQueue {
-    /// Creates an empty queue for receives into memory of `domain`. For XRC, its receives complete on `cq`.
+    /// Creates an empty queue with the number `id`, for receives into memory of `domain`. Its receives complete on
+    /// `cq`, as XRC requires, or without one on the receive completion queue of the queue pair that uses them.
     pub fn new(
         id: u32,
         events: &Arc<AsyncEvents>,

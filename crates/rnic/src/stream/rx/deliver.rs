@@ -104,11 +104,13 @@ impl Rx {
         })
     }
 
-    /// Ends a segment of a Write. If the Write is a signal, handles that instead.
+    /// Ends a segment of a Write, whose payload of `len` bytes was placed. If the Write is a signal, handles the signal
+    /// instead.
     fn end_write(&mut self, qp: &QpContext, write: &Tagged, len: u16) -> Checked {
         if let Some(signal) = signal_of(qp, write, len.into()) {
             return self.handle_signal(qp, signal);
         }
+        // If this is the first segment, `written` may still be the length of the last Write.
         let before = if matches!(self.message, Message::Write(_)) { self.written } else { 0 };
         self.written = before + u64::from(len);
         if self.touch.is_complete() {
@@ -148,30 +150,31 @@ impl Rx {
                 }
                 Ok(())
             }
-            Signal::NotReady(found) => {
-                // The signal also acknowledges the `found` messages before the one that waits. The waiting message
+            Signal::NotReady(count) => {
+                // The signal also acknowledges the `count` messages before the one that waits. The waiting message
                 // itself may be partly sent, so it is not among the acknowledgeable ones yet.
-                self.handle_acknowledgement(qp, found)?;
-                qp.record_peer_not_ready(found)?;
+                self.handle_acknowledgement(qp, count)?;
+                qp.record_peer_not_ready(count)?;
                 self.ack_parked(qp);
                 Ok(())
             }
-            Signal::Acknowledged(found) => self.handle_acknowledgement(qp, found),
+            Signal::Acknowledged(count) => self.handle_acknowledgement(qp, count),
             Signal::Unknown(_) => Ok(()),
         }
     }
 
-    /// Handles the peer's acknowledgement of the first `found` messages: completes their requests.
-    fn handle_acknowledgement(&mut self, qp: &QpContext, found: u64) -> Checked {
+    /// Handles the peer's acknowledgement of the first `count` messages of the stream: completes their requests. Fails
+    /// if fewer were sent.
+    fn handle_acknowledgement(&mut self, qp: &QpContext, count: u64) -> Checked {
         let mut sq = lock(&qp.sq);
         let sent = sq.acknowledgeable();
-        if found > sent {
-            return Err(Protocol::Acknowledged { sent, found }.into());
+        if count > sent {
+            return Err(Protocol::Acknowledged { sent, found: count }.into());
         }
-        sq.acknowledge(found);
+        sq.acknowledge(count);
         drop(sq);
         qp.retire();
-        // A disconnect waits until everything is acknowledged, and so does a drain of the queue.
+        // The tx half continues a disconnect, or a drain of the queue, once everything is acknowledged.
         self.tx_has_work |= lock(&qp.obligations).finish || qp.is_draining();
         Ok(())
     }
