@@ -163,8 +163,9 @@ impl Engine {
         Ok(handler)
     }
 
-    /// Creates a completion handler for a single completion queue. It does not count towards the maximum number of
-    /// handlers.
+    /// Creates a private handler, with which each completion queue of the native API begins. It serves only that queue,
+    /// and does not count towards the maximum number of handlers. It has no number, so events cannot be routed to it
+    /// by the map of event queues.
     pub fn create_private_handler(&self) -> io::Result<Arc<CompletionHandler>> {
         let wake = EventFdWake::new()?;
         let inner = self.device().create_private_handler(Box::new(wake.clone()));

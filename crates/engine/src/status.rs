@@ -84,7 +84,7 @@ impl Row {
         fields.find(|(known, _)| *known == name).map_or("", |(_, value)| value)
     }
 
-    /// Returns the value of a field as a number; zero if it is none.
+    /// Returns the value of a field as a number; zero if the field does not exist, or its value is not a number.
     pub fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or_default()
     }

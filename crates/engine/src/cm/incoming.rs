@@ -150,12 +150,14 @@ impl Incoming {
         }
     }
 
-    /// Rejects the connection, and waits until the lane has sent the Reply. A process that exits right after
-    /// [`reject`](Self::reject) may exit before that. Fails if the timeout expires first.
+    /// Rejects the connection, and waits until the lane has sent the Reply. For programs that may exit right
+    /// afterwards: after [`reject`](Self::reject), the process could end before the lane sends. Fails with
+    /// [`ConnectError::TimedOut`] if the timeout expires first, or if the lane has ended.
     pub fn reject_and_wait(self, private_data: &[u8], timeout: Duration) -> Result<(), ConnectError> {
         let lane = Arc::clone(&self.lane);
         self.reject(private_data)?;
         let (done, waiting) = mpsc::channel();
+        // The lane makes calls in order: `reject` has submitted the call that sends the Reply before this one.
         lane.call(move || {
             let _ = done.send(()); // fails if the timeout has expired
         });

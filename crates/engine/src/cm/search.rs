@@ -327,6 +327,7 @@ impl Target for FirstDial {
         self.0.start(link, established, early)
     }
 
+    /// Continues the search. A dial that is not wanted any more does not count: another was chosen, or is in progress.
     fn on_failed(self: Arc<Self>, error: ConnectError) {
         if self.is_wanted() {
             self.0.on_first_failed(error);
@@ -378,6 +379,7 @@ impl Target for CandidateDial {
         self.0.start(link, established, early)
     }
 
+    /// Continues the search, unless it is over: the dial of this candidate does not count then.
     fn on_failed(self: Arc<Self>, error: ConnectError) {
         if self.is_wanted() {
             self.0.on_candidate_failed(error);

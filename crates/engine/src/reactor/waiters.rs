@@ -44,12 +44,14 @@ impl Waiters {
     /// Registers the calling thread, which is about to sleep, until the guard is dropped. The caller must then check
     /// for completions once more: from now on the alarm is signalled for new ones.
     pub(crate) fn register(self: &Arc<Self>) -> WaiterGuard<'_> {
-        // Consumes earlier signals: the caller checks for completions next. If there is one, it signals the alarm for
-        // the others.
+        // Consumes earlier signals, even if another waiter has not seen them yet. The caller makes up for that: it
+        // checks for completions next, and wakes the others if there is one. And if the direct waiter has left, the
+        // caller becomes the direct one, below.
         self.alarm.0.take();
         let mut list = lock(&self.list);
         self.reap(&mut list);
-        let me = Waiter { thread: Thread::current(), direct: list.iter().all(|other| !other.direct) };
+        let has_direct = list.iter().any(|other| other.direct);
+        let me = Waiter { thread: Thread::current(), direct: !has_direct };
         list.push(me);
         self.cq.begin_sleep();
         WaiterGuard { waiters: self, me }

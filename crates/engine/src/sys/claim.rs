@@ -143,11 +143,13 @@ impl Scope {
 
     /// Parses the rest of a name, after the [`prefix`]. `None` if it is invalid: any process can bind any name.
     fn parse(name: &str) -> Option<Self> {
-        let (name, share) = name.split_once(SHARED).map_or((name, false), |(name, _)| (name, true));
-        let (name, one_family) = name.strip_suffix(BOTH_FAMILIES).map_or((name, true), |name| (name, false));
-        let (ip, interface) = match name.split_once('%') {
+        let (front, share) = name.split_once(SHARED).map_or((name, false), |(front, _unique)| (front, true));
+        let (address, one_family) =
+            front.strip_suffix(BOTH_FAMILIES).map_or((front, true), |address| (address, false));
+        let (ip, interface) = match address.split_once('%') {
+            // Only a link-local IPv6 address is bound to an interface.
             Some((ip, interface)) => (ip.parse::<Ipv6Addr>().ok()?.into(), interface.parse().ok()?),
-            None => (name.parse().ok()?, 0),
+            None => (address.parse().ok()?, 0),
         };
         Some(Self { ip, interface, one_family, share })
     }

@@ -286,7 +286,7 @@ impl Window {
     }
 
     /// Copies from the program's memory at the vectors to the front of `into`. Returns the number of bytes copied: at
-    /// least one, and fewer than the vectors have if memory further on is unmapped.
+    /// least one, and fewer than the vectors have if memory further on is unmapped or a pipe has less room.
     fn gather(&self, vectors: &[libc::iovec], into: &mut [u8]) -> Result<usize, Unmapped> {
         match self {
             Self::File { file, map } => {
@@ -306,8 +306,9 @@ impl Window {
         }
     }
 
-    /// Copies from the front of `from` to the program's memory at the vectors. Returns the number of bytes copied: at
-    /// least one, and fewer than the vectors have if memory further on is unmapped.
+    /// Copies from the front of `from`, which is at least as long as the vectors, to the program's memory at the
+    /// vectors. Returns the number of bytes copied: at least one, and fewer than the vectors have if memory further on
+    /// is unmapped or a pipe has less room.
     fn scatter(&self, from: &[u8], vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
         let from = &from[..vectors.iter().map(|vector| vector.iov_len).sum()];
         match self {
@@ -316,6 +317,7 @@ impl Window {
                 read_file(file.as_raw_fd(), 0, vectors)
             }
             Self::Pipe { reader, writer } => {
+                // Fails only if the program has closed the pipe: it is empty, so there is room.
                 let in_pipe =
                     rustix::io::retry_on_intr(|| rustix::io::write(writer, from)).map_err(|_| Unmapped)?;
                 let fd = reader.as_raw_fd();
@@ -324,7 +326,8 @@ impl Window {
                 // (`host.rs`). The vectors outlive the call.
                 let moved =
                     move_bytes(|| unsafe { libc::readv(fd, vectors.as_ptr(), vector_count(vectors)) });
-                // Bytes that could not be copied must not stay in the pipe, where the next copy would find them.
+                // Bytes that were not copied, all of them after an error, must not stay in the pipe, where the next
+                // copy would find them.
                 let left = in_pipe - moved.unwrap_or(0);
                 if left > 0 {
                     drain(reader, &mut [0; WINDOW][..left])?;

@@ -62,9 +62,9 @@ pub(crate) fn listener_owner(at: SocketAddr) -> io::Result<Option<u32>> {
     query((at, no_peer), |datagram| parse_listener(datagram, at.port()))
 }
 
-/// Sends a request for the socket with these addresses, and returns the result of `parse` for the answer. Tries again
-/// after an error, with a new netlink socket: the one of this thread may be unusable, for example because this process
-/// was forked.
+/// Sends a request for the socket with these addresses, its own and that of its peer, and returns the result of `parse`
+/// for the answer. Tries again after any error, with a new netlink socket: the one of this thread may be unusable, for
+/// example because this process was forked.
 fn query(
     addresses: (SocketAddr, SocketAddr),
     parse: impl Fn(&[u8]) -> io::Result<Option<u32>>,
@@ -105,13 +105,13 @@ fn request(local: SocketAddr, peer: SocketAddr) -> [u8; HEADER + REQUEST] {
         bytes[at..at + field.len()].copy_from_slice(field);
         at += field.len();
     };
-    put(&u32::try_from(HEADER + REQUEST).unwrap_or_default().to_ne_bytes());
+    put(&u32::try_from(HEADER + REQUEST).unwrap_or_default().to_ne_bytes()); // the length, which always fits
     put(&BY_FAMILY.to_ne_bytes());
     put(&bits(libc::NLM_F_REQUEST).to_ne_bytes());
     put(&[0; 8]); // sequence number and port ID, which are not used: the answer is identified by its addresses
-    put(&family.to_le_bytes()[..1]);
+    put(&family.to_le_bytes()[..1]); // a field of one byte, like the next one
     put(&bits(libc::IPPROTO_TCP).to_le_bytes()[..1]);
-    put(&[0; 2]);
+    put(&[0; 2]); // no extensions, and padding
     put(&u32::MAX.to_ne_bytes()); // the set of TCP states: all
     put(&local.port().to_be_bytes());
     put(&peer.port().to_be_bytes());
@@ -144,12 +144,14 @@ pub(crate) fn parse(datagram: &[u8], local: SocketAddr, peer: SocketAddr) -> io:
 }
 
 /// Returns the owner of the socket that listens at `port`, in a datagram of the kernel; `None` if no socket listens
-/// there.
+/// there, or the socket belongs to the kernel.
 fn parse_listener(datagram: &[u8], port: u16) -> io::Result<Option<u32>> {
     let Some(body) = answer(datagram)? else { return Ok(None) };
+    // The numbers are offsets in `struct inet_diag_msg`.
     let listens = body[1] == LISTEN && u16_at(body, 4).ok_or_else(malformed)?.to_be() == port;
     let (owner, inode) = (u32_at(body, 64), u32_at(body, 68));
-    Ok(owner.filter(|_| listens && inode != Some(0))) // sockets of the kernel have inode 0
+    let is_of_kernel = inode == Some(0);
+    Ok(if listens && !is_of_kernel { owner } else { None })
 }
 
 /// Returns the `struct inet_diag_msg` in a datagram of the kernel; `None` if the kernel reports that there is no such
@@ -160,7 +162,10 @@ fn answer(datagram: &[u8]) -> io::Result<Option<&[u8]>> {
         let error = error(message.body);
         return if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) };
     }
-    message.body.get(..ANSWER).filter(|_| message.kind == BY_FAMILY).ok_or_else(malformed).map(Some)
+    match message.body.get(..ANSWER) {
+        Some(body) if message.kind == BY_FAMILY => Ok(Some(body)),
+        _ => Err(malformed()),
+    }
 }
 
 /// Returns the error for an answer that cannot be parsed.

@@ -366,8 +366,8 @@ impl QueuePair {
         *lock(&self.manual) = Some(Arc::new(manual));
     }
 
-    /// Removes the manual connection and cancels its attempt. Returns whether the attempt had not connected the queue
-    /// pair yet.
+    /// Removes the manual connection, if there is one, and cancels its attempt. Returns true if the attempt was still
+    /// in progress: then nothing else reports its end. False if it had connected the queue pair, or there is none.
     fn end_manual(&self) -> bool {
         if let Some(port) = self.number.port() {
             port.stop_expecting(self.id());
@@ -412,7 +412,7 @@ impl ConnectionOwner for QueuePair {
         let established = Arc::new(established);
         self.update_progress(|progress| {
             progress.outcome = Some(Ok(Arc::clone(&established)));
-            progress.closed = false; // an earlier attempt may have failed
+            progress.closed = false; // `connect_failed` has set it if an earlier attempt failed
         });
         self.send_event(ConnectionEventKind::Connected(established));
     }

@@ -65,7 +65,8 @@ pub(crate) enum FollowUp {
 /// Result of the lane's check whether the program still polls a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollCheck {
-    /// The program polls. The value is the set's poll count, for the next check.
+    /// The program has polled since the last check, or this was the first one. The value is the set's poll count, for
+    /// the next check.
     Polled(u64),
     /// A thread of the program sleeps on the set. The lane must check from time to time whether that thread still
     /// exists, with [`PollSet::check_sleepers`].
@@ -299,18 +300,21 @@ impl PollSet {
         FollowUp::Done
     }
 
-    /// Checks whether the program has polled since the last check, when its poll count was `before`. If it has not, and
-    /// no thread sleeps on the set, the lane serves the set again.
+    /// Checks whether the program has polled since the last check, when its poll count was `before` (`None` at the
+    /// first check, which only reads the count). If it has not, and no thread sleeps on the set, the lane serves the
+    /// set again.
     pub(crate) fn check_polling(&self, before: Option<u64>) -> PollCheck {
         let polls = self.owner.polls();
         if before != Some(polls) {
             return PollCheck::Polled(polls);
         }
-        let asleep = self.owner.take_back(|| !lock(&self.sleepers).is_empty());
-        // A program acknowledges when a poll finds nothing. This one polled a completion, and then did not poll again.
+        let is_slept_on = self.owner.take_back(|| !lock(&self.sleepers).is_empty());
+        // A program acknowledges when a poll finds nothing. If its last poll found a completion, something is still
+        // owed.
         self.acknowledge();
-        let first_check = asleep && !self.checks_sleepers.swap(true, Ordering::AcqRel);
-        if first_check { PollCheck::Asleep } else { PollCheck::Over }
+        // The caller schedules checks of the sleeping threads, unless an earlier call had it do so.
+        let must_schedule = is_slept_on && !self.checks_sleepers.swap(true, Ordering::AcqRel);
+        if must_schedule { PollCheck::Asleep } else { PollCheck::Over }
     }
 
     /// Unregisters sleeping threads that do not exist any more. Returns whether threads are left that sleep on the set.

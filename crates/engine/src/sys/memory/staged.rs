@@ -60,7 +60,8 @@ impl StagingBuffers {
     pub(super) fn find(&self, bytes: &[u8]) -> Option<FilePosition> {
         let all = sync::read(&self.0);
         all.iter().find_map(|entry| {
-            // Wraps to a large number if the bytes are before the buffer.
+            // Wraps to a large number if the bytes are before the buffer. If the first byte is in the buffer, all are:
+            // a slice is never in two allocations.
             let offset = bytes.as_ptr().addr().wrapping_sub(entry.start);
             (offset < entry.len).then_some(FilePosition { file: entry.file, offset })
         })
