@@ -226,6 +226,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     }
 }
 
+/// Frees a result of [`rdma_getaddrinfo`], with all that it points to. NULL is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {
     let mut next = info;

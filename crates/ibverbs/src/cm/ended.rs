@@ -67,7 +67,8 @@ fn report_end(id: &Arc<Shared>, qp: u32, deadline: Instant) {
     }
 }
 
-/// Schedules RDMA_CM_EVENT_TIMEWAIT_EXIT, which tells the program that the queue pair may be reused.
+/// Schedules RDMA_CM_EVENT_TIMEWAIT_EXIT for an id that was disconnected. The event tells the program that the queue
+/// pair may be reused.
 fn schedule_timewait_exit(id: &Arc<Shared>) {
     let id = Arc::downgrade(id);
     let call = move || {

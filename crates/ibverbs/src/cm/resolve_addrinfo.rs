@@ -25,8 +25,9 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
     minus_one!(resolved)
 }
 
-/// Resolves a name, keeps the result in the id, and queues the event. EBUSY if the id has a result that the
-/// program has not taken. If the id is synchronous, takes the event.
+/// Resolves a name, keeps the result in the id `c`, and queues the event. EBUSY if the id has a result that the
+/// program has not taken. If the id is synchronous, takes the event from the queue again, because the return value
+/// of the call reports the result.
 ///
 /// # Safety
 /// As for [`rdma_getaddrinfo`].

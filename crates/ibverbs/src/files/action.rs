@@ -61,18 +61,19 @@ pub(super) unsafe fn action_for(at: c_int, path: *const c_char, intent: Intent) 
     action
 }
 
-/// Decides what to do with an absolute path that may be virtual.
+/// Decides what to do with `path`, as [`resolve`] returned it: absolute and without `.` and `..`. It may be virtual,
+/// but need not be.
 fn action_for_resolved(path: String, intent: Intent) -> Action {
     match target(&path) {
         Target::Itself => use_path(path.into()),
-        Target::Path(path) => use_path(path.into()),
+        Target::Path(other) => use_path(other.into()),
         Target::Directory => match use_listed(&path) {
             Action::UsePath(on_disk) => Action::UseDirectory { on_disk, virtual_path: follow_link(path) },
             failure => failure,
         },
         Target::File if intent == Intent::Open => Action::OpenContent(content::read(&path)),
-        // This file is readable by everyone, so that stat, access and the like give the right results for every
-        // virtual file.
+        // An ordinary file that stands for every virtual file in stat, access and the like. It is readable by everyone,
+        // and as long as files in sysfs appear to be.
         Target::File => use_beside_library("text"),
         Target::Management => {
             report::log_no_management(&path);
@@ -82,24 +83,26 @@ fn action_for_resolved(path: String, intent: Intent) -> Action {
     }
 }
 
-/// Uses this path. Fails with ENOENT if it contains a NUL.
+/// Returns the action that uses this path, or that fails with ENOENT if the path contains a NUL.
 fn use_path(path: PathBuf) -> Action {
     let path = CString::new(path.into_os_string().into_encoded_bytes());
     path.map_or(Action::Fail(Errno(libc::ENOENT)), Action::UsePath)
 }
 
-/// The target of a virtual path that is a link. Returns other paths unchanged.
+/// Returns the target of a virtual path that is a link, and other paths unchanged.
 pub(super) fn follow_link(path: String) -> String {
     tree::follow(&path).map_or(path, str::to_owned)
 }
 
-/// Uses the directory beside the library that stands for a virtual directory.
+/// Returns the action that uses the directory beside the library that stands for the virtual directory `path`, or that
+/// fails with ENOENT if `path` names another device.
 fn use_listed(path: &str) -> Action {
     tree::listed_path(path)
         .map_or(Action::Fail(Errno(libc::ENOENT)), |path| use_beside_library(path.trim_start_matches('/')))
 }
 
-/// Uses a path relative to the directory beside the library.
+/// Returns the action that uses a path relative to the directory beside the library, or that fails with ENOENT if that
+/// directory was not found.
 fn use_beside_library(path: &str) -> Action {
     tree_directory().map_or(Action::Fail(Errno(libc::ENOENT)), |tree| use_path(tree.join(path)))
 }
@@ -153,12 +156,12 @@ pub(super) fn open_content_stream(text: Result<String, Errno>) -> *mut libc::FIL
     }
 }
 
-/// Whether the flags of open(2) are for writing, which fails for virtual files as for read-only files of sysfs.
+/// Returns whether the flags of open(2) are for writing, which fails for virtual files as for read-only files of sysfs.
 pub(super) fn is_for_writing(flags: c_int) -> bool {
     flags & libc::O_ACCMODE != libc::O_RDONLY
 }
 
-/// Whether the mode of fopen(3) is for writing.
+/// Returns whether the mode of fopen(3) is for writing.
 ///
 /// # Safety
 /// `mode` is a C string.

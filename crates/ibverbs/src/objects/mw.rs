@@ -53,7 +53,8 @@ impl Mw {
         unsafe { (*self.c.get()).rkey = tag.0 };
     }
 
-    /// Converts the parameters of a binding. A length of zero unbinds the window.
+    /// Converts the parameters with which a C program binds the window, for both types of windows. A length of zero
+    /// unbinds the window, and the region is then ignored. EINVAL if the region does not exist.
     pub(crate) fn binding(&self, info: &ibv_mw_bind_info) -> Result<Binding, Errno> {
         let region = match info.length {
             0 => Tag(0), // no region
@@ -67,7 +68,7 @@ impl Mw {
             rights: remote_rights(info.mw_access_flags),
             scope,
             zero_based: info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0,
-            one_touch: false,
+            one_touch: false, // only the native API has windows for a single message
         })
     }
 }

@@ -6,7 +6,8 @@ use crate::support::sockaddr;
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 
-/// Reads a C address. EAFNOSUPPORT if it is not of this family, EINVAL if it is NULL or too short.
+/// Reads a C address that the program passes for a socket of `family`, AF_INET or AF_INET6. EAFNOSUPPORT if the address
+/// is of another family, EINVAL if it is NULL or too short.
 ///
 /// # Safety
 /// `addr` is NULL or has `len` bytes.
@@ -36,8 +37,8 @@ pub(super) unsafe fn read(
     unsafe { sockaddr::from_c(addr) }
 }
 
-/// Writes an address, converted to this family and truncated to the room that the program has. Sets `len` to the full
-/// length. Does nothing if a pointer is NULL.
+/// Writes `address` to the C structure `addr`, converted to `family` and truncated to the room that the program has,
+/// which is `len`. Sets `len` to the full length. Does nothing if a pointer is NULL.
 ///
 /// # Safety
 /// `len` is NULL or valid, and `addr` is NULL or has as many bytes as `len` says.

@@ -83,6 +83,9 @@ impl Stream {
     }
 }
 
+/// Maps memory of the program at an offset, by which the peer's program can then write to it with `riowrite`. Returns
+/// the offset, or -1 with errno set. With PROT_NONE the peer gets no access: the mapping is only recorded, so that
+/// `riounmap` finds it.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn riomap(
     socket: c_int,
@@ -93,7 +96,7 @@ pub extern "C-unwind" fn riomap(
     offset: libc::off_t,
 ) -> libc::off_t {
     let addr = buf as u64;
-    // -1 means that the offset is the address.
+    // -1 means that the offset is the address. `off_t` has room for every address of a program.
     let offset = if offset == -1 { libc::off_t::try_from(addr).unwrap_or(-1) } else { offset };
     let mapped = match (prot, u64::try_from(offset)) {
         _ if buf.is_null() || len == 0 => Err(Errno::INVALID),
@@ -108,6 +111,7 @@ pub extern "C-unwind" fn riomap(
     if minus_one!(mapped) == 0 { offset } else { -1 }
 }
 
+/// Removes a mapping of `riomap`, which is identified by its address and length.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn riounmap(socket: c_int, buf: *mut c_void, len: usize) -> c_int {
     let addr = buf as u64;
@@ -115,6 +119,8 @@ pub extern "C-unwind" fn riounmap(socket: c_int, buf: *mut c_void, len: usize) -
     minus_one!(unmapped)
 }
 
+/// Writes to the memory that the peer has mapped from `offset` on. Returns the number of bytes written, which is less
+/// than `count` if waiting for room is not allowed or fails, or -1 with errno set. The result is unsigned in C, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn riowrite(
     socket: c_int,

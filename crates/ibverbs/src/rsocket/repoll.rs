@@ -61,7 +61,7 @@ struct Member {
 }
 
 impl Member {
-    /// Whether the descriptor now belongs to another socket, or to none.
+    /// Returns whether the descriptor now belongs to another socket, or to none.
     fn is_gone(&self) -> bool {
         match (&self.socket, find(self.fd)) {
             (Some(added), Ok(current)) => added.as_ptr() != Arc::as_ptr(&current),
@@ -162,7 +162,7 @@ fn change_members(set: &Set, op: c_int, fd: RawFd, event: Option<libc::epoll_eve
     Ok(())
 }
 
-/// Whether a number is that of an open descriptor.
+/// Returns whether a number is that of an open descriptor.
 fn is_open(fd: RawFd) -> bool {
     // SAFETY: not -1. The kernel checks whether the number is open, and nothing else is done with it.
     fd >= 0 && rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok()
@@ -185,6 +185,8 @@ struct MemberList {
 }
 
 impl MemberList {
+    /// Returns the entries of the list. Their lifetime is not that of `self`, which is only a copy of a pointer: they
+    /// are valid until this thread builds another list.
     fn entries<'l>(self) -> &'l mut [libc::pollfd] {
         // SAFETY: the list of this thread has `count` elements, and no other thread uses it. Each result is used in
         // one expression only, so that no two exist at a time.

@@ -50,22 +50,26 @@ pub(super) struct Hello {
 }
 
 impl Hello {
+    /// Encodes the hello.
     pub(super) fn to_bytes(self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&VERSION.to_be_bytes());
-        bytes.extend_from_slice(&[0; 2]);
+        bytes.extend_from_slice(&[0; 2]); // reserved
         for number in [self.ring.0, self.len, self.messages, self.mappings] {
             bytes.extend_from_slice(&number.to_be_bytes());
         }
         bytes
     }
 
-    /// Parses a hello. Returns `None` if it is invalid: then the peer is not an rsocket of Ironwarp.
+    /// Parses a hello, and ignores what follows it. Returns `None` if it is invalid: then the peer is not an rsocket of
+    /// Ironwarp.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(MAGIC)?.strip_prefix(&VERSION.to_be_bytes())?;
-        let mut numbers = rest.get(2..)?.chunks_exact(4).filter_map(|word| word.try_into().ok());
-        let mut next = || numbers.next().map(u32::from_be_bytes);
-        let hello = Self { ring: Tag(next()?), len: next()?, messages: next()?, mappings: next()? };
+        let (numbers, _) = rest.get(2..)?.as_chunks(); // after the reserved bytes
+        let &[ring, len, messages, mappings, ..] = numbers else { return None };
+        let number = u32::from_be_bytes;
+        let (ring, len) = (Tag(number(ring)), number(len));
+        let hello = Self { ring, len, messages: number(messages), mappings: number(mappings) };
         (hello.len > 0 && hello.messages > 0).then_some(hello)
     }
 }
@@ -84,6 +88,7 @@ pub(super) enum Message {
 }
 
 impl Message {
+    /// Encodes the message: its code, and three numbers.
     pub(super) fn to_bytes(self) -> [u8; MESSAGE] {
         let numbers = match self {
             Self::Credit { bytes, messages } => [1, bytes, messages, 0],
@@ -92,16 +97,19 @@ impl Message {
             Self::Unmapped { tag } => [4, 0, 0, tag.0.into()],
         };
         let mut bytes = [0; MESSAGE];
-        for (to, number) in bytes.chunks_exact_mut(8).zip(numbers) {
-            to.copy_from_slice(&number.to_be_bytes());
+        for (word, number) in bytes.as_chunks_mut().0.iter_mut().zip(numbers) {
+            *word = number.to_be_bytes();
         }
         bytes
     }
 
     /// Parses a message. Returns `None` if the code is unknown, or a tag does not fit into 32 bits.
     pub(super) fn from_bytes(bytes: [u8; MESSAGE]) -> Option<Self> {
-        let mut words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(u64::from_be_bytes);
-        let [code, first, second, third] = std::array::from_fn(|_| words.next().unwrap_or_default());
+        let mut numbers = [0; 4];
+        for (number, word) in numbers.iter_mut().zip(bytes.as_chunks().0) {
+            *number = u64::from_be_bytes(*word);
+        }
+        let [code, first, second, third] = numbers;
         match code {
             1 => Some(Self::Credit { bytes: first, messages: second }),
             2 => Some(Self::End),

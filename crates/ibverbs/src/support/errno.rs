@@ -183,16 +183,16 @@ pub(crate) fn number_or_minus_one(result: Result<c_int, Errno>) -> c_int {
     })
 }
 
+/// Adds a reason only if a sandbox denies the system call: then the errno alone would mislead.
 impl From<io::Error> for Errno {
     fn from(error: io::Error) -> Self {
-        match Denied::find(&error) {
-            Some(denied) => Self(denied.errno.raw_os_error()).because(denied),
-            None => Self(error.raw_os_error().unwrap_or(libc::EIO)),
-        }
+        let errno = number_of(&error);
+        Denied::find(&error).map_or(errno, |denied| errno.because(denied))
     }
 }
 
-/// Returns the errno of a system call that failed, without a reason.
+/// Returns the errno of a system call that failed, or EIO if the error has none. Adds no reason: most callers have a
+/// better one.
 fn number_of(error: &io::Error) -> Errno {
     let denied = Denied::find(error).map(|denied| denied.errno.raw_os_error());
     Errno(denied.or(error.raw_os_error()).unwrap_or(libc::EIO))

@@ -110,7 +110,7 @@ pub(crate) fn wait(fd: RawFd) -> Result<(), Errno> {
     }
 }
 
-/// Waits until a signal arrives, and returns EINTR.
+/// Waits until a signal handler interrupts the thread, and returns EINTR. The thread may be cancelled, as in [`wait`].
 pub(crate) fn wait_for_signal() -> Errno {
     // SAFETY: `poll` does not access the list, because it has no elements.
     unsafe { poll(std::ptr::null_mut(), 0, -1) };

@@ -10,7 +10,8 @@ use crate::support::object::{CObject, find};
 use ironwarp_wire::Tag;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// Registers a range of memory in a protection domain, and returns the new region.
+/// Registers a range of memory in a protection domain, and returns the new region. With IBV_ACCESS_ZERO_BASED,
+/// requests refer to the first byte by address zero, whatever `range` says.
 fn register(pd: *mut ibv_pd, range: Range, access: c_uint) -> Result<*mut ibv_mr, Errno> {
     find::<Pd>(pd).and_then(|pd| {
         if range.len == 0 {
@@ -27,6 +28,7 @@ pub extern "C" fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, len: usize, acc
     object!(register(pd, Range { addr, len, start: addr }, access.cast_unsigned()))
 }
 
+/// Registers memory at `addr` to whose first byte requests refer by the address `iova`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
@@ -38,6 +40,8 @@ pub extern "C" fn ibv_reg_mr_iova(
     object!(register(pd, Range { addr: addr as u64, len, start: iova }, access.cast_unsigned()))
 }
 
+/// Registers memory like [`ibv_reg_mr_iova`]. Inline code in `verbs.h` calls this instead of `ibv_reg_mr` and
+/// `ibv_reg_mr_iova`, unless it can tell that `access` has no optional flags.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,

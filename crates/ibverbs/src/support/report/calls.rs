@@ -88,8 +88,10 @@ pub(crate) fn log_no_netlink(device_is_used: bool) {
     }
 }
 
-/// A function that C called, as the path of a Rust item inside it. Displays the C name. The Rust names of functions
-/// that inline code calls through a table lack the prefix `ibv_`, which is added.
+/// A function that C called, as the path of a Rust item inside it (`function_path!`). Displays the name by which C
+/// programs know the function: with the prefix `ibv_`, which the Rust names of functions lack that inline code in
+/// `verbs.h` calls through a table, and without the underscore of functions that such inline code wraps
+/// (`_ibv_query_gid_ex`).
 struct Call<'p>(&'p str);
 
 impl Call<'_> {
@@ -101,13 +103,12 @@ impl Call<'_> {
 
 impl fmt::Display for Call<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `crate::verbs::mr::ibv_reg_mr::{{closure}}::inner`: skip the item and closures.
+        // `crate::verbs::mr::ibv_reg_mr::{{closure}}::inner`: skip the item, which is last, and closures.
         let mut parts = self.0.rsplit("::").skip(1).filter(|part| !part.starts_with('{'));
         let name = parts.next().unwrap_or(self.0).trim_start_matches('_');
-        match self.is_rsocket() || ["ibv_", "rdma_"].iter().any(|prefix| name.starts_with(prefix)) {
-            true => f.write_str(name),
-            false => write!(f, "ibv_{name}"),
-        }
+        // The functions of rsockets (`rsend`, `riomap`) are all exported by their C names.
+        let is_c_name = self.is_rsocket() || name.starts_with("ibv_") || name.starts_with("rdma_");
+        if is_c_name { f.write_str(name) } else { write!(f, "ibv_{name}") }
     }
 }
 
