@@ -102,7 +102,7 @@ impl MemoryRegion {
         let contents = contents.map_err(|error| ReregisterError::from(RegisterError::from(error)))?;
         let domain = domain.map(|domain| domain.domain());
         let bytes = contents.as_ref().map(|contents| {
-            let memory = contents.memory(0, Rights::empty());
+            let memory = contents.memory(0, Rights::empty()); // its rights are not used: `to` below has them
             Bytes { start: memory.start, len: memory.len, translation: memory.translation }
         });
         let to = Reregistration { domain, rights: access, bytes, keep_tag: false };
@@ -113,7 +113,7 @@ impl MemoryRegion {
             self.start = 0;
             self.contents = contents;
         }
-        // The entry has a new tag, so the old owner must not deregister it.
+        // The old `Registration` would deregister its tag when dropped, but the device has replaced that tag already.
         let registration = Registration::new(&shared, self.tag);
         std::mem::replace(&mut self.registration, registration).forget();
         Ok(())
