@@ -24,7 +24,9 @@ impl QpContext {
     }
 
     /// Checks an access of the peer, as [`admit_remote`](Self::admit_remote) does, and calls `then` with the
-    /// translation and the position of the first byte in it. Leaves the guard in `cached`, for the next access.
+    /// translation and the position of the first byte in it. Uses the guard in `cached` if it is for the same tag, and
+    /// leaves the guard there for the next access, unless the memory is one-touch. Pass `&mut None` if no access
+    /// follows.
     pub(crate) fn with_remote<'q, R>(
         &'q self,
         cached: &mut Option<CachedGuard<'q>>,

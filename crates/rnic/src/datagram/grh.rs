@@ -25,6 +25,7 @@ pub struct Grh {
     pub destination: Gid,
 }
 
+/// The IP version that the header states.
 const VERSION: u32 = 6;
 /// The next-header value for InfiniBand's transport header.
 const NEXT_HEADER: u8 = 0x1b;
@@ -35,6 +36,16 @@ const TRANSPORT: usize = 12 + 8 + 4;
 /// Length of immediate data.
 const IMMEDIATE: usize = 4;
 
+// The layout, as of an IPv6 header, in network byte order:
+//
+// | bytes | field |
+// |---|---|
+// | 0 to 3 | version (4 bits), traffic class (8 bits), flow label (20 bits) |
+// | 4, 5 | payload length |
+// | 6 | next header |
+// | 7 | hop limit |
+// | 8 to 23 | source |
+// | 24 to 39 | destination |
 impl Grh {
     /// Length in bytes.
     pub const LEN: usize = 40;
@@ -49,7 +60,6 @@ impl Grh {
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let header: &[u8; Self::LEN] = bytes.first_chunk()?;
         let [w0, w1, w2, w3, len_high, len_low, next_header, hop_limit, addresses @ ..] = *header;
-        // 4 bits of version, 8 bits of traffic class, 20 bits of flow label.
         let first_word = u32::from_be_bytes([w0, w1, w2, w3]);
         if first_word >> 28 != VERSION || next_header != NEXT_HEADER {
             return None;
@@ -81,7 +91,7 @@ impl Grh {
         Some((Self::parse(received)?, received.get(Self::LEN..)?))
     }
 
-    /// Encodes the header.
+    /// Encodes the header. A flow label of more than 20 bits is cut.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let word = VERSION << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & FLOW_LABEL_MASK;
         let mut bytes = [0; Self::LEN];

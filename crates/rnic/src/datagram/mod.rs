@@ -251,7 +251,7 @@ impl DatagramQp {
         self.qkey.store(qkey, Ordering::Relaxed);
     }
 
-    /// Returns the number of datagrams dropped so far, by reason.
+    /// Returns the number of datagrams dropped since the queue pair was created, by reason.
     pub fn drops(&self) -> DropCounts {
         let count = |why: DropReason| self.drops[why as usize].load(Ordering::Relaxed);
         DropCounts {

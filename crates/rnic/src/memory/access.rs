@@ -8,6 +8,7 @@ use ironwarp_wire::Tag;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access {
     pub(super) tag: Tag,
+    /// The first byte: a virtual address, or an offset if the entry is zero-based.
     pub(super) offset: u64,
     /// Length in bytes.
     pub(super) len: u64,
@@ -15,8 +16,9 @@ pub(super) struct Access {
     pub(super) need: Rights,
     /// The protection domain that makes the access.
     pub(super) domain: Domain,
-    /// The queue pair that makes the access, or whose peer does. `None` for local accesses and calls of the program.
-    /// Such an access is refused by windows that are bound to one stream.
+    /// The queue pair whose peer makes the access, or whose work request changes the entry. `None` if the buffer of a
+    /// local work request is accessed, or if the program changes the entry by a call. An entry that is bound to one
+    /// queue pair refuses all accesses but those of this queue pair.
     pub(super) qp: Option<u32>,
     /// The kinds of entries that the access may use.
     pub(super) kinds: Kinds,
@@ -54,7 +56,7 @@ impl Access {
         }
         match self.need.difference(body.rights) {
             missing if missing.is_empty() => Ok(within),
-            Rights::BIND => Err(Check::Bind),
+            Rights::BIND => Err(Check::Bind), // only the right to bind windows is missing
             _ => Err(Check::Right),
         }
     }

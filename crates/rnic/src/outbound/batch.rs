@@ -94,6 +94,7 @@ impl Deref for Own {
     }
 }
 
+/// Shows the number of bytes: the bytes are data of the program.
 impl fmt::Debug for Own {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Own").field(&self.len).finish()
@@ -101,7 +102,8 @@ impl fmt::Debug for Own {
 }
 
 impl TxBatch {
-    /// Creates an empty batch without a limit of its length.
+    /// Creates an empty batch. Its length is not limited until [`set_max_len`](Self::set_max_len) is called, which the
+    /// device does before each use.
     pub(crate) fn new(host: &dyn Host) -> Self {
         let own = Own { buffer: host.buffer(OWN), len: 0 };
         Self {

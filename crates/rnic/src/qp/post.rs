@@ -38,10 +38,12 @@ impl Qp {
         Ok(())
     }
 
-    /// Checks that requests may be posted in the current state. In the error state they may, and are flushed.
+    /// Checks that requests may be posted in the current state: once the queue pair is ready to send, and until
+    /// this end disconnects. In the error state they may be posted, too, and are flushed.
     #[inline]
     fn check_may_post(&self) -> Result<(), PostError> {
         match self.state() {
+            // The program does not know the states of a queue pair that it does not move itself.
             State::Init if !self.attributes().manual => return Err(PostError::NotConnected),
             state @ (State::Reset | State::Init | State::ReadyToReceive) => {
                 return Err(PostError::State(state));

@@ -410,13 +410,17 @@ impl Rx {
         }
     }
 
-    /// Fails the stream because of a segment whose header was parsed.
+    /// Fails the stream because of a segment whose header was parsed. If the segment is a response, the Read or atomic
+    /// operation that it answers is blamed.
     fn fail(&mut self, qp: &QpContext, mut failure: RxFailure, fpdu: &Fpdu) {
+        // The Terminate contains the header, whose bytes may be gone: encode it again. This cannot fail for a header
+        // that was parsed; if it did, the Terminate would contain none.
         let mut bytes = [0; MAX_HEADER];
         let n = fpdu.header.emit(usize::from(fpdu.payload_len), &mut bytes).unwrap_or(0);
         let mut blamed = None;
         if let Header::ReadResponse(_) | Header::ReadV2Response(_) | Header::AtomicResponse(_) = fpdu.header {
-            // The Read fails, not the receive that a message may be using meanwhile.
+            // The Read or atomic operation fails, not the receive that a message may be using meanwhile. A
+            // Read of the adapter itself (a probe) is no work request, and cannot be blamed.
             failure.receive = None;
             let read = lock(&qp.sq).oldest_read().and_then(|read| read.entry);
             blamed = read.map(|seq| BlamedRequest { seq, status: failure.read_status() });
@@ -424,7 +428,9 @@ impl Rx {
         self.fail_with(qp, failure, blamed, &bytes[..n]);
     }
 
-    /// Fails the stream. `offender` holds the bytes of the header that the Terminate refers to.
+    /// Fails the stream. `blamed` is the work request of this end whose response was wrong, if any; if there is none,
+    /// [`QpContext::fail`] decides which request is blamed. `offender` holds the bytes of the header that the Terminate
+    /// refers to: as received, if they could not be parsed.
     fn fail_with(
         &mut self,
         qp: &QpContext,

@@ -22,15 +22,19 @@ enum Destination {
 }
 
 impl Rx {
-    /// Places the next part of the payload of the segment in progress.
+    /// Places the next part of the payload of the segment in progress, which arrives in several parts.
     pub(super) fn place_current(&mut self, qp: &QpContext, payload: &[u8]) -> Checked {
+        // Taken out of `self`, which `place` borrows as a whole. It is there: the header before the payload began it.
         let Some(mut segment) = self.segment.take() else { return Ok(()) };
+        // The guard is not kept for the next part, for which this end may have to wait.
         let placed = self.place(qp, &mut segment, payload, &mut None);
         self.segment = Some(segment);
         placed
     }
 
-    /// Places the next part of the payload of `segment`: in memory, in the park, or nowhere.
+    /// Places the next part of the payload of `segment` at its target: in memory, in the buffer of a segment that will
+    /// be parked, or nowhere. The part may be all of the payload. `cached` holds the guard of the last access to
+    /// memory, which the next one uses again if it names the same tag.
     pub(super) fn place<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -48,7 +52,7 @@ impl Rx {
     }
 
     /// Checks the destination of a part of the payload, and copies the part there. Leaves the guard in `cached`, unless
-    /// the part has several destinations.
+    /// the part has several destinations or the memory is one-touch.
     fn place_in_memory<'q>(
         &mut self,
         qp: &'q QpContext,

@@ -153,7 +153,7 @@ impl Rx {
             _ => return Err(Protocol::Interleaved.into()),
         }
         self.touch.start_segment(tagged.last);
-        // Check the whole range before a byte is placed. If all payload has arrived, placing it checks the range.
+        // Check the whole range before a byte is placed. The closure is empty, because nothing is placed yet.
         if len > 0 && !whole {
             qp.with_remote(&mut None, tagged.place, len, Rights::REMOTE_WRITE, &mut self.touch, |_, _| ())
                 .map_err(|denied| RxFailure::remote(denied, denied.write_cause()))?;
@@ -211,12 +211,14 @@ impl Rx {
         Ok(())
     }
 
-    /// Checks a Read Request, of either version, and claims one-touch memory for it.
+    /// Checks a Read Request, of either version, for `len` bytes at `source`, and claims the source for it if that is
+    /// one-touch memory. Copies nothing: the tx half builds the response later.
     fn begin_read(&mut self, qp: &QpContext, msn: u32, source: Place, len: u32) -> Checked {
         self.begin_read_or_atomic(qp, msn)?;
         self.touch = Touch::for_request();
         if len > 0 {
-            // Checked again when the response is built, because the program may revoke the memory in between.
+            // The closure is empty, because the source is only checked here. It is checked again when the response is
+            // built, because the program may revoke the memory in between.
             let (len, need) = (len as usize, Rights::REMOTE_READ);
             qp.with_remote(&mut None, source, len, need, &mut self.touch, |_, _| ())
                 .map_err(|denied| RxFailure::remote(denied, denied.read_cause()))?;
@@ -224,7 +226,8 @@ impl Rx {
         Ok(())
     }
 
-    /// Checks an Atomic Request, and claims one-touch memory for it.
+    /// Checks an Atomic Request, and claims its target for it if that is one-touch memory. Changes nothing: the tx half
+    /// executes the operation later.
     fn begin_atomic(&mut self, qp: &QpContext, request: &AtomicRequest) -> Checked {
         self.begin_read_or_atomic(qp, request.msn)?;
         self.touch = Touch::for_request();
