@@ -188,7 +188,8 @@ impl Config {
         if self.private { self.port_space } else { PortPolicy::Tcp }
     }
 
-    /// Changes a setting, to a value that may not be valid UTF-8.
+    /// Changes a setting to the value of an environment variable, which may not be valid UTF-8: then fails, because no
+    /// setting takes such a value. An unknown name is reported first.
     fn set_os(&mut self, name: &str, value: &OsStr) -> Result<(), ConfigError> {
         match value.to_str() {
             Some(value) => self.set(name, value),

@@ -209,7 +209,8 @@ impl Engine {
         Ok(queue)
     }
 
-    /// Reports changes to the port and its GIDs to `watcher` from now on, until the adapter is closed.
+    /// Reports changes to the port and its GIDs to `watcher` from now on, until the adapter is closed. Fails if
+    /// netlink, which announces the changes, is not available, or if the lanes fail to start.
     pub fn watch_port(&self, watcher: Arc<dyn PortWatcher>) -> io::Result<()> {
         let monitor = Arc::new(Monitor::new(watcher)?);
         self.steering().default_lane()?.handle().submit(Command::AddSource(monitor));

@@ -126,8 +126,8 @@ impl CmContext {
         Arc::clone(handshakes)
     }
 
-    /// Calls a function on the default lane at this time. Logs an error if the lanes fail to start; for callers that
-    /// cannot report it.
+    /// Calls a function on the default lane at this time, or soon after. If the lanes fail to start, logs the error
+    /// instead: for callers that cannot report it.
     pub(super) fn call_at_or_log(&self, at: Instant, call: impl FnOnce() + Send + 'static) {
         if let Err(error) = self.call_at(at, call) {
             tracing::error!(%error, "failed to start the lanes");

@@ -45,24 +45,30 @@ pub(super) struct Candidate {
 /// Asks a candidate whether the listener of an RDMA port is there.
 #[derive(Debug)]
 pub(super) struct Probe {
+    /// The search that the result is reported to.
     search: Arc<dyn Searcher>,
     candidate: Candidate,
     link: Arc<TcpLink>,
+    /// Parses the reply to the MPA Request that the probe sends.
     initiator: Initiator,
+    /// When the probe ends without an answer.
     deadline: Instant,
+    /// The MPA Request to send, and the bytes received.
     exchange: Exchange,
     /// The TCP connection is established, and the candidate is trusted.
     connected: bool,
 }
 
 impl Probe {
-    /// Begins to connect to a candidate, without waiting.
+    /// Begins to connect to a candidate, without waiting. [`progress`](Handshake::progress) sends the MPA Request when
+    /// the TCP connection is established.
     pub(super) fn new(
         ctx: &CmContext,
         search: Arc<dyn Searcher>,
         candidate: Candidate,
     ) -> Result<Box<Self>, ConnectError> {
         let header = CmHeader::for_port(CmKind::Probe, candidate.port).emit();
+        // A listener of Ironwarp rejects every probe, so the mode and the terms never take effect.
         let initiator = Initiator::new(MpaMode::default(), ctx.terms(None, None), &header)?;
         let link = connect(candidate.at, candidate.from, &ctx.keepalive())?.with_tap(ctx.dial_tap());
         Ok(Box::new(Self {
@@ -90,7 +96,9 @@ impl Probe {
             if !self.connected {
                 return Ok(None);
             }
-            if self.link.local_addr()? == self.link.peer_addr()? || !self.search.trusts(&self.link) {
+            // TCP connects a socket to itself if nothing listens, and the kernel chose the candidate as local port.
+            let is_connected_to_itself = self.link.local_addr()? == self.link.peer_addr()?;
+            if is_connected_to_itself || !self.search.trusts(&self.link) {
                 return Ok(Some(false));
             }
         }
@@ -99,6 +107,7 @@ impl Probe {
         }
         loop {
             match self.initiator.parse_reply(&self.exchange.read) {
+                // The answer to a probe is a rejection, whose private data tells whether the listener is here.
                 Ok(Parse::Done(Reply::Rejected { private_data, .. })) => {
                     let expected = CmHeader::for_port(CmKind::Listening, self.candidate.port);
                     let is_listener = CmHeader::parse(&private_data)

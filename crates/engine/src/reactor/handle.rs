@@ -118,7 +118,7 @@ impl LaneHandle {
         self.submit(Command::CallAt(at, Callback::new(call)));
     }
 
-    /// Sends a command to the lane's thread and wakes it. If the thread has ended, drops the command.
+    /// Sends a command to the lane's thread and wakes the thread. If the thread has ended, drops the command.
     pub(crate) fn submit(&self, command: Command) {
         let mut inbox = lock(&self.inbox);
         let Some(commands) = &mut *inbox else {
@@ -131,6 +131,7 @@ impl LaneHandle {
         // The thread takes all commands at once, so the first one wakes it for all.
         if was_empty {
             self.wake.signal();
+            // The thread of a failed lane does not wait for `wake`: it is parked.
             if self.is_failed()
                 && let Some(thread) = self.parked.get()
             {
@@ -139,7 +140,7 @@ impl LaneHandle {
         }
     }
 
-    /// Takes all submitted commands.
+    /// Takes all submitted commands: none once the lane is closed.
     pub(super) fn take_commands(&self) -> Vec<Command> {
         lock(&self.inbox).as_mut().map(std::mem::take).unwrap_or_default()
     }

@@ -229,7 +229,8 @@ impl<const N: usize> Vectors<N> {
         self.count == N || self.room == 0
     }
 
-    /// Adds `len` bytes at `base`, or as many of them as fit: the system call then moves fewer bytes.
+    /// Adds `len` bytes at `base`, or as many of them as fit, which may be none. The system call then moves fewer
+    /// bytes, and the caller makes another one for the rest.
     pub(super) fn push(&mut self, base: *mut c_void, len: usize) {
         let iov_len = len.min(self.room);
         if iov_len > 0 && self.count < N {

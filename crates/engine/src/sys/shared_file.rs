@@ -64,13 +64,14 @@ fn open_private(path: &Path) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// Takes the lock of a file (flock(2)). Fails after [`LOCK_TIMEOUT`]: any process that can open the file can lock it
-/// forever.
+/// Waits for the lock of a file (flock(2)) and takes it. Unlocking or closing the file releases the lock. Fails after
+/// [`LOCK_TIMEOUT`], because any process that can open the file can lock it forever.
 fn lock(file: &File) -> io::Result<()> {
     let began = Instant::now();
     loop {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(()),
+            // Polled, because waiting in the kernel has no timeout.
             Err(Errno::WOULDBLOCK) if began.elapsed() < LOCK_TIMEOUT => thread::sleep(LOCK_INTERVAL),
             Err(Errno::WOULDBLOCK) => {
                 let why = "another process keeps it locked: remove it or choose another name";

@@ -60,8 +60,9 @@ pub(crate) struct Answer {
 }
 
 impl StatusSocket {
-    /// Creates a listening socket with this abstract name.
+    /// Creates a listening socket with this abstract name. Fails if another socket has the name.
     pub(crate) fn new(name: &str) -> io::Result<Self> {
+        // `Fd::open` calls the function while no thread can fork: forked children close the socket.
         let fd = Fd::open(|| socket(SocketFlags::NONBLOCK))?;
         bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
         listen(&fd, BACKLOG)?;

@@ -392,7 +392,8 @@ pub(crate) fn descriptor_limit() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Opens a non-blocking socket for the IP version of `addr`.
+/// Opens a non-blocking socket for the IP version of `addr`, not bound to any address. The error contains a [`Denied`]
+/// if a sandbox forbids sockets.
 fn socket(addr: SocketAddr, kind: SocketType) -> io::Result<Fd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

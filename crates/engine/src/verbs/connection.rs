@@ -184,15 +184,16 @@ impl<P: ConnectionOwner> Connection<P> {
         Arc::clone(lock(&self.state).set.lane())
     }
 
-    /// Makes its lane drive the connection when its turn comes. A connection that is queued is not queued again:
+    /// Has the lane of the connection drive it when its turn comes. A connection that is queued is not queued again:
     /// otherwise a fast peer could fill the lane's queue.
     pub(crate) fn schedule(self: &Arc<Self>) {
+        // The lane clears the flag just before it drives the connection, so that no later work is missed.
         if !self.queued.swap(true, Ordering::SeqCst) {
             self.submit_drive(&self.lane());
         }
     }
 
-    /// Adds the connection to the queue of a lane.
+    /// Adds the connection to the queue of a lane, even if it is queued already.
     fn submit_drive(self: &Arc<Self>, lane: &LaneHandle) {
         lane.submit(Command::Drive(Arc::<Self>::clone(self)));
     }

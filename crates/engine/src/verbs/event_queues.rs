@@ -41,12 +41,14 @@ pub struct EventQueues {
     queues: Mutex<Queues>,
 }
 
+/// The part that changes, under one lock.
 #[derive(Debug, Default)]
 struct Queues {
     /// Completion handlers, by the numbers of their event queues. Some may have been dropped.
     handlers: BTreeMap<u16, Weak<CompletionHandler>>,
     /// Keeps the handlers of lanes alive as long as the adapter.
     lane_handlers: Vec<Arc<CompletionHandler>>,
+    /// The completion queues that follow the map. Some may have been dropped.
     followers: Vec<Follower>,
     /// The descriptors of vectors that the program has asked for.
     vectors: BTreeMap<Vector, EventFdWake>,
@@ -104,7 +106,8 @@ impl EventQueues {
         Ok(wake)
     }
 
-    /// Returns the completion handler that the map has for a lane.
+    /// Returns the completion handler to which the map assigns the completion events of a lane. Creates it if the
+    /// map names the lane's own handler, and that does not exist yet.
     pub fn lane_handler(&self, lane: usize) -> Result<Arc<CompletionHandler>, SetMapError> {
         self.check_lane(lane)?;
         let mut queues = lock(&self.queues);
@@ -150,7 +153,8 @@ impl EventQueues {
         if lane < lanes { Ok(()) } else { Err(io::Error::other(NoSuchLane { lane, lanes })) }
     }
 
-    /// Returns the handler whose event queue has this number. Creates the handler of a lane when it is first needed.
+    /// Returns the handler whose event queue has this number. Numbers from [`LANE_QUEUE`] on belong to the lanes:
+    /// creates the handler of a lane when it is first needed. Fails if there is no handler with a lower number.
     fn find_or_create_handler(
         &self,
         queues: &mut Queues,

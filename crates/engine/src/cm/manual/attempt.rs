@@ -66,7 +66,7 @@ pub(super) struct Progress {
     pub(super) nonce: Token,
     /// The acceptor's nonce, if the peer has answered the last dial with a challenge.
     pub(super) challenge: Option<Token>,
-    /// Dial again without a pause, to answer a challenge.
+    /// Dial again without a pause, to answer a challenge. Cleared when that dial is scheduled.
     pub(super) redial_at_once: bool,
     /// The first packet sequence number that this end sends (sq_psn), once the program has set it.
     pub(super) send_psn: Option<u32>,
@@ -159,19 +159,21 @@ impl ManualAttempt {
         self.progress().phase == Phase::Connecting
     }
 
-    /// Makes the attempt continue after a failed handshake: schedules the next dial, or waits for the next hello. Gives
-    /// the attempt up if the error would repeat.
+    /// Makes the attempt continue after a failed handshake: if this end dials, schedules the next dial; otherwise the
+    /// peer dials again. Gives the attempt up if the error would repeat. Does nothing if the queue pair has a
+    /// connection meanwhile, or the attempt has ended.
     pub(super) fn on_handshake_failed(self: &Arc<Self>, error: ConnectError) {
         let mut progress = self.progress();
         if progress.phase == Phase::Claimed {
-            progress.phase = Phase::Connecting;
+            progress.phase = Phase::Connecting; // the claimed handshake is the one that failed: others were refused
         }
         if progress.phase != Phase::Connecting {
             return;
         }
         let mut at = Instant::now();
-        let challenged = std::mem::take(&mut progress.redial_at_once);
-        if !challenged {
+        // Set if the peer answered a hello without proof by a challenge: a step of connecting, not a failure.
+        let redial_at_once = std::mem::take(&mut progress.redial_at_once);
+        if !redial_at_once {
             at += progress.pause;
             progress.pause = (2 * progress.pause).min(MAX_PAUSE);
         }
@@ -182,14 +184,18 @@ impl ManualAttempt {
         ) {
             return self.give_up(error); // another handshake would fail in the same way
         }
-        if !challenged {
+        if !redial_at_once {
             self.log_failure(error);
         }
         if self.dials
             && let Some(ctx) = self.ctx.upgrade()
         {
             let this = Arc::downgrade(self);
-            ctx.call_at_or_log(at, move || this.upgrade().iter().for_each(Self::dial));
+            ctx.call_at_or_log(at, move || {
+                if let Some(attempt) = this.upgrade() {
+                    attempt.dial();
+                }
+            });
         }
     }
 

@@ -119,15 +119,16 @@ impl Owner {
         }
     }
 
-    /// Has the lane check from now on whether the program polls.
+    /// Has the lane check from time to time whether the program still polls, unless the lane does so already. When the
+    /// program has stopped, the lane [takes the set back](Self::take_back), which ends the checks.
     pub(super) fn watch(&self) {
         if self.begin_watch() {
             self.lane.submit(Command::Watch(self.token));
         }
     }
 
-    /// Records that the lane checks whether the program polls. Returns true if it did not do so before: the caller must
-    /// make it check.
+    /// Records that the lane checks whether the program polls. Returns whether this is new: then the caller must start
+    /// the checks, with a command or, on the lane itself, directly.
     pub(super) fn begin_watch(&self) -> bool {
         !self.watched.swap(true, Ordering::AcqRel)
     }

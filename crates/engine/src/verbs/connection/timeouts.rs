@@ -24,7 +24,7 @@ const FIRST_MESSAGE_WAIT: Duration = Duration::from_millis(500);
 /// A message that waits for a receive of the peer.
 #[derive(Clone, Copy, Debug)]
 struct AwaitedReceive {
-    /// Number of messages that were sent before this one.
+    /// Number of messages that were sent before this one, which identifies it.
     number: u64,
     /// Number of checks left until the message times out.
     checks: u32,
@@ -125,8 +125,9 @@ impl<P: ConnectionOwner> Connection<P> {
         }
     }
 
-    /// Checks which message waits for a receive of the peer. Ends the stream if the same message has waited at all
-    /// checks. Otherwise schedules the next check, or stops the timer if no message waits.
+    /// Times a message out if it has waited for a receive of the peer at all checks, which ends the stream. Otherwise
+    /// schedules the next check, or stops the timer if no message waits. `number` is that of the message that waited at
+    /// the last check, and `checks` includes this check.
     fn check_awaited_receive(self: &Arc<Self>, AwaitedReceive { number, checks }: AwaitedReceive) {
         match self.qp.message_awaiting_receive() {
             Some(waiting) if waiting == number && checks <= 1 => {
