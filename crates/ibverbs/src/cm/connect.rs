@@ -178,13 +178,14 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
     minus_one!(connected)
 }
 
-/// Connects an id. If the id is synchronous, waits for the result; the thread may be cancelled while it waits.
+/// Starts to connect an id. If the id is synchronous, waits for the result; the thread may be cancelled while it waits.
 ///
 /// # Safety
 /// `param` is NULL or valid.
 unsafe fn connect_and_wait(c: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
     // SAFETY: NULL or valid, by the caller's contract.
     without_cancellation(|| find::<Id>(c).and_then(|id| unsafe { connect(&id, param) }))?;
+    // By pointer, because a cancelled thread must not hold a reference to the id.
     wait_if_synchronous(c)
 }
 

@@ -92,7 +92,8 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     }
 }
 
-/// Destroys an id with its queue pair and its shared receive queue. Sets errno on failure.
+/// Destroys an id with its queue pair and its shared receive queue. Does nothing if there is no such id. Sets errno if
+/// the id cannot be destroyed.
 fn destroy_all(c: *mut rdma_cm_id) {
     let _guard = CancelGuard::new();
     let Ok(id) = find::<Id>(c) else { return };

@@ -265,6 +265,7 @@ impl Id {
     }
 }
 
+/// Frees the path record, which the C structure owns through a pointer.
 impl Drop for Id {
     fn drop(&mut self) {
         let path = self.c.get_mut().route.path_rec;

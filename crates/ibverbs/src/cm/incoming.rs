@@ -42,16 +42,19 @@ pub(super) fn on_request(id: &Arc<Shared>, incoming: Incoming) {
     });
 }
 
-/// Returns the parameters of RDMA_CM_EVENT_CONNECT_REQUEST. The depths are those of this end: its initiator depth
-/// is the IRD of the peer.
+/// Returns the parameters of RDMA_CM_EVENT_CONNECT_REQUEST. `header` is `None` for a standard request: only the drop-in
+/// sends a header, if its program connects the queue pair itself. The depths are those of this end: its initiator depth
+/// is the IRD of the peer, and its responder depth the ORD of the peer.
 fn request_param(incoming: &Incoming, header: Option<CmHeader>) -> Connection {
-    let requested = incoming.depths();
+    let peer = incoming.depths();
     // If the peer did not state a depth, only the device limits it.
-    let depth = |depth: Option<u16>| depth.map_or(u8::MAX, Depths::saturate);
-    let depths = Depths { initiator: depth(requested.ird), responder: depth(requested.ord) };
+    let saturate = |depth: Option<u16>| depth.map_or(u8::MAX, Depths::saturate);
+    let depths = Depths { initiator: saturate(peer.ird), responder: saturate(peer.ord) };
+    // Does not fail: the device is open, because the id listens.
     let max = CmDevice::get().map_or(u8::MAX, CmDevice::max_depth);
     let mut param = Connection { depths: depths.at_most(max), ..Connection::default() };
-    // A standard request has no header. RoCE then reports the default retry counts, while iWARP has none.
+    // As RoCE always reports retry counts, those of a new header are reported if there is no header, with queue pair
+    // number 0. iWARP has no retry counts.
     let default_header = || (!is_iwarp()).then(|| CmHeader::new(CmKind::Pair, 0));
     if let Some(header) = header.or_else(default_header) {
         param.flow_control = header.flow_control;

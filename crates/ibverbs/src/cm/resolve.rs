@@ -157,8 +157,9 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     minus_one!(resolved)
 }
 
-/// Resolves the address of a peer. If the id is synchronous, takes the event; the thread may be cancelled while
-/// it waits.
+/// Resolves the address `to` of a peer, for `rdma_resolve_addr` and `rdma_create_ep`. `from` is the local address to
+/// use, or NULL. If the id is synchronous, takes RDMA_CM_EVENT_ADDR_RESOLVED; the thread may be cancelled while it
+/// waits. EINVAL if `to` is NULL.
 ///
 /// # Safety
 /// The addresses are NULL, or as long as their families require.

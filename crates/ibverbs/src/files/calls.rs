@@ -231,6 +231,8 @@ unsafe fn real_path(
     CString::new(other).map_or_else(|_| fail(Errno(libc::ENOENT)), |path| real(path.as_ptr()))
 }
 
+/// Opens a directory. The stream of a virtual directory is that of a directory beside the library, and is recorded, so
+/// that `ironwarp_readdir` returns the virtual entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_opendir(path: *const c_char) -> *mut libc::DIR {
     type Function = unsafe extern "C" fn(*const c_char) -> *mut libc::DIR;
@@ -243,12 +245,12 @@ pub unsafe extern "C" fn ironwarp_opendir(path: *const c_char) -> *mut libc::DIR
             Action::UseDirectory { on_disk, virtual_path } => {
                 let stream = real(on_disk.as_ptr());
                 if !stream.is_null() {
-                    paths::record_open_directory();
+                    paths::record_open_directory(); // the program can get the descriptor of the stream (dirfd)
                     directory::add_stream(stream, &virtual_path);
                 }
                 stream
             }
-            Action::OpenContent(_) => fail(Errno(libc::ENOTDIR)),
+            Action::OpenContent(_) => fail(Errno(libc::ENOTDIR)), // only for Intent::Open
             Action::Fail(errno) => fail(errno),
         }
     }
@@ -318,7 +320,7 @@ macro_rules! scan_functions {
                     Action::UseSame => real(path, list, filter, compare),
                     Action::UsePath(other) => real(other.as_ptr(), list, filter, compare),
                     Action::UseDirectory { virtual_path, .. } => directory::scan(&virtual_path, list, filter, compare),
-                    Action::OpenContent(_) => fail(Errno(libc::ENOTDIR)),
+                    Action::OpenContent(_) => fail(Errno(libc::ENOTDIR)), // only for Intent::Open
                     Action::Fail(errno) => fail(errno),
                 }
             }
@@ -331,8 +333,8 @@ scan_functions! {
     ironwarp_scandir64 = c"scandir64";
 }
 
-/// Replaces socket(2). Logs why programs that query the kernel for RDMA devices, such as `rdma link`, do not find this
-/// one.
+/// Opens a socket, with the real function. If the program opens the socket to query the kernel for RDMA devices, as
+/// `rdma link` does, logs that the kernel does not know the device of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     type Function = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;

@@ -22,7 +22,8 @@ struct Listing {
 }
 
 impl Listing {
-    /// Lists a virtual directory, including `.` and `..`. The entries are numbered from 1.
+    /// Lists a virtual directory, including `.` and `..`. The entries are numbered from 1, because the number
+    /// becomes the inode, and programs skip entries with inode 0.
     fn of(directory: &str) -> Self {
         let dots = [".", ".."].map(|name| (name.to_owned(), Node::Directory));
         let entries = dots.into_iter().chain(tree::entries(directory)).zip(1..);
@@ -31,7 +32,7 @@ impl Listing {
     }
 }
 
-/// Converts a directory entry to C. The number becomes its inode and its position.
+/// Converts a directory entry to C. `number` becomes its inode (`d_ino`), and the position after it (`d_off`).
 fn to_dirent(name: &str, node: Node, number: u64) -> libc::dirent64 {
     // SAFETY: the structure has only integers, for which zeros are valid.
     let mut entry: libc::dirent64 = unsafe { std::mem::zeroed() };
@@ -41,9 +42,11 @@ fn to_dirent(name: &str, node: Node, number: u64) -> libc::dirent64 {
     entry.d_type = match node {
         Node::Directory => libc::DT_DIR,
         Node::Link(_) => libc::DT_LNK,
+        // `/dev/infiniband/uverbs0`. Nodes of the same name in `/sys` are directories or links.
         _ if name == crate::objects::device::DEVICE_FILE => libc::DT_CHR,
         Node::Line(_) | Node::File => libc::DT_REG,
     };
+    // Names are shorter than `d_name`, so a NUL follows.
     for (to, from) in entry.d_name.iter_mut().zip(name.bytes()) {
         *to = c_uchar::cast_signed(from);
     }

@@ -29,6 +29,7 @@ pub(crate) struct Context {
     verbs: CCell<verbs_context>,
     /// The adapter, which imported contexts share.
     engine: Arc<Engine>,
+    /// The asynchronous events, which imported contexts share.
     events: Arc<AsyncEventPort>,
     /// The [`generation`] of the process that opened the device.
     generation: u32,
@@ -59,13 +60,14 @@ impl Context {
         Ok(Self::new(tables, engine, events, command))
     }
 
-    /// Creates another context that shares the adapter of this one. `command` is the descriptor by which the program
-    /// imports it.
+    /// Creates another context that shares the adapter and the asynchronous events of this one, for
+    /// `ibv_import_device`. `command` is the descriptor that the program passed to that call.
     pub(crate) fn import(&self, tables: verbs_context, command: OwnedFd) -> Arc<Self> {
         Self::new(tables, Arc::clone(&self.engine), Arc::clone(&self.events), command)
     }
 
-    /// Fills the C structure, and publishes the context.
+    /// Creates a context and publishes it. `verbs` has the tables of functions; this fills in the rest of the C
+    /// structure.
     fn new(
         mut verbs: verbs_context,
         engine: Arc<Engine>,
@@ -75,8 +77,10 @@ impl Context {
         verbs.context.device = the_device();
         verbs.context.cmd_fd = command.as_raw_fd();
         verbs.context.async_fd = events.fd();
+        // A completion vector selects a lane. There are far fewer than c_int::MAX.
         verbs.context.num_comp_vectors = c_int::try_from(engine.steering().lanes()).unwrap_or(c_int::MAX);
         verbs.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+        // Not an address: this value tells the inline code of the headers that a `verbs_context` surrounds the context.
         verbs.context.abi_compat = VERBS_ABI_IS_EXTENDED as *mut c_void;
         let context = Self {
             verbs: CCell::new(verbs),
@@ -111,11 +115,13 @@ impl Context {
         lock(&self.opening_xrcd)
     }
 
+    /// Returns the asynchronous events.
     pub(crate) fn events(&self) -> &AsyncEventPort {
         &self.events
     }
 }
 
+/// Shows nothing: the tables of functions and the adapter are long, and say nothing about the context.
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context").finish_non_exhaustive()

@@ -43,9 +43,10 @@ struct Queue {
 }
 
 impl Listener {
-    /// Listens on all of these addresses.
+    /// Listens on all of these addresses, or on none if one of them fails. `options` and `waiters` are those of the
+    /// socket.
     pub(super) fn open(
-        at: &[SocketAddr],
+        addresses: &[SocketAddr],
         backlog: usize,
         options: &Arc<Mutex<Options>>,
         waiters: &Arc<Waiters>,
@@ -57,8 +58,9 @@ impl Listener {
             queue: Mutex::new(Queue { backlog, ..Queue::default() }),
             listening: Mutex::default(),
         });
-        for at in at {
+        for at in addresses {
             let handler = Arc::new(RequestHandler(Weak::clone(&listener.this)));
+            // Not `backlog`, which limits accepted connections: requests that exceed it wait in `Queue::waiting`.
             let listening = engine()?.listen_with(*at, handler, MAX_BACKLOG)?;
             lock(&listener.listening).push(listening);
         }

@@ -284,11 +284,11 @@ pub(crate) fn remove_object<T: CObject>(c: *const T::C) -> Result<Arc<T>, Errno>
 pub(crate) struct Destroying<T: CObject>(Arc<T>);
 
 impl<T: CObject> Destroying<T> {
-    /// Removes the object from the table and returns it.
+    /// Completes the destruction: removes the object from the table, and returns it.
     pub(crate) fn finish(self) -> Arc<T> {
         let removed = remove(&mut live(), self.0.key());
-        drop(removed);
-        Arc::clone(&self.0)
+        drop(removed); // after the table was unlocked: see `remove`
+        Arc::clone(&self.0) // not moved out, because `drop` below uses it
     }
 }
 

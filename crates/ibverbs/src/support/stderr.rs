@@ -41,8 +41,8 @@ impl Subscriber for StderrSubscriber {
         let fields = if fields.is_empty() { fields } else { format!(" ({fields})") };
         // Written by one call, so that lines of several processes do not mix.
         let text = format!("ironwarp: {message}{fields}\n");
-        // Not by the standard library: a forked child may have inherited its lock while another thread held it. Not
-        // by the C library: its write is a cancellation point.
+        // Not by the standard library, which only names the descriptor here: a forked child may have inherited its lock
+        // while another thread held it. Not by the C library: its write is a cancellation point.
         let _ = rustix::io::retry_on_intr(|| rustix::io::write(std::io::stderr(), text.as_bytes()));
     }
 

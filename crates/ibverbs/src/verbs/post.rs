@@ -100,6 +100,7 @@ impl fmt::Display for RequestName {
     }
 }
 
+/// `ibv_post_send`. Returns zero, or the errno after writing the refused request to `bad`.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -182,6 +183,7 @@ unsafe fn post_receives(
     0
 }
 
+/// `ibv_post_recv`. Returns as `post_send` does.
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
@@ -198,9 +200,9 @@ pub(crate) unsafe extern "C" fn post_recv(
     let queue = ReceiveQueue { call: "ibv_post_recv::", number: qp.number(), depth };
     match qp.kind() {
         Kind::Stream(pair) => {
-            let pair = pair.qp();
+            let device_qp = pair.qp();
             // SAFETY: valid by the caller's contract.
-            unsafe { post_receives(wr, bad, queue, |request| pair.post_receive(request)) }
+            unsafe { post_receives(wr, bad, queue, |request| device_qp.post_receive(request)) }
         }
         // SAFETY: valid by the caller's contract.
         Kind::Datagram(pair) => unsafe {
@@ -209,6 +211,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     }
 }
 
+/// `ibv_post_srq_recv`. Returns as `post_send` does.
 pub(crate) unsafe extern "C" fn post_srq_recv(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,

@@ -73,9 +73,10 @@ impl Buffer {
     /// Fails if the memory cannot be allocated.
     pub fn new(len: usize) -> Result<Self, OutOfMemory> {
         let layout = layout(len).ok_or(OutOfMemory { len })?;
-        // SAFETY: the layout is at least a page long.
+        // SAFETY: the size of the layout is not zero: it has at least two pages.
         let block = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(OutOfMemory { len })?;
-        // SAFETY: the layout has an extra page, and this skips less than a page.
+        // The allocator does not align the block to pages (see `layout`).
+        // SAFETY: the layout has an extra page for this, and less than a page is skipped.
         let start = unsafe { block.add(block.align_offset(PAGE)) }.cast();
         Ok(Self { start, block, len })
     }

@@ -69,7 +69,8 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// Creates a completion queue with a private handler. If `lane` is given, that lane serves its queue pairs.
+    /// Creates a completion queue whose handler is a private one, so that the queue can be used without creating a
+    /// handler. If `lane` is given, that lane serves its queue pairs; otherwise the adapter chooses for each of them.
     pub(crate) fn new(shared: &Arc<Shared>, capacity: usize, lane: Option<usize>) -> io::Result<Self> {
         let own = CompletionHandler::new(shared, shared.engine.create_private_handler()?);
         let inner = match lane {
@@ -335,6 +336,7 @@ impl AsRawFd for CompletionQueue {
     }
 }
 
+/// Shows the number only. The state of the adapter behind it is long, and internal.
 impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionQueue").field("id", &self.id()).finish_non_exhaustive()

@@ -193,12 +193,12 @@ fn close_at_exit() {
     ONCE.call_once(|| exit::add_hook(close_all));
 }
 
-/// Starts to close the connections of all queue pairs. Returns a function that waits until they are closed, or until a
-/// deadline.
+/// Starts to close the connections of all queue pairs, when the process exits. Returns a function that waits until they
+/// are closed, or until a deadline.
 fn close_all() -> Box<dyn FnOnce(Instant)> {
     // Other threads may still destroy queue pairs. The references of this list keep them in memory.
     let mut closing = all::<Qp>();
-    closing.retain(|qp| qp.close());
+    closing.retain(|qp| qp.close()); // keeps those with a connection to wait for
     Box::new(move |deadline| closing.iter().for_each(|qp| qp.wait_closed(deadline)))
 }
 

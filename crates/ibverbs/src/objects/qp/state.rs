@@ -164,7 +164,8 @@ fn bring_up_options(attr: &ibv_qp_attr, mask: u32) -> Result<BringUpOptions, Err
     Ok(BringUpOptions { local, ird: Some(ird), ord: None, path_mtu: mtu, receive_psn })
 }
 
-/// Returns the peer that the attributes name by GID or LID, and queue pair number.
+/// Returns the peer that the attributes of a transition to RTR name: by queue pair number, and by GID or,
+/// without a GRH, by LID.
 fn remote_qp(attr: &ibv_qp_attr) -> Result<Remote, Errno> {
     let gid = match attr.ah_attr.is_global {
         0 => gid_of_lid(attr.ah_attr.dlid)?,
