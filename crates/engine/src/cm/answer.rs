@@ -136,10 +136,10 @@ impl Answer {
         self.fail(ConnectError::TimedOut);
     }
 
-    /// Applies the program's decision: prepares the Reply. Does nothing unless the handshake waits for a decision.
+    /// Applies the program's decision, for which the handshake waits: prepares the Reply.
     pub(super) fn apply_decision(&mut self, decision: Decision) {
         let State::Deciding(request) = std::mem::replace(&mut self.state, State::Rejecting) else {
-            return;
+            return; // cannot happen: each `Incoming` submits one decision, and the handshake waits for it
         };
         self.deadline = Instant::now() + self.listener.config.startup;
         let reply = match &decision.target {

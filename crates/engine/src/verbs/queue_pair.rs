@@ -367,7 +367,8 @@ impl QueuePair {
     }
 
     /// Removes the manual connection, if there is one, and cancels its attempt. Returns true if the attempt was still
-    /// in progress: then nothing else reports its end. False if it had connected the queue pair, or there is none.
+    /// in progress: then nothing else reports its end. False if it has connected the queue pair or
+    /// ended, or there is none.
     fn end_manual(&self) -> bool {
         if let Some(port) = self.number.port() {
             port.stop_expecting(self.id());

@@ -47,6 +47,7 @@ fn report_end(id: &Arc<Shared>, qp: u32, deadline: Instant) {
                 }
             };
             if let Ok(device) = CmDevice::get() {
+                // Fails only if the lanes cannot be started. They run already, as a rule: there was a connection.
                 let _ = device.context.engine().call_at(Instant::now() + END_CHECK_INTERVAL, call);
             }
             return;
@@ -79,6 +80,7 @@ fn schedule_timewait_exit(id: &Arc<Shared>) {
         }
     };
     if let Ok(device) = CmDevice::get() {
+        // Fails only if the lanes cannot be started. They run already, as a rule: there was a connection.
         let _ = device.context.engine().call_at(Instant::now() + TIME_WAIT, call);
     }
 }
