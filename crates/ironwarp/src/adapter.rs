@@ -106,6 +106,7 @@ impl Adapter {
     }
 }
 
+// Not derived: prints what `Shared` prints, which is already named `Adapter`.
 impl fmt::Debug for Adapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shared.fmt(f)

@@ -33,6 +33,7 @@ impl Shared {
     }
 }
 
+// Not derived: omits the state of the engine, which is long and internal. Programs know the shared state as `Adapter`.
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Adapter").field("lanes", &self.engine.statistics().lanes).finish_non_exhaustive()

@@ -39,6 +39,7 @@ impl ClusterKey {
 #[error("key too short: {0} bytes, need at least 16 random bytes, for example from `openssl rand -hex 32`")]
 pub struct KeyTooShort(pub usize);
 
+// Not derived: omits the key, which is secret.
 impl fmt::Debug for ClusterKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "ClusterKey(..)" } else { "ClusterKey(none)" })

@@ -71,15 +71,18 @@ pub(crate) trait Service: Send + Sync + fmt::Debug {
 pub(crate) struct Callback(Box<dyn FnOnce() + Send>);
 
 impl Callback {
+    /// Wraps a function.
     pub(crate) fn new(call: impl FnOnce() + Send + 'static) -> Self {
         Self(Box::new(call))
     }
 
+    /// Calls the function.
     pub(crate) fn call(self) {
         (self.0)();
     }
 }
 
+// Not derived: a closure cannot be printed.
 impl fmt::Debug for Callback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Callback").finish_non_exhaustive()

@@ -180,6 +180,7 @@ impl Events {
     }
 }
 
+// Not derived: prints the events in the form of this crate, not of the kernel.
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()

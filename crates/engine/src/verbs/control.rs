@@ -168,6 +168,7 @@ impl ControlAction {
     }
 }
 
+// Not derived: a closure cannot be printed.
 impl fmt::Debug for ControlAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ControlAction").finish_non_exhaustive()

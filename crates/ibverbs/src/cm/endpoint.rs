@@ -109,6 +109,7 @@ pub extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     destroy_all(id);
 }
 
+/// Waits for the next request of a peer, and writes the new id for it to `id`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     if id.is_null() {

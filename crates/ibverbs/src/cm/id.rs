@@ -67,7 +67,7 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    /// The kind that a port space implies: UD for datagrams, RC for everything else.
+    /// Returns the kind that a port space implies: UD for datagrams, RC for everything else.
     pub(super) fn of(port_space: rdma_port_space) -> Self {
         let datagrams = matches!(port_space, RDMA_PS_UDP | RDMA_PS_IPOIB);
         Self { port_space, qp_type: if datagrams { IBV_QPT_UD } else { IBV_QPT_RC } }
@@ -108,21 +108,24 @@ impl Id {
         find(shared.c() as *const rdma_cm_id)
     }
 
+    /// Returns the state that lanes share.
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
+    /// Returns whether each call on the id waits for its event.
     pub(super) fn is_synchronous(&self) -> bool {
         // SAFETY: `self` keeps the cell alive, and calls on one id take turns (see `Id`).
         unsafe { (*self.legacy.get()).synchronous != 0 }
     }
 
+    /// Sets whether each call on the id waits for its event.
     fn set_synchronous(&self, synchronous: bool) {
         // SAFETY: `self` keeps the cell alive, and calls on one id take turns (see `Id`).
         unsafe { (*self.legacy.get()).synchronous = synchronous.into() };
     }
 
-    /// The queue pair of the id, or `None` if the id has none. EINVAL if the program has destroyed the queue
+    /// Returns the queue pair of the id, or `None` if the id has none. EINVAL if the program has destroyed the queue
     /// pair by other means than `rdma_destroy_qp`.
     pub(super) fn qp(&self) -> Result<Option<Arc<Qp>>, Errno> {
         // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
@@ -130,12 +133,13 @@ impl Id {
         if qp.is_null() { Ok(None) } else { find::<Qp>(qp).map(Some) }
     }
 
+    /// Returns the type of the queue pair that the id has, or will have.
     pub(super) fn qp_type(&self) -> ibv_qp_type {
         // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         unsafe { (*self.c()).qp_type }
     }
 
-    /// The space that the RDMA port of the id is in: datagram and stream ports are numbered independently.
+    /// Returns the space that the RDMA port of the id is in: datagram and stream ports are numbered independently.
     pub(super) fn port_space(&self) -> PortSpace {
         match self.shared.lock().port_space {
             RDMA_PS_UDP | RDMA_PS_IPOIB => PortSpace::Datagram,
@@ -143,11 +147,12 @@ impl Id {
         }
     }
 
+    /// Returns whether the id is for datagrams, so that it has no connection.
     pub(super) fn is_datagram(&self) -> bool {
         self.qp_type() == IBV_QPT_UD
     }
 
-    /// The device that the id is bound to. EINVAL if the id is not bound to a device yet.
+    /// Returns the device that the id is bound to. EINVAL if the id is not bound to a device yet.
     pub(super) fn device(&self) -> Result<&'static CmDevice, Errno> {
         // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         if unsafe { (*self.c()).verbs.is_null() } {
@@ -238,7 +243,7 @@ impl Id {
             path.numb_path = 1;
             path.pkey = 0xffff;
             path.mtu_selector = EXACTLY;
-            path.mtu = u8::try_from(IBV_MTU_4096).unwrap_or_default();
+            path.mtu = u8::try_from(IBV_MTU_4096).unwrap_or_default(); // 5, which fits
             path.rate_selector = EXACTLY;
             path.rate = 16; // 100 Gb/s
             path.packet_life_time_selector = EXACTLY;
@@ -248,7 +253,7 @@ impl Id {
         }
     }
 
-    /// The channel that the events of the id go to.
+    /// Returns the channel that the events of the id go to.
     pub(super) fn channel(&self) -> *mut rdma_event_channel {
         // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         unsafe { (*self.c()).channel }

@@ -116,6 +116,7 @@ query_functions! {
     ironwarp_chdir_to = c"chdir" [CWD] (;) -> c_int;
 }
 
+/// Changes the current directory, by `ironwarp_chdir_to`. The cached state of the current directory becomes unknown.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_chdir(path: *const c_char) -> c_int {
     // SAFETY: the argument of this call, whose contract is the same.
@@ -256,6 +257,7 @@ pub unsafe extern "C" fn ironwarp_opendir(path: *const c_char) -> *mut libc::DIR
     }
 }
 
+/// Opens a stream for an open directory, and records the stream if the directory is virtual.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_fdopendir(fd: c_int) -> *mut libc::DIR {
     type Function = unsafe extern "C" fn(c_int) -> *mut libc::DIR;
@@ -284,6 +286,7 @@ pub unsafe extern "C" fn ironwarp_readdir64(stream: *mut libc::DIR) -> *mut libc
     directory::next_entry(stream).unwrap_or_else(|| unsafe { real!(c"readdir64", ReadDirectory)(stream) })
 }
 
+/// Rewinds a stream: the virtual entries, if it has any, and the real stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ironwarp_rewinddir(stream: *mut libc::DIR) {
     type Function = unsafe extern "C" fn(*mut libc::DIR);

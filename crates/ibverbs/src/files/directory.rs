@@ -89,7 +89,7 @@ pub(super) fn next_entry(stream: *mut libc::DIR) -> Option<*mut libc::dirent64> 
     Some(entry)
 }
 
-/// Whether any stream of a virtual directory is open.
+/// Returns whether any stream of a virtual directory is open.
 fn is_any_open() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }

@@ -121,7 +121,7 @@ impl Context {
     }
 }
 
-/// Shows nothing: the tables of functions and the adapter are long, and say nothing about the context.
+// Not derived: omits the tables of functions and the adapter, which are long.
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context").finish_non_exhaustive()

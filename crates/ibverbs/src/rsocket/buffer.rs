@@ -94,6 +94,7 @@ impl Drop for Buffer {
     }
 }
 
+// Not derived: omits the adapter, which is long.
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffer").field("len", &self.len).field("tag", &self.tag).finish_non_exhaustive()

@@ -73,11 +73,12 @@ impl Listener {
         self.admit();
     }
 
+    /// Returns the current options of the listening socket.
     pub(super) fn options(&self) -> Options {
         *lock(&self.options)
     }
 
-    /// Whether there is a connection to take.
+    /// Returns whether there is a connection to take.
     pub(super) fn is_ready(&self) -> bool {
         !lock(&self.queue).ready.is_empty()
     }
@@ -136,7 +137,7 @@ impl Listener {
         };
         let number = stream.pair().id();
         lock(&self.queue).accepting.insert(number, Arc::clone(&stream));
-        let terms = engine.terms(None, None);
+        let terms = engine.terms(None, None); // the depths of the settings
         if let Err(error) = incoming.accept(stream.pair(), terms, &stream.hello()) {
             tracing::debug!(%error, "failed to accept a connection");
             lock(&self.queue).accepting.remove(&number);

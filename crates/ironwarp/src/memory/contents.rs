@@ -219,6 +219,7 @@ impl Contents {
     }
 }
 
+// Not derived: omits the translation and the device, which are long and internal.
 impl fmt::Debug for Contents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Contents").field("len", &self.len).finish_non_exhaustive()

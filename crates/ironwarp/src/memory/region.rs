@@ -174,6 +174,7 @@ impl MemoryRegion {
     }
 }
 
+// Not derived: omits the state of the adapter, which is long and internal.
 impl fmt::Debug for MemoryRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryRegion")

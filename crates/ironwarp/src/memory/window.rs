@@ -70,6 +70,7 @@ impl Window {
     }
 }
 
+// Not derived: omits the state of the adapter, which is long and internal.
 impl fmt::Debug for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Window").field("tag", &self.tag()).finish_non_exhaustive()

@@ -336,7 +336,7 @@ impl AsRawFd for CompletionQueue {
     }
 }
 
-/// Shows the number only. The state of the adapter behind it is long, and internal.
+// Not derived: omits the state of the adapter, which is long and internal.
 impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionQueue").field("id", &self.id()).finish_non_exhaustive()

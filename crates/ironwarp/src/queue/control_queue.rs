@@ -325,6 +325,7 @@ impl ControlQueue {
     }
 }
 
+// Not derived: omits the state of the adapter, which is long and internal.
 impl fmt::Debug for ControlQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ControlQueue").field("id", &self.id()).finish_non_exhaustive()

@@ -127,12 +127,14 @@ impl SharedReceiveQueue {
     }
 }
 
+// Not derived: omits the state of the adapter, which is long and internal.
 impl fmt::Debug for SharedReceiveQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedReceiveQueue").field("id", &self.id()).finish_non_exhaustive()
     }
 }
 
+// Not derived: omits the state of the adapter, which is long and internal.
 impl fmt::Debug for XrcDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("XrcDomain").finish_non_exhaustive()

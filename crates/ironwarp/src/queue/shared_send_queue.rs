@@ -74,6 +74,7 @@ impl SharedSendQueue {
     }
 }
 
+// Not derived: omits the state of the adapter, which is long and internal.
 impl fmt::Debug for SharedSendQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedSendQueue").field("depth", &self.depth()).finish_non_exhaustive()

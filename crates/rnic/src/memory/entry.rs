@@ -39,6 +39,7 @@ pub struct CachedGuard<'t> {
     pub(super) guard: Guard<'t>,
 }
 
+/// Omits the entry, to which the guard only refers.
 impl fmt::Debug for CachedGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CachedGuard").field("tag", &self.tag).finish_non_exhaustive()
@@ -317,6 +318,7 @@ impl Drop for Guard<'_> {
     }
 }
 
+/// Omits the entry except for its state: the guard only refers to it.
 impl fmt::Debug for Guard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard").field("state", &self.entry.state()).finish_non_exhaustive()

@@ -38,6 +38,7 @@ impl Pending {
     }
 }
 
+// Not derived: trait objects of waiters cannot be printed.
 impl fmt::Debug for Pending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Pending").field(&self.count).finish()

@@ -410,6 +410,7 @@ fn check_rights(rights: Rights) -> Result<(), RegisterError> {
     Ok(())
 }
 
+/// Omits the entries, which may be many.
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table")

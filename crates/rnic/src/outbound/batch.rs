@@ -94,7 +94,7 @@ impl Deref for Own {
     }
 }
 
-/// Shows the number of bytes: the bytes are data of the program.
+/// Omits the bytes, which are many, and data of the program.
 impl fmt::Debug for Own {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Own").field(&self.len).finish()
@@ -139,7 +139,7 @@ impl TxBatch {
         self.start = Some(start);
     }
 
-    /// The cursor to which the stream returns if nothing is sent.
+    /// Returns the cursor to which the stream returns if nothing is sent.
     pub(crate) fn start(&self) -> Cursor {
         self.start.expect("a batch is started before it is sent")
     }
@@ -154,17 +154,17 @@ impl TxBatch {
         self.shorts = shorts;
     }
 
-    /// Whether the batch has no frames.
+    /// Returns whether the batch has no frames.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Total length in bytes.
+    /// Returns the total length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the batch has to be sent before another frame is added.
+    /// Returns whether the batch has to be sent before another frame is added.
     pub(crate) fn is_full(&self) -> bool {
         self.len >= self.max_len
             || self.own.len() >= MAX_OWN
@@ -172,13 +172,14 @@ impl TxBatch {
             || self.frames.len() >= MAX_FRAMES
     }
 
-    /// The FPDUs, in order.
+    /// Returns the FPDUs, in order.
     pub(crate) fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
     /// Adds the bytes of a frame without payload. Call [`finish_frame`](Self::finish_frame) afterwards.
     pub(crate) fn push_empty(&mut self, writer: &mut FpduWriter, header: &Header) {
+        // Cannot fail, because `fill` cannot.
         let Ok(()) = self.push_copied(writer, header, 0, |_| Ok::<(), Infallible>(()));
     }
 

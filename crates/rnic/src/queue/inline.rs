@@ -59,6 +59,7 @@ impl Deref for InlineData {
     }
 }
 
+// Not derived: prints the bytes in use, in whichever form they are stored.
 impl fmt::Debug for InlineData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)

@@ -251,6 +251,7 @@ impl DatagramQueuePair {
     }
 }
 
+// Not derived: omits the state of the adapter, which is long and internal.
 impl fmt::Debug for DatagramQueuePair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DatagramQueuePair")

@@ -96,6 +96,7 @@ impl DatagramRequest {
     }
 }
 
+// Not derived: omits the data, which belongs to the program.
 impl fmt::Debug for DatagramRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { request, destination } = &self.inner;

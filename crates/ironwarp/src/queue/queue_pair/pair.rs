@@ -246,7 +246,7 @@ impl QueuePair {
     }
 }
 
-/// Shows number and state. The state of the adapter behind them is long, and internal.
+// Not derived: omits the state of the adapter, which is long and internal.
 impl fmt::Debug for QueuePair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueuePair")

@@ -56,6 +56,7 @@ impl WorkRequest {
     }
 }
 
+// Not derived: omits the data, which belongs to the program.
 impl fmt::Debug for WorkRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { id, operation, data, signaled, fence, .. } = &self.inner;

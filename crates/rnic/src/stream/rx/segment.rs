@@ -94,7 +94,7 @@ impl Rx {
         }
     }
 
-    /// Whether the first FPDU is one of the agreed kinds of RTR, and no signal.
+    /// Returns whether the first FPDU is one of the agreed kinds of RTR, and no signal.
     fn is_rtr(&self, fpdu: &Fpdu) -> bool {
         match &fpdu.header {
             Header::Write(write)
@@ -257,8 +257,8 @@ pub(super) fn signal_of(qp: &QpContext, write: &Tagged, len: usize) -> Option<Re
     if may_be { Signal::parse(write.place) } else { None }
 }
 
-/// Whether a message is of the request class, all of which wait while one of them needs a receive and none is posted.
-/// Signals, responses and Terminates are not.
+/// Returns whether a message is of the request class. While one message of this class waits for a receive, all later
+/// ones wait, too. Signals, responses and Terminates are not of this class, and never wait.
 fn is_request(qp: &QpContext, header: &Header, len: usize) -> bool {
     match header {
         Header::Write(write) => signal_of(qp, write, len).is_none(),
