@@ -151,6 +151,11 @@ impl LaneHandle {
         drop(pending); // after unlocking: destructors may submit commands
     }
 
+    /// Returns whether the thread has ended, or is about to: it serves no sockets any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.inbox).is_none()
+    }
+
     /// Returns the number of commands that its thread has not taken yet.
     #[cfg(test)]
     pub(crate) fn pending_commands(&self) -> usize {

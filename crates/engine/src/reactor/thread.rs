@@ -141,6 +141,9 @@ impl LaneThread {
             Err(bug) => self.wind_down(&bug),
         }
         self.handle().close();
+        // Nothing serves them any more: members that have not closed in time, and those that another thread added to a set
+        // just now. A thread that adds one later finds the lane closed, and aborts it itself.
+        self.lane.sets().iter().for_each(|set| catch_panic("aborting what a lane served", || set.abort()));
         self.services.iter().for_each(|service| service.end());
     }
 

@@ -120,12 +120,12 @@ impl<P: ConnectionOwner> Connection<P> {
     ) -> Result<(), ConnectError> {
         let connection = Self::open(pair, link, established, early)?;
         connection.drive_all();
-        // The lane that serves the connection may have ended, or the program may have disconnected, before the
-        // connection was in its poll set.
-        if pair.device().events().is_stopped() || pair.receive_cq().steering().is_stopped() {
+        // What happened before the connection was in its poll set is done here: the adapter failed, the lane of the set
+        // ended, or all connections in the sets were disconnected because the adapter closes.
+        if pair.device().events().is_stopped() || connection.lane().is_closed() {
             connection.abort(QpError::Stopped);
         }
-        if pair.is_disconnect_requested() {
+        if pair.is_disconnect_requested() || pair.receive_cq().steering().is_stopped() {
             connection.disconnect();
         }
         Ok(())
