@@ -49,7 +49,8 @@ impl State {
         Self::Error,
     ];
 
-    /// Returns whether a program may move a queue pair from this state to `to`.
+    /// Returns whether a program may move a queue pair from this state to `to`. Some transitions to the same state are
+    /// allowed, to change attributes.
     ///
     /// ```
     /// use ironwarp_rnic::state::State;
@@ -66,7 +67,7 @@ impl State {
                 matches!(self, Self::ReadyToReceive | Self::ReadyToSend | Self::Drained | Self::SendError)
             }
             Self::Drained => matches!(self, Self::ReadyToSend | Self::Drained),
-            Self::SendError => false,
+            Self::SendError => false, // entered only when a request fails
         }
     }
 

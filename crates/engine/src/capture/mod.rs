@@ -84,16 +84,16 @@ impl Capture {
         let (Some(from), Some(to)) = (from.ip(), to.ip()) else { return };
         let ends = (SocketAddr::new(from, from_port), SocketAddr::new(to, to_port));
         let mut writer = CaptureWriter::resume(Vec::new());
-        let written = writer.datagram(now(), ends, bytes);
-        self.append(written, writer.get_mut());
+        let built = writer.datagram(now(), ends, bytes);
+        self.append(built, writer.get_mut());
     }
 
-    /// Appends packets to the file, and clears the buffer. `written` is the result of building the packets. An error of
+    /// Appends packets to the file, and clears their buffer. `built` is the result of building the packets. An error of
     /// building or appending them stops capturing; only the first one is logged. One system call writes all packets,
     /// so that other processes cannot write in between.
-    fn append(&self, written: io::Result<()>, packets: &mut Vec<u8>) {
+    fn append(&self, built: io::Result<()>, packets: &mut Vec<u8>) {
         if !self.ended.load(Ordering::Relaxed)
-            && let Err(error) = written.and_then(|()| self.file.append(packets))
+            && let Err(error) = built.and_then(|()| self.file.append(packets))
             && !self.ended.swap(true, Ordering::Relaxed)
         {
             tracing::warn!("packet capture stopped: {error}");
@@ -170,19 +170,19 @@ impl ConnectionTap {
         }
         let mut state = lock(&self.state);
         let State { cutter, writer, connection, .. } = &mut *state;
-        let mut written = Ok(());
+        let mut built = Ok(());
         if connection.is_none() {
             let ends = link.local_addr().and_then(|local| Ok((local, link.peer_addr()?)));
             let opened = ends.and_then(|ends| open(writer, ends, self.is_client));
-            written = opened.map(|opened| *connection = Some(opened));
+            built = opened.map(|opened| *connection = Some(opened));
         }
         let from = if from_client { Sender::Initiator } else { Sender::Responder };
         cutter.add(from, bytes, |frame| {
-            if let (Ok(()), Some(connection)) = (&written, &mut *connection) {
-                written = writer.send(now(), connection, from_client, frame);
+            if let (Ok(()), Some(connection)) = (&built, &mut *connection) {
+                built = writer.send(now(), connection, from_client, frame);
             }
         });
-        self.capture.append(written, writer.get_mut());
+        self.capture.append(built, writer.get_mut());
     }
 }
 
@@ -192,17 +192,17 @@ impl Drop for ConnectionTap {
         let State { cutter, writer, connection, aborted } =
             self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(mut connection) = connection.take() else { return };
-        let mut written = Ok(());
+        let mut built = Ok(());
         cutter.end(|from, bytes| {
-            if written.is_ok() {
-                written = writer.send(now(), &mut connection, from == Sender::Initiator, bytes);
+            if built.is_ok() {
+                built = writer.send(now(), &mut connection, from == Sender::Initiator, bytes);
             }
         });
-        let written = written.and_then(|()| match aborted {
+        let built = built.and_then(|()| match aborted {
             true => writer.reset(now(), connection, self.is_client),
             false => writer.close(now(), connection),
         });
-        self.capture.append(written, writer.get_mut());
+        self.capture.append(built, writer.get_mut());
     }
 }
 

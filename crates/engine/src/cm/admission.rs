@@ -111,7 +111,7 @@ pub(crate) struct Admission {
     deadlines: BTreeSet<(Instant, u64)>,
 }
 
-/// A handshake.
+/// A handshake that a peer began.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     /// The token of the listener that accepted the connection.
@@ -127,19 +127,19 @@ impl Admission {
         self.insert(token, Entry { listener, party, stage, deadline });
     }
 
-    /// Updates the stage and the deadline of a handshake. Returns whether one of them changed.
+    /// Updates the stage and the deadline of a handshake. Returns whether one of them changed; false if the handshake
+    /// is unknown.
     pub(crate) fn update(&mut self, token: u64, stage: Stage, deadline: Instant) -> bool {
-        let same = |entry: &Entry| (entry.stage, entry.deadline) == (stage, deadline);
-        if self.entries.get(&token).is_none_or(same) {
+        let Some(&entry) = self.entries.get(&token) else { return false };
+        if (entry.stage, entry.deadline) == (stage, deadline) {
             return false;
         }
-        if let Some(entry) = self.take(token) {
-            self.insert(token, Entry { stage, deadline, ..entry });
-        }
+        self.take(token);
+        self.insert(token, Entry { stage, deadline, ..entry });
         true
     }
 
-    /// Removes a handshake that has ended.
+    /// Removes a handshake that has ended or is evicted.
     pub(crate) fn remove(&mut self, token: u64) {
         self.take(token);
     }
@@ -159,8 +159,8 @@ impl Admission {
             }
             Stage::Greeting if self.greeting.len > limits.greeting => self.greeting.oldest_of_largest(),
             Stage::Deciding => {
-                let deciding = self.deciding.get(&entry.listener)?;
-                (deciding.len > backlog.min(limits.deciding)).then(|| deciding.oldest_of_largest())?
+                let deciding = self.deciding.get(&entry.listener)?; // contains `newest`
+                if deciding.len > backlog.min(limits.deciding) { deciding.oldest_of_largest() } else { None }
             }
             Stage::Greeting => None,
         }
@@ -201,7 +201,7 @@ impl Admission {
         match entry.stage {
             Stage::Greeting => self.greeting.remove(token, entry.party),
             Stage::Deciding => {
-                let deciding = self.deciding.get_mut(&entry.listener)?;
+                let deciding = self.deciding.get_mut(&entry.listener)?; // contains the handshake
                 deciding.remove(token, entry.party);
                 if deciding.len == 0 {
                     self.deciding.remove(&entry.listener);
@@ -237,7 +237,7 @@ impl ByParty {
         self.len -= 1;
     }
 
-    /// Changes the tokens of a party by `change`, and updates its rank.
+    /// Changes the tokens of a party by `change`, whose result is ignored, and updates its rank.
     fn change(&mut self, party: Party, change: impl FnOnce(&mut BTreeSet<u64>) -> bool) {
         let members = self.parties.entry(party).or_default();
         if let Some(&oldest) = members.first() {

@@ -273,7 +273,8 @@ impl Search {
         }
     }
 
-    /// Returns whether this end may talk to a candidate, whose link this is.
+    /// Returns whether this end may send data over `link`, which leads to a candidate: whether `socket` of the
+    /// candidate belongs to a trusted user. False if the adapter is being closed.
     fn is_trusted(&self, link: &TcpLink, socket: PeerSocket) -> bool {
         self.ctx
             .upgrade()
@@ -313,7 +314,7 @@ impl Searcher for Search {
     }
 
     fn as_target(self: Arc<Self>) -> Arc<dyn Target> {
-        Arc::new(FirstDial(self))
+        Arc::new(FirstDial(self)) // for a panic only, which ends the search: either kind of dial would do
     }
 }
 

@@ -109,8 +109,8 @@ impl WaiterGuard<'_> {
         self.waiters.alarm.0.as_fd()
     }
 
-    /// Wakes all other waiters: there is a completion, or this thread does not sleep on the sockets any more and
-    /// another one must.
+    /// Wakes all other waiters, so that they check for completions and register again. Called if there is a completion,
+    /// or if this thread no longer sleeps on the sockets, so that another one must.
     pub(crate) fn wake_others(&self) {
         if lock(&self.waiters.list).iter().any(|other| other.thread != self.me.thread) {
             self.waiters.alarm.signal();
@@ -123,7 +123,7 @@ impl Drop for WaiterGuard<'_> {
         self.waiters.cq.end_sleep();
         lock(&self.waiters.list).retain(|waiter| waiter.thread != self.me.thread);
         if self.me.direct {
-            self.wake_others();
+            self.wake_others(); // one of them becomes the direct waiter
         }
     }
 }

@@ -243,7 +243,8 @@ impl Steering {
 
     // --- Choosing lanes ---
 
-    /// Returns the lane that the redirection table has for a connection between these addresses.
+    /// Returns the lane that the redirection table has for a connection between these addresses. Used for handshakes,
+    /// whose completion queue is not known yet, and for connections whose completion queue selects no lane.
     pub(crate) fn lane_by_addresses(
         self: &Arc<Self>,
         peer: SocketAddr,
@@ -254,8 +255,9 @@ impl Steering {
         self.lane(lane)
     }
 
-    /// Returns the lane for a connection between these addresses. The class and the vector of its completion queue come
-    /// first.
+    /// Returns the lane for an established connection. `placement` has the class and the vector of its completion
+    /// queue: the class low latency selects the lane, else the vector does, else the addresses do. Starts the lane if
+    /// necessary.
     pub(crate) fn lane_for(
         self: &Arc<Self>,
         placement: Placement,
@@ -288,9 +290,9 @@ impl Steering {
         Ok(())
     }
 
-    /// Returns the lane that the completion vector selects. Vector 0 selects none until
-    /// [`use_vector`](Self::use_vector) was called: programs that do not care for vectors pass 0, because some
-    /// interfaces require one.
+    /// Returns the number of the lane that the completion vector selects; `None` if there is no vector. Vector 0
+    /// selects none until [`use_vector`](Self::use_vector) was called: programs that do not care for vectors pass 0,
+    /// because some interfaces require one.
     fn lane_by_vector(&self, placement: Placement) -> Option<usize> {
         placement.vector.filter(|lane| *lane != 0 || self.vectors_used.load(Ordering::Relaxed))
     }
@@ -346,7 +348,8 @@ impl Steering {
         Ok(self.running_lanes())
     }
 
-    /// Starts the lanes, unless another thread has done so since the caller checked.
+    /// Starts the lanes, unless another thread has done so since the caller checked. Fails if a thread cannot be
+    /// started, or if the adapter is being closed.
     #[cold]
     fn start_lanes_once(self: &Arc<Self>) -> io::Result<()> {
         let mut threads = lock(&self.threads);
@@ -357,7 +360,7 @@ impl Steering {
             threads.extend(running);
             self.device.events().set_stop(Box::new(StopLanes(Arc::downgrade(self))));
             (self.on_start)(self, &lanes[DEFAULT_LANE]);
-            self.lanes.get_or_init(|| lanes);
+            self.lanes.get_or_init(|| lanes); // last: from now on other threads use the lanes
         }
         Ok(())
     }
@@ -409,11 +412,13 @@ impl fmt::Debug for Steering {
     }
 }
 
-/// Aborts all connections. The device calls it when the adapter has failed.
+/// Aborts the connections of all lanes. The device calls it when the adapter has failed. The reference is weak because
+/// the device, which steering holds, holds the callback.
 #[derive(Debug)]
 struct StopLanes(Weak<Steering>);
 
 impl Stop for StopLanes {
+    /// Makes each lane abort its connections. The lanes' threads go on, until [`Steering::stop`].
     fn stop(&self) {
         if let Some(steering) = self.0.upgrade() {
             steering.all_lanes().for_each(|lane| lane.handle().submit(Command::Abort));

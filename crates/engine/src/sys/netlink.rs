@@ -4,7 +4,7 @@
 
 use super::denied::Denied;
 use super::fork::Fd;
-use super::nlmsg::HEADER;
+use super::nlmsg::{HEADER, bits};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::{self, SocketAddrNetlink};
@@ -43,25 +43,25 @@ impl Netlink {
         Self::open(None, 0)
     }
 
-    /// Opens a sock_diag socket.
+    /// Opens a sock_diag socket, for [`exchange`](Self::exchange).
     pub(super) fn for_sockets() -> io::Result<Self> {
         Self::open(Some(netlink::SOCK_DIAG), 0)
     }
 
     /// Opens a routing socket that receives notices of changes to interfaces and addresses.
     pub(crate) fn for_changes() -> io::Result<Self> {
-        let bit = |group: libc::c_uint| 1_u32 << (group - 1);
+        let bit = |group: libc::c_uint| 1_u32 << (group - 1); // groups are numbered from 1
         Self::open(
             None,
             bit(libc::RTNLGRP_LINK) | bit(libc::RTNLGRP_IPV4_IFADDR) | bit(libc::RTNLGRP_IPV6_IFADDR),
         )
     }
 
-    /// Opens a socket that receives the notices of `groups`, a set of bits. Protocol `None` is protocol 0,
-    /// NETLINK_ROUTE.
+    /// Opens a socket that receives the notices of `groups`, a set of bits: zero for a socket that only receives
+    /// answers. Protocol `None` is protocol 0, NETLINK_ROUTE.
     fn open(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
-        // The socket may be a blocking one: the kernel answers before `send` returns, so receiving the answer does not
-        // wait.
+        // A blocking socket, though no call waits: answers and notices are received with MSG_DONTWAIT, and the next
+        // datagram of a dump is always there, until its end.
         let flags = SocketFlags::CLOEXEC;
         let fd =
             Fd::open(|| rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol));
@@ -75,15 +75,16 @@ impl Netlink {
     pub(super) fn exchange(&self, request: &[u8], answer: &mut [u8]) -> io::Result<usize> {
         rustix::net::send(&self.fd, request, SendFlags::empty())?;
         loop {
+            // `None`: not from the kernel, so the answer is still to come.
             if let Some(n) = self.receive(answer, RecvFlags::DONTWAIT)? {
                 return Ok(n);
             }
         }
     }
 
-    /// Requests a dump, and passes each of its datagrams to `take`, with the value that `begin` returned. `take`
-    /// returns whether more datagrams follow. Returns that value. If the dump is inconsistent, it is requested again,
-    /// and `begin` is called again.
+    /// Requests a dump, and passes each of its datagrams to `take`, which adds it to a value that `begin` created and
+    /// returns whether more datagrams follow. Returns the value. If the dump is inconsistent, starts again with a new
+    /// request and a new value.
     pub(crate) fn dump<T>(
         request: DumpRequest,
         begin: impl Fn() -> T,
@@ -180,8 +181,8 @@ impl DumpRequest {
             Self::Addresses => (libc::RTM_GETADDR, 8),
             Self::Routes => (libc::RTM_GETROUTE, 12),
         };
-        let len = u32::from(body) + 16; // with the header
-        let flags = u16::try_from(libc::NLM_F_REQUEST | libc::NLM_F_DUMP).unwrap_or_default();
+        let len = u32::from(body) + 16; // with the header, whose size is `HEADER`
+        let flags = bits(libc::NLM_F_REQUEST | libc::NLM_F_DUMP);
         let mut bytes = Vec::with_capacity(HEADER + usize::from(body));
         bytes.extend_from_slice(&len.to_ne_bytes());
         bytes.extend_from_slice(&kind.to_ne_bytes());

@@ -43,7 +43,7 @@ impl<'a> Iterator for Messages<'a> {
         let len = usize::try_from(u32_at(self.0, 0)?).ok()?;
         let message = self.0.get(..len)?;
         let (kind, flags, body) = (u16_at(message, 4)?, u16_at(message, 6)?, message.get(HEADER..)?);
-        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
+        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default(); // the last one may lack its padding
         Some(Message { kind, flags, body })
     }
 }
@@ -59,9 +59,8 @@ impl<'a> Attributes<'a> {
     }
 
     /// Returns the value of the first attribute of this kind.
-    pub(crate) fn find(self, kind: u16) -> Option<&'a [u8]> {
-        let mut all = self;
-        all.find_map(|(found, value)| (found == kind).then_some(value))
+    pub(crate) fn find(mut self, kind: u16) -> Option<&'a [u8]> {
+        self.find_map(|(found, value)| (found == kind).then_some(value))
     }
 
     /// Returns the value of the first attribute of this kind, as a 32-bit number.
@@ -76,14 +75,14 @@ impl<'a> Iterator for Attributes<'a> {
     fn next(&mut self) -> Option<(u16, &'a [u8])> {
         let len = usize::from(u16_at(self.0, 0)?);
         let kind = u16_at(self.0, 2)? & KIND;
-        let value = self.0.get(ATTRIBUTE..len)?;
-        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
+        let value = self.0.get(ATTRIBUTE..len)?; // `None` also if `len` is too short for the header
+        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default(); // the last one may lack its padding
         Some((kind, value))
     }
 }
 
 /// Returns the error that the body of an [`ERROR`] message reports: a `struct nlmsgerr`, which begins with a negative
-/// errno.
+/// errno. Returns EBADMSG if the body is shorter.
 pub(crate) fn error(body: &[u8]) -> io::Error {
     let errno = u32_at(body, 0).map_or(libc::EBADMSG, |errno| errno.cast_signed().saturating_neg());
     io::Error::from_raw_os_error(errno)

@@ -48,6 +48,7 @@ impl Reservation {
         let (first, len) = (*ports.start(), ports.len());
         // A hash of the process ID (40,503 is 2^16 divided by the golden ratio) selects the first port to try. So
         // processes that start together rarely try the same ports.
+        // Neither this conversion nor the next one can fail: a process ID has 32 bits, and an offset of a port 16.
         let begin = usize::try_from(std::process::id()).unwrap_or_default().wrapping_mul(40_503) % len;
         for step in 0..len {
             let offset = u16::try_from((begin + step) % len).unwrap_or_default();
@@ -72,13 +73,14 @@ impl Reservation {
         self.port
     }
 
-    /// Calls `bind`, which can bind a socket to the port at one address, and listen. The socket must have SO_REUSEPORT
-    /// set. The option is cleared on that socket afterwards, so that no other socket can share its address.
+    /// Allows a second socket to have the port while `bind` runs. `bind` creates a socket with SO_REUSEPORT set, binds
+    /// it to the port at one address, and makes it listen if it is a TCP socket. Returns that socket, on which the
+    /// option is then cleared, so that no other socket can share its address.
     pub fn share<T: AsFd>(&self, bind: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let _one_at_a_time = lock(&self.sharing);
         sockopt::set_socket_reuseport(&self.fd, true)?;
         let bound = bind();
-        sockopt::set_socket_reuseport(&self.fd, false)?;
+        sockopt::set_socket_reuseport(&self.fd, false)?; // also if `bind` failed
         let bound = bound?;
         sockopt::set_socket_reuseport(&bound, false)?;
         Ok(bound)

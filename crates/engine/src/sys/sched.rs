@@ -34,7 +34,7 @@ struct SchedAttr {
 const SHORT_SLICE: u64 = 100_000;
 /// The flag SCHED_FLAG_RESET_ON_FORK: child processes and threads do not inherit the policy.
 const RESET_ON_FORK: u64 = 1;
-/// Number of bytes after which a thread yields.
+/// Number of counted bytes after which a thread yields.
 const BYTES_PER_TURN: usize = 16 << 10;
 /// Number of bytes that a system call counts for, in addition to the bytes it moves.
 const BYTES_PER_CALL: usize = 1 << 10;
@@ -82,6 +82,7 @@ pub(crate) fn set_low_latency(low_latency: bool) {
 }
 
 /// Counts a system call that moved `len` bytes, and yields to low-latency threads at the end of each turn of 16 KiB.
+/// Does nothing if no thread needs that, or if this is a low-latency thread itself.
 #[inline]
 pub(super) fn yield_after_moving(len: usize) {
     if MUST_YIELD.load(Ordering::Relaxed) && !LOW_LATENCY.get() && count_towards_turn(len) {
@@ -89,8 +90,8 @@ pub(super) fn yield_after_moving(len: usize) {
     }
 }
 
-/// Counts a system call that moved `len` bytes. Returns whether that ends the turn of this thread. The count then
-/// starts at zero again.
+/// Counts a system call that moved `len` bytes, as `len` and [`BYTES_PER_CALL`]. Returns whether that ends the turn of
+/// this thread. The count then starts at zero again.
 fn count_towards_turn(len: usize) -> bool {
     let moved = MOVED.get() + BYTES_PER_CALL + len;
     let is_over = moved >= BYTES_PER_TURN;

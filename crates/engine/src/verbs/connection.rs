@@ -102,7 +102,7 @@ struct State {
 #[derive(Debug)]
 struct Driver<P>(Weak<Connection<P>>);
 
-/// The clock for the injected faults of a connection. Delays count from `start`.
+/// The clock and timer for the injected faults of a connection. Times count from `start`.
 #[derive(Debug)]
 struct FaultClock<P> {
     connection: Weak<Connection<P>>,
@@ -284,6 +284,7 @@ impl<P: ConnectionOwner> Connection<P> {
     fn catch_panic(&self, doing: &'static str, act: impl FnOnce()) {
         let Err(bug) = bug::catch(doing, act) else { return };
         tracing::error!(qp = self.qp.id(), %bug, "connection ended by a panic");
+        // The steps of `abort` and `release`.
         let steps: [&dyn Fn(); 5] = [
             &|| self.qp.abort(QpError::Bug(bug.clone())),
             &|| self.link.abort(),
@@ -300,7 +301,7 @@ impl<P: ConnectionOwner> Connection<P> {
     }
 
     /// Sends and receives one turn's share, whether the socket reported anything or not, and acknowledges. Used after
-    /// the start, and when a thread left work.
+    /// the start, when a thread left work, and when the delay of an injected fault is over.
     fn drive_all(&self) {
         self.qp.take_turn(Ready { readable: true, writable: true, ended: true });
         self.qp.acknowledge();
@@ -316,10 +317,12 @@ impl<P: ConnectionOwner> Connection<P> {
         self.release();
     }
 
-    /// Drops the socket, whose two directions are closed, and reports that to the queue pair.
+    /// Ends the connection for this process: drops the stream, and reports to the owner that the connection is closed.
+    /// Called when both directions of the socket are closed, after an abort, and at a reset of the queue pair. The
+    /// socket itself closes when the last reference to this connection is dropped.
     pub(crate) fn release(&self) {
         self.leave_set();
-        self.qp.release();
+        self.qp.release(); // drops both halves, and their references to the link
         self.pair.on_closed();
         if self.qp.peer_has_closed() {
             self.pair.on_peer_closed();
@@ -448,6 +451,7 @@ impl<P: ConnectionOwner> Pacer for FaultClock<P> {
         self.start.elapsed()
     }
 
+    /// Makes the lane of the connection drive both halves after this time: an injected fault holds them up until then.
     fn schedule(&self, after: Duration) {
         if let Some(connection) = self.connection.upgrade() {
             connection.call_after(after, |connection| connection.drive_all());

@@ -26,9 +26,10 @@ unsafe impl CObject for Ah {
 }
 
 impl Ah {
-    /// Creates an address handle. Fails with EINVAL if the attributes name no source or no destination.
+    /// Creates an address handle. Fails with EINVAL if the attributes have no GRH, name a port other than the only one,
+    /// or name no source or no destination.
     pub(crate) fn new(pd: Arc<Pd>, attr: &ibv_ah_attr) -> Result<Arc<Self>, Errno> {
-        // Ethernet has no LIDs, so the destination must be a GID.
+        // Ethernet has no LIDs, so the destination must be a GID. An adapter has one port.
         if attr.is_global == 0 || attr.port_num != 1 {
             return Err(Errno::INVALID
                 .because("is_global and port_num must be 1: on Ethernet, peers are addressed by GID"));

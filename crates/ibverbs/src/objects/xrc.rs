@@ -37,21 +37,21 @@ pub(crate) struct File {
 }
 
 impl Xrcd {
-    /// Opens the domain of a file, with flags of open(2). Without a file, creates a domain that cannot be opened again.
-    /// Fails with EINVAL if the domain exists and `flags` has O_EXCL, and with EAGAIN if it does not exist and `flags`
-    /// lacks O_CREAT.
+    /// Creates an object for the XRC domain of a file, with flags of open(2): all objects for one file share a domain.
+    /// Without a file, creates a domain that cannot be opened again. Fails with EINVAL if the domain exists and `flags`
+    /// has O_EXCL, and with EAGAIN if it does not exist and `flags` lacks O_CREAT.
     pub(crate) fn open(context: &Arc<Context>, file: Option<File>, flags: c_int) -> Result<Arc<Self>, Errno> {
         // Locked from the search to the creation, so that threads that open the same file at once share a domain.
         let _guard = context.lock_xrcd_opening();
         let has_file =
             |xrcd: &Arc<Self>| file.is_some() && xrcd.file == file && Arc::ptr_eq(&xrcd.context, context);
-        let inner = match (all::<Self>().into_iter().find(has_file), flags) {
-            (Some(_), flags) if flags & libc::O_EXCL != 0 => {
+        let inner = match all::<Self>().into_iter().find(has_file) {
+            Some(_) if flags & libc::O_EXCL != 0 => {
                 return Err(Errno::INVALID.because("O_EXCL is set, but the XRC domain of this file exists"));
             }
-            (Some(known), _) => Arc::clone(&known.inner),
-            (None, flags) if flags & libc::O_CREAT == 0 && file.is_some() => return Err(Errno(libc::EAGAIN)),
-            (None, _) => XrcDomain::new(),
+            Some(existing) => Arc::clone(&existing.inner),
+            None if flags & libc::O_CREAT == 0 && file.is_some() => return Err(Errno(libc::EAGAIN)),
+            None => XrcDomain::new(),
         };
         let c = CCell::new(ibv_xrcd { context: context.c() });
         let (unused_cq, context) = (OnceLock::new(), Arc::clone(context));

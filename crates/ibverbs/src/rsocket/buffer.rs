@@ -101,7 +101,9 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Registers memory of this process, with its first byte at offset 0. Returns its tag.
+/// Registers `len` bytes of this process at `addr`: a [`Buffer`], or memory that the program maps for the peer. The
+/// remote address of the first byte is 0. Returns the tag, which the caller deregisters. EINVAL if the range is empty
+/// or exceeds the address space.
 pub(super) fn register(
     engine: &Engine,
     domain: Domain,
@@ -147,9 +149,9 @@ impl<'l> IoSlices<'l> {
         bytes
     }
 
-    /// Consumes the next `len` bytes, or all if there are fewer. Calls `copy` for each contiguous part, with the
-    /// number of bytes before it, its address and its length.
-    fn consume(&mut self, len: usize, mut copy: impl FnMut(usize, *mut u8, usize)) {
+    /// Consumes the next `len` bytes, or all if there are fewer. Calls `visit` for each contiguous part that is not
+    /// empty, with the number of bytes that this call consumed before it, its address and its length.
+    fn consume(&mut self, len: usize, mut visit: impl FnMut(usize, *mut u8, usize)) {
         let mut done = 0;
         while done < len
             && let Some((first, rest)) = self.list.split_first()
@@ -157,7 +159,7 @@ impl<'l> IoSlices<'l> {
             let part_len = (first.iov_len - self.skip).min(len - done);
             if part_len > 0 {
                 // SAFETY: `skip` is less than the length of the buffer, because `part_len` is not zero.
-                copy(done, unsafe { first.iov_base.cast::<u8>().add(self.skip) }, part_len);
+                visit(done, unsafe { first.iov_base.cast::<u8>().add(self.skip) }, part_len);
             }
             (done, self.skip) = (done + part_len, self.skip + part_len);
             if self.skip == first.iov_len {

@@ -103,11 +103,11 @@ impl Listener {
         let waiting = std::mem::take(&mut queue.waiting);
         let ready = std::mem::take(&mut queue.ready).into_iter().collect();
         drop(queue);
-        drop(waiting); // rejects them, without the lock
+        drop(waiting); // rejects them, after the lock is released
         ready
     }
 
-    /// Accepts waiting requests while the backlog has room.
+    /// Accepts waiting requests while the backlog has room. Called after every change that may make room.
     fn admit(&self) {
         loop {
             let mut queue = lock(&self.queue);
@@ -173,16 +173,17 @@ impl Acceptor for Listener {
 struct RequestHandler(Weak<Listener>);
 
 impl EventSink<Incoming> for RequestHandler {
+    /// Queues the request of a peer, and accepts it at once if the backlog has room. Rejects the request, by dropping
+    /// it, if the program has closed the socket.
     fn send(&self, incoming: Incoming) {
         let Some(listener) = self.0.upgrade() else { return };
-        {
-            let mut queue = lock(&listener.queue);
-            if queue.closed {
-                drop(queue);
-                return; // dropping `incoming` rejects it
-            }
-            queue.waiting.push_back(incoming);
+        let mut queue = lock(&listener.queue);
+        if queue.closed {
+            drop(queue);
+            return; // drops `incoming`, without the lock
         }
+        queue.waiting.push_back(incoming);
+        drop(queue);
         listener.admit();
     }
 

@@ -142,19 +142,21 @@ impl Outgoing {
         usize::try_from(room).unwrap_or(usize::MAX).min(requested)
     }
 
-    /// Number of contiguous bytes that are free in the ring of this end.
+    /// Number of contiguous bytes that are free in the ring of this end, for data that goes to mapped memory of the
+    /// peer and not to its ring.
     pub(super) fn local_room(&self) -> usize {
         let len = self.ring.len() as u64;
         let room = (len - (self.tail - self.head)).min(len - self.tail % len);
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// Builds the request that writes the next `len` bytes into the peer's ring, for which there must be
-    /// [`room`](Self::room). Its identifier is the number of bytes that it uses in the ring of this end.
+    /// Builds the request that writes the next `len` bytes of `from` into the peer's ring, for which there must be
+    /// [`room`](Self::room). The immediate data tells the peer how many bytes arrived. The identifier of the request is
+    /// the number of bytes that it uses in the ring of this end, for [`record_completion`](Self::record_completion).
     pub(super) fn build_write(&mut self, len: usize, from: &mut IoSlices<'_>) -> WorkRequest {
         let (data, used) = self.take_data(len, from);
         let place = Place { tag: self.peer.ring, offset: self.written % u64::from(self.peer.len) };
-        let immediate = u32::try_from(len).ok();
+        let immediate = u32::try_from(len).ok(); // never `None`: the length of a ring has 32 bits
         WorkRequest { immediate, ..WorkRequest::new(used, Operation::Write(place), data) }
     }
 
@@ -164,12 +166,13 @@ impl Outgoing {
         self.count_message();
     }
 
-    /// Copies the next `len` bytes of the program into the ring, or, if little data is left, into the returned
-    /// data itself. Also returns the number of bytes used in the ring.
+    /// Copies the next `len` bytes of the program into the ring of this end, or, if little data is left, into the
+    /// returned data itself. Also returns the number of bytes used in the ring.
     pub(super) fn take_data(&mut self, len: usize, from: &mut IoSlices<'_>) -> (Data, u64) {
         if from.len() <= self.inline {
             return (Data::Inline(from.copy(len).into()), 0);
         }
+        // The conversions below cannot fail: `len` and the offset are at most the length of the ring, a u32.
         let offset = self.tail % self.ring.len() as u64;
         self.ring.copy_in(usize::try_from(offset).unwrap_or_default(), len, from);
         self.tail += len as u64;

@@ -17,8 +17,9 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug)]
 pub(super) struct Socket {
     /// A TCP socket that is never connected. It reserves the number for the program, holds the port that the
-    /// program bound, and stores options that have no effect. `None` after `rclose`. The program may have closed the
-    /// descriptor with close(2) and the number may be reused, so it is closed only when `rclose` is called.
+    /// program bound, and stores options that have no effect. Only `rclose` closes it: the program may have closed the
+    /// descriptor with close(2), and its number may be in use for something else. `None` after `rclose`, and after
+    /// another rsocket got the same number.
     descriptor: Mutex<Option<OwnedFd>>,
     /// Number of the descriptor.
     fd: RawFd,
@@ -55,6 +56,7 @@ impl Socket {
         Self::with_role(family, nonblocking, close_on_exec, Role::Connects(stream), options, waiters)
     }
 
+    /// Creates a socket with this role. Connections share `waiters` with their socket.
     fn with_role(
         family: c_int,
         nonblocking: bool,
@@ -127,7 +129,7 @@ impl Socket {
         }
     }
 
-    /// Calls `call` with the descriptor, which is not closed meanwhile. EBADF after `rclose`.
+    /// Calls `call` with the descriptor, which `rclose` does not close meanwhile. EBADF after `rclose`.
     pub(super) fn with_descriptor<T>(
         &self,
         call: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>,
@@ -138,19 +140,19 @@ impl Socket {
     /// The address that the socket is bound to. `None` if it is not bound.
     pub(super) fn bound_address(&self) -> Option<SocketAddr> {
         let name = self.with_descriptor(|fd| Ok(rustix::net::getsockname(fd)?)).ok()?;
-        SocketAddr::try_from(name).ok().filter(|name| name.port() != 0)
+        SocketAddr::try_from(name).ok().filter(|name| name.port() != 0) // an unbound socket has port 0
     }
 
-    /// Closes the descriptor, whose number may then be reused.
+    /// Closes the descriptor, for `rclose`. Its number may then be reused.
     pub(super) fn close_descriptor(&self) {
         drop(lock(&self.descriptor).take());
     }
 
-    /// Forgets the descriptor without closing it, because the program has closed it with close(2) and the number was
-    /// reused.
+    /// Forgets the descriptor without closing it. Called when a new rsocket got the same number, because the program
+    /// has closed this one with close(2): closing the number now would close the new rsocket.
     pub(super) fn forget_descriptor(&self) {
         if let Some(fd) = lock(&self.descriptor).take() {
-            let _ = fd.into_raw_fd();
+            let _ = fd.into_raw_fd(); // unlike dropping `fd`, this does not close it
         }
     }
 

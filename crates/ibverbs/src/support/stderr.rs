@@ -2,15 +2,13 @@
 
 use ironwarp_engine::config::LogLevel;
 use std::fmt::{self, Write as _};
-use std::sync::Once;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Installs the subscriber that writes events of `level` and more severe ones. Does nothing at level `off`, or if the
-/// process already has a subscriber.
+/// Installs the subscriber that writes events of `level` and more severe ones, for the rest of the process. Called
+/// once, when the settings are read. Does nothing at level `off`, or if the process already has a subscriber.
 pub(crate) fn install(level: LogLevel) {
-    static ONCE: Once = Once::new();
     let level = match level {
         LogLevel::Off => return,
         LogLevel::Error => Level::ERROR,
@@ -19,18 +17,17 @@ pub(crate) fn install(level: LogLevel) {
         LogLevel::Debug => Level::DEBUG,
         LogLevel::Trace => Level::TRACE,
     };
-    ONCE.call_once(|| {
-        // Fails if the program, which may contain Rust code, has installed a subscriber of its own.
-        let _ = tracing::subscriber::set_global_default(StderrSubscriber(level));
-    });
+    // Fails if the program, which may contain Rust code, has installed a subscriber of its own.
+    let _ = tracing::subscriber::set_global_default(StderrSubscriber(level));
 }
 
-/// Writes each event up to a level as a line: `ironwarp: message (name value, …)`.
+/// Writes each event of a level, or of a more severe one, as a line: `ironwarp: message (name value, …)`.
 #[derive(Debug)]
 struct StderrSubscriber(Level);
 
 impl Subscriber for StderrSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        // More severe levels are smaller.
         metadata.is_event() && *metadata.level() <= self.0 && metadata.target().starts_with("ironwarp")
     }
 

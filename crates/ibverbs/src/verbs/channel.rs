@@ -49,8 +49,11 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     }
 }
 
+/// Counts completion events as acknowledged, so that the queue can be destroyed. Ignores an invalid pointer, because
+/// the call cannot return an error.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    // Every `Cq` has the extended form, which begins with `ibv_cq`.
     if let Ok(cq) = find::<Cq>(cq.cast()) {
         cq.acknowledge_events(events);
     }

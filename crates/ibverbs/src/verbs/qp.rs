@@ -86,6 +86,7 @@ pub(crate) unsafe extern "C" fn open_qp(_: *mut ibv_context, attr: *mut ibv_qp_o
     object!(Qp::open(attr).map(|qp| qp.c()))
 }
 
+/// Changes attributes of a queue pair, most often its state. Returns 0 or an errno, and sets `errno`, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     if attr.is_null() {

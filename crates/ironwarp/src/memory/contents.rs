@@ -226,8 +226,9 @@ impl fmt::Debug for Contents {
     }
 }
 
-/// Returns a scatter/gather element for `len` bytes at offset `at` of a region with this tag, whose first byte has the
-/// address `start`.
+/// Returns a scatter/gather element for `len` bytes at offset `at` of `contents`, for the methods `slice` of regions.
+/// The bytes are registered with this tag, the first one at the remote address `start`. Fails if they are not all
+/// inside, or if `len` does not fit the element.
 pub(super) fn slice(
     contents: &Contents,
     tag: Tag,
@@ -240,7 +241,9 @@ pub(super) fn slice(
     Ok(Sge { tag, addr: start + at as u64, len: size })
 }
 
-/// Returns the remote address of offset `at` of a region with this tag, whose first byte has the address `start`.
+/// Returns the remote address of offset `at` of `contents`, for the methods `place` of regions. The bytes are
+/// registered with this tag, the first one at the remote address `start`. The offset just past the last byte is
+/// allowed.
 pub(super) fn place(contents: &Contents, tag: Tag, start: u64, at: usize) -> Result<Place, AccessError> {
     contents.check_range(at, 0)?;
     Ok(Place { tag, offset: start + at as u64 })

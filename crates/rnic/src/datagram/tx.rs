@@ -122,7 +122,7 @@ impl DatagramQp {
         gathered.map_err(|_| failure(QpError::Unmapped { place: sges.place(), len, remote: false }))
     }
 
-    /// Passes a datagram to the link, and counts it if it is lost at once.
+    /// Passes a datagram to the link, and counts it if it is lost at once. Returns whether the link took it.
     fn send(&self, destination: &Destination, bytes: &[u8]) -> Sent {
         let Destination { address, qpn, .. } = destination;
         let to = (address.destination, port_of_qpn(*qpn));
@@ -133,16 +133,19 @@ impl DatagramQp {
         sent
     }
 
-    /// Removes the request with this sequence number, whose datagram was sent, and completes it if it is signaled.
+    /// Removes the request with this sequence number, whose datagram was sent or is lost, and completes it as
+    /// successful if it is signaled. Does nothing if another thread has emptied the queue meanwhile, at a change of the
+    /// state.
     fn complete_sent(&self, seq: u64) {
         let Some(DatagramRequest { request, .. }) = lock(&self.sq).pop(seq) else { return };
         if request.signaled {
-            let len = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
+            let len = u32::try_from(request.data.len()).unwrap_or(u32::MAX); // `build` has limited it to MAX_PAYLOAD
             self.complete_send(Completion::succeeded(request.id, Opcode::Send, self.id, len));
         }
     }
 
-    /// Removes the request with this sequence number, completes it with an error, and stops the send queue.
+    /// Removes the request with this sequence number, completes it with an error, and stops the send queue. Does
+    /// nothing if another thread has emptied the queue meanwhile, at a change of the state.
     fn complete_failed(&self, seq: u64, Failure { status, error }: Failure) {
         let Some(DatagramRequest { request, .. }) = lock(&self.sq).pop(seq) else { return };
         let error = Arc::new(error);

@@ -265,11 +265,11 @@ impl EventQueue {
         }
     }
 
-    /// Wakes the reader unconditionally.
+    /// Wakes the reader, whether a wakeup is due or not.
     fn wake_reader(&self) {
         self.wakes.fetch_add(1, Ordering::Relaxed);
         self.wake.signal();
-        // After the signal: a reader that sees this flag may consume the signal.
+        // After the signal: a reader that sees this flag consumes the signal, which must exist by then.
         self.woken.store(true, Ordering::Release);
     }
 

@@ -17,6 +17,7 @@ pub struct Routing {
     state: Mutex<State>,
 }
 
+/// The state of a routing.
 #[derive(Debug)]
 struct State {
     map: EventMap,
@@ -72,7 +73,8 @@ impl Routing {
 }
 
 impl State {
-    /// Directs every interrupt to the connected vectors of its queue. Forgets interrupts of queues that were dropped.
+    /// Directs every interrupt to the connected vectors of its queue, after a change of the map, the vectors or the
+    /// interrupts. Forgets interrupts of queues that were dropped.
     fn apply(&mut self) {
         self.interrupts.retain(|_, interrupt| interrupt.strong_count() > 0);
         for (queue, interrupt) in &self.interrupts {

@@ -92,7 +92,7 @@ impl Table {
         done
     }
 
-    /// Describes the access of a remote message.
+    /// Describes the access of a remote message, for the checks of requirement M9.
     #[inline]
     fn remote_access(&self, stream: Stream, place: Place, len: usize, need: Rights) -> Access {
         let Place { tag, offset } = place;

@@ -26,9 +26,9 @@ pub(super) struct Pending {
 
 impl Pending {
     /// Removes a registration that has ended, and notifies the queues that wait for it. The caller has cleared the
-    /// pending bit of the entry.
+    /// pending bit of the entry: no queue is added to the list after that.
     pub(super) fn remove(&self, tag: Tag) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.count.fetch_sub(1, Ordering::Relaxed); // a thread that still sees the old count only checks in vain
         let waiters = lock(&self.waiters).remove(&tag);
         for waiter in waiters.into_iter().flatten() {
             if let Some(waiter) = waiter.upgrade() {

@@ -39,7 +39,7 @@ struct Layout {
     first: u64,
 }
 
-/// One of several buffers. It starts where the previous one ends.
+/// One of several buffers. Its first offset is the end of the previous buffer; its address is unrelated.
 #[derive(Clone, Copy, Debug)]
 struct Buffer {
     /// The offset just past the last byte.
@@ -149,9 +149,9 @@ impl Translation {
         Ok(Self { form: Form::PageTables { layout, order, tables }, len, held: None })
     }
 
-    /// Creates a translation to the concatenation of separate buffers of any length.
+    /// Creates a translation to the concatenation of separate buffers of any length but zero.
     pub fn buffers(buffers: &[Span]) -> Result<Self, TranslationError> {
-        let mut len = 0_u64;
+        let mut len = 0_u64; // of the buffers so far
         let mut list = Vec::with_capacity(buffers.len());
         for buffer in buffers {
             let end_addr = end_of(buffer.addr, buffer.len as u64)?;
@@ -235,7 +235,8 @@ impl Translation {
         spans
     }
 
-    /// Appends the address ranges of the `len` bytes at `offset`, for any form.
+    /// Appends the address ranges of the `len` bytes at `offset`. Works for any form, but `append_spans` calls it only
+    /// if the memory is not contiguous.
     fn append_indirect_spans(&self, mut offset: u64, mut len: usize, spans: &mut Spans) {
         while len > 0 {
             let (addr, contiguous) = self.contiguous_at(offset);
@@ -303,8 +304,8 @@ impl Layout {
     }
 }
 
-/// Returns the address just past the last byte. Memory that ends exactly at the end of the address space is refused,
-/// too, because this address would not fit 64 bits.
+/// Returns the address just past the last byte of a buffer or page. Fails if its length is zero. Memory that ends
+/// exactly at the end of the address space is refused, too, because this address would not fit 64 bits.
 fn end_of(addr: u64, len: u64) -> Result<u64, TranslationError> {
     if len == 0 {
         return Err(TranslationError::Empty);

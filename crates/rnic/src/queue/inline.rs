@@ -14,11 +14,12 @@ const MAX_EMBEDDED: usize = 30;
 #[derive(Clone)]
 pub struct InlineData(Form);
 
+/// Where the bytes are stored.
 #[derive(Clone)]
 enum Form {
     /// Stored in the request: the bytes, and how many of them are used.
     Embedded([u8; MAX_EMBEDDED], u8),
-    /// Stored in an allocation.
+    /// Stored in an allocation, which all clones of the request share.
     Allocated(Arc<[u8]>),
 }
 
@@ -38,6 +39,7 @@ impl From<&[u8]> for InlineData {
 }
 
 impl From<Vec<u8>> for InlineData {
+    /// Stores short data in the request, like the conversion from a slice.
     fn from(bytes: Vec<u8>) -> Self {
         if bytes.len() <= MAX_EMBEDDED {
             bytes.as_slice().into()

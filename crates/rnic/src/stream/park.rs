@@ -56,16 +56,19 @@ impl Park {
         self.waiting.as_ref()?.segments.front()
     }
 
-    /// Number of complete messages at the front that each consume a receive. Ends at the first message of another kind.
+    /// Number of messages at the front that only need a receive and have arrived completely: these can be acknowledged
+    /// before they are delivered. Ends at the first message of another kind, such as a Write, which is not carried out
+    /// yet.
     pub(crate) fn whole_sends(&self) -> u64 {
         let segments = self.waiting.iter().flat_map(|waiting| &waiting.segments);
-        let sends = segments.map_while(|parked| match parked.fpdu.header {
+        // Of the segments of a message, only the last one counts.
+        let counts = segments.map_while(|parked| match parked.fpdu.header {
             Header::Send(send) => Some(u64::from(send.last)),
             Header::SendImmediate(message) => Some(u64::from(message.send.last)),
             Header::Immediate(_) => Some(1),
             _ => None,
         });
-        sends.sum()
+        counts.sum()
     }
 
     /// Parks a segment behind all others.

@@ -15,7 +15,7 @@ pub(super) struct PendingAcks {
 }
 
 impl PendingAcks {
-    /// Adds a queue pair.
+    /// Adds a queue pair that owes an acknowledgement.
     pub(super) fn push(&self, qp: &Arc<Qp>) {
         lock(&self.owing).push(Arc::clone(qp));
         self.any.store(true, Ordering::Release);
@@ -29,10 +29,10 @@ impl PendingAcks {
         }
     }
 
-    /// Does the work of [`flush`](Self::flush), which is inlined, if there are entries.
+    /// The part of [`flush`](Self::flush) that is not inlined, for a list that may have entries.
     fn flush_all(&self) {
         if !self.any.swap(false, Ordering::AcqRel) {
-            return; // another thread flushes
+            return; // since `flush` loaded the flag, another thread has cleared it, and sends the acknowledgements
         }
         let owing = std::mem::take(&mut *lock(&self.owing));
         for qp in owing {

@@ -133,7 +133,7 @@ impl Qp {
         change(&mut self.attr());
     }
 
-    /// Returns the current state.
+    /// Returns the current state, which the adapter may have changed since the program last did.
     pub(crate) fn state(&self) -> State {
         match &self.kind {
             Kind::Stream(pair) => pair.qp().state(),
@@ -171,7 +171,7 @@ impl Qp {
         found
     }
 
-    /// Starts to close the connection. Returns whether there is a connection to wait for.
+    /// Starts to close the connection, at the exit of the process. Returns whether there is a connection to wait for.
     fn close(&self) -> bool {
         let Kind::Stream(pair) = &self.kind else { return false };
         let has_connection = pair.qp().is_linked();
@@ -182,6 +182,7 @@ impl Qp {
     /// Waits until the connection is closed, or until `deadline`.
     fn wait_closed(&self, deadline: Instant) {
         if let Kind::Stream(pair) = &self.kind {
+            // Whether the connection is closed in time makes no difference: the process exits.
             let _ = pair.wait_closed(deadline.saturating_duration_since(Instant::now()));
         }
     }
@@ -202,7 +203,9 @@ fn close_all() -> Box<dyn FnOnce(Instant)> {
     Box::new(move |deadline| closing.iter().for_each(|qp| qp.wait_closed(deadline)))
 }
 
-/// Destroys an object for a queue pair. With the last one, the queue pair is destroyed and its connection closes.
+/// Destroys one of the objects for a queue pair, of which only an XRC receive queue pair has several. With the last
+/// one, the queue pair is destroyed and its connection starts to close. Waits until the program has acknowledged the
+/// asynchronous events of the object.
 pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {
     let qp = begin_destroy::<Qp>(c)?;
     let is_last = qp.handles.fetch_sub(1, Ordering::AcqRel) == 1;

@@ -125,13 +125,13 @@ impl Tx {
         }
     }
 
-    /// Sends the tail of an FPDU that was cut. Returns whether other FPDUs may be sent: false if the link did not take
-    /// the whole tail, or if sending has ended.
+    /// Sends the tail of an FPDU that was cut, if there is one. Returns whether other FPDUs may be sent: false if the
+    /// link did not take the whole tail, or if sending has ended.
     fn send_unsent(&mut self, qp: &QpContext) -> bool {
         let Some(mut rest) = self.unsent.take() else { return true };
         // Until `end_sending`, a failure of the stream completes no requests, because some may have been sent.
         lock(&qp.sq).begin_sending();
-        let stuck = loop {
+        let failure = loop {
             match self.link.send(&[Piece::Own(&rest.bytes[rest.sent..])]) {
                 Ok(n) => rest.sent += n,
                 Err(error) => break Some(error),
@@ -140,20 +140,22 @@ impl Tx {
                 break None;
             }
         };
-        match stuck {
+        match failure {
             Some(_) => {
                 self.unsent = Some(rest);
                 qp.end_sending(|_| ());
             }
             None => self.account_all(qp, [rest.kind]),
         }
-        match stuck {
+        match failure {
+            // After `end_sending`, so that an error that fails the stream completes the requests now.
             Some(error) => self.handle_send_error(qp, error),
-            None => !self.finished,
+            None => !self.finished, // `account_all` sets it if the tail was that of the Terminate
         }
     }
 
-    /// Handles the failure of a call to the link. Returns false, so that the caller sends no more.
+    /// Handles the failure of a call to the link: marks the stream as blocked, or aborts the link. Returns false, so
+    /// that the caller sends no more.
     fn handle_send_error(&mut self, qp: &QpContext, error: LinkError) -> bool {
         match error {
             LinkError::WouldBlock => qp.set_blocked(true),
@@ -179,9 +181,11 @@ impl Tx {
         if n == batch.len() {
             return self.account_all(qp, frames.iter().map(|frame| frame.kind));
         }
-        let mut kept = frames.partition_point(|frame| frame.end <= n); // number of FPDUs sent in full
+        // The number of FPDUs that are not rolled back: those sent in full, and then also the one that was cut.
+        let mut kept = frames.partition_point(|frame| frame.end <= n);
+        // The result is false: a Terminate is the last frame of a batch, and the batch was not sent in full.
         account_frames(qp, &mut lock(&qp.sq), frames[..kept].iter().map(|frame| frame.kind));
-        let whole = kept.checked_sub(1).map_or(0, |last| frames[last].end);
+        let whole = kept.checked_sub(1).map_or(0, |last| frames[last].end); // number of bytes of the FPDUs sent in full
         if n > whole {
             // The link has the front of this FPDU, so it must get the tail even if the memory is revoked
             // meanwhile.
@@ -272,17 +276,17 @@ impl Tx {
     }
 }
 
-/// Accounts for frames that were sent: completes the requests that were only waiting for that. Returns whether the
-/// Terminate was among them, after which nothing may be sent.
+/// Accounts for frames that were sent: marks their requests as sent, and completes those that need not wait for an
+/// acknowledgement or a response. Returns whether the Terminate was among the frames: nothing may be sent after it.
 fn account_frames(qp: &QpContext, sq: &mut SendQueue, frames: impl IntoIterator<Item = FrameKind>) -> bool {
-    let mut last = false;
+    let mut terminated = false;
     for kind in frames {
         match kind {
             FrameKind::Request(seq) | FrameKind::Read(Some(seq)) => sq.mark_sent(seq),
             FrameKind::Read(None) | FrameKind::Response | FrameKind::Other => {}
-            FrameKind::Terminate => last = true,
+            FrameKind::Terminate => terminated = true,
         }
     }
     qp.retire_from(sq);
-    last
+    terminated
 }
