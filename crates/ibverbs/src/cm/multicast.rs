@@ -8,18 +8,13 @@ use crate::support::errno::{Errno, minus_one};
 use crate::support::object::{find, put};
 use std::ffi::{c_int, c_void};
 
-/// Fails with EOPNOTSUPP, or with EINVAL if the id is not valid.
-fn fail_unsupported(id: *mut rdma_cm_id) -> c_int {
-    minus_one!(find::<Id>(id).and(Err(Errno::UNSUPPORTED)))
-}
-
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_join_multicast(
     id: *mut rdma_cm_id,
     _addr: *mut libc::sockaddr,
     _context: *mut c_void,
 ) -> c_int {
-    fail_unsupported(id)
+    minus_one!(find::<Id>(id).and(Err(Errno::UNSUPPORTED)))
 }
 
 #[unsafe(no_mangle)]
@@ -28,7 +23,7 @@ pub extern "C" fn rdma_join_multicast_ex(
     _attr: *mut rdma_cm_join_mc_attr_ex,
     _context: *mut c_void,
 ) -> c_int {
-    fail_unsupported(id)
+    minus_one!(find::<Id>(id).and(Err(Errno::UNSUPPORTED)))
 }
 
 /// Fails with EADDRNOTAVAIL: the id has joined no group.

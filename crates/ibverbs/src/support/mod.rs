@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `turn` | sequences of calls that one thread makes at a time |
 //! | `cancel` | protection from `pthread_cancel` |
+//! | `clock` | clocks of the system |
 //! | `persona` | the settings, and the kind of adapter that programs see |
 //! | `stderr`, `report` | the log on standard error, and its messages |
 //! | `errno` | error codes, and how each kind of C function returns them |
@@ -13,6 +14,7 @@
 //! | `exit` | closing connections when the process exits |
 
 pub(crate) mod cancel;
+pub(crate) mod clock;
 pub(crate) mod errno;
 pub(crate) mod exit;
 pub(crate) mod object;

@@ -9,11 +9,11 @@ use crate::objects::completion;
 use crate::objects::context::Context;
 use crate::objects::cq::{Cq, CqAttributes, Current};
 use crate::objects::pd::Pd;
+use crate::support::clock;
 use crate::support::errno::{Errno, object};
 use crate::support::object::{CObject, Uses, find, find_unchecked};
 use crate::support::report;
 use ironwarp_rnic::queue::Status;
-use rustix::time::{ClockId, clock_gettime};
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
@@ -30,15 +30,15 @@ const SUPPORTED: u64 = IBV_WC_EX_WITH_BYTE_LEN
 const TIMES: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 /// Reads a clock, in nanoseconds.
-fn nanoseconds(clock: ClockId) -> u64 {
-    let now = clock_gettime(clock);
+fn nanoseconds(clock: libc::clockid_t) -> u64 {
+    let now = clock::read(clock);
     // Neither field is negative: the clocks count from a time in the past.
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 /// Reads the clock of the adapter, in nanoseconds. `ibv_query_rt_values_ex` reads the same clock.
 fn clock() -> u64 {
-    nanoseconds(ClockId::Monotonic)
+    nanoseconds(libc::CLOCK_MONOTONIC)
 }
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
@@ -221,5 +221,5 @@ unsafe extern "C" fn read_completion_wallclock_ns(c: *mut ibv_cq_ex) -> u64 {
     // SAFETY: called after a successful `start_poll`, so the queue is alive and this thread has the turn.
     let time = unsafe { current(c) }.time;
     let ago = clock().saturating_sub(time);
-    nanoseconds(ClockId::Realtime).saturating_sub(ago)
+    nanoseconds(libc::CLOCK_REALTIME).saturating_sub(ago)
 }

@@ -6,6 +6,7 @@ use crate::objects::context::Context;
 use crate::objects::device::guid;
 use crate::objects::gids::{gid_at, lid};
 use crate::objects::limits::{DEVICE_MEMORY, MAX_CQE, MAX_REQUESTS, MAX_SGES, MAX_SRQ_REQUESTS};
+use crate::support::clock;
 use crate::support::errno::{Errno, code, code_and_errno, minus_one};
 use crate::support::object::{find_any, put};
 use ironwarp_engine::gid::{GidEntry, GidTable, MAX_GIDS};
@@ -312,8 +313,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mu
     let Some(values) = (unsafe { values.as_mut() }) else { return code!(Err(Errno::null("values"))) };
     values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
     if values.comp_mask != 0 {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        values.raw_clock = libc::timespec { tv_sec: now.tv_sec, tv_nsec: now.tv_nsec };
+        values.raw_clock = clock::read(libc::CLOCK_MONOTONIC);
     }
     0
 }
