@@ -349,14 +349,20 @@ impl Steering {
     }
 
     /// Starts the lanes, unless another thread has done so since the caller checked. Fails if a thread cannot be
-    /// started, or if the adapter is being closed.
+    /// started, or if the adapter is being closed. After a failure, the lanes that started end, and
+    /// a later call starts all lanes.
     #[cold]
     fn start_lanes_once(self: &Arc<Self>) -> io::Result<()> {
         let mut threads = lock(&self.threads);
         let threads = threads.as_mut().ok_or_else(stopped)?;
         if self.lanes.get().is_none() {
-            let started: io::Result<Vec<_>> = (0..self.count).map(|lane| self.start_lane(lane)).collect();
-            let (lanes, running): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
+            let mut lanes = Vec::with_capacity(self.count);
+            let mut running = Vec::with_capacity(self.count);
+            for number in 0..self.count {
+                let (lane, thread) = self.start_lane(number).inspect_err(|_| stop_at_once(&lanes))?;
+                lanes.push(lane);
+                running.push(thread);
+            }
             threads.extend(running);
             self.device.events().set_stop(Box::new(StopLanes(Arc::downgrade(self))));
             (self.on_start)(self, &lanes[DEFAULT_LANE]);
@@ -395,6 +401,11 @@ impl Steering {
             }
         }
     }
+}
+
+/// Ends the threads of these lanes, which have no connections yet. Called when the lane after them failed to start.
+fn stop_at_once(lanes: &[Arc<Lane>]) {
+    lanes.iter().for_each(|lane| lane.handle().submit(Command::Stop(Duration::ZERO)));
 }
 
 /// Returns the error for a lane that would have to start while the adapter is being closed.
