@@ -38,8 +38,9 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Opens the capture file of the settings. Returns `None` if none is set, or after a failure, which is logged: the
-    /// program must not fail because of it.
+    /// Opens the capture file that the setting `pcap` names. Returns `None` if the setting is empty. Also returns
+    /// `None` if the file cannot be opened, and logs that: the program must not fail because of a capture. Called when
+    /// an adapter is opened.
     pub(crate) fn open(config: &Config, host: &Arc<dyn Host>) -> Option<Arc<Self>> {
         if config.pcap.as_os_str().is_empty() {
             return None;

@@ -127,7 +127,7 @@ impl Service for Handshakes {
         let mut state = lock(&self.state);
         state.evict_overdue(now);
         while let Some(timeout) = state.timers.pop_expired(now) {
-            state.on_timeout(timeout, now);
+            state.on_timeout(timeout);
         }
         self.lane.counters().handshakes.store(state.admission.len(), Ordering::Relaxed);
     }
@@ -188,17 +188,18 @@ impl State {
         }
     }
 
-    /// Fails a handshake that took too long, or makes a listener accept again.
-    fn on_timeout(&mut self, timeout: Timeout, now: Instant) {
+    /// Handles an expired timer: fails a handshake that took too long, or waits again for connections at a listener
+    /// that failed to accept one. Timers are not cancelled, so the handshake or listener may be gone.
+    fn on_timeout(&mut self, timeout: Timeout) {
         match timeout {
             Timeout::Handshake(token) => {
-                if self.dialled.get(&token).is_some_and(|handshake| handshake.deadline() <= now)
-                    && let Some(handshake) = self.dialled.remove(&token)
-                {
+                // `None` if the handshake has ended. Otherwise this is its deadline, which never changes.
+                if let Some(handshake) = self.dialled.remove(&token) {
                     handshake.fail(ConnectError::TimedOut);
                 }
             }
             Timeout::Listener(token) => {
+                // `None` if the listener was removed. Otherwise `accept` has disarmed its entry in epoll.
                 if let Some(listener) = self.listeners.get(&token) {
                     let _ = self.lane.epoll().modify(&**listener, token, Interest::Readable);
                 }

@@ -201,7 +201,8 @@ impl TcpLink {
     }
 
     /// Makes one `recvmsg` call, into the memory at `host` and then into `own`. Returns the number of bytes received; 0
-    /// at the end of the stream.
+    /// at the end of the stream. Called by `recv` if there is memory of the program to receive into. The system call is
+    /// made by number, because the C library's recvmsg is a cancellation point.
     #[inline(never)] // the vectors take 16 KiB of stack
     fn recv_vectored(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
         let mut vectors = Vectors::<MAX_VECTORS>::new(MAX_BYTES);
@@ -210,6 +211,7 @@ impl TcpLink {
         }
         vectors.push(own.as_mut_ptr().cast(), own.len());
         let fd = self.fd.as_raw_fd();
+        // If a page is unmapped, the bytes before it are received, and the next call fails.
         retry_first_page_on_fault(&mut vectors, |vectors| {
             let mut header = header(vectors);
             // SAFETY: the kernel writes only to the memory that the vectors name, and returns EFAULT if it is not

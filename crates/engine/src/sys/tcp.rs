@@ -109,8 +109,12 @@ pub struct BindOptions {
 }
 
 impl Bound {
-    /// Binds a TCP socket to `at`; port 0 lets the kernel choose.
+    /// Binds a TCP socket to `at`, without an RDMA port. Port 0 lets the kernel choose.
+    ///
+    /// Unless the port is to be shared, the first attempt is made without SO_REUSEADDR: if it succeeds, no other socket
+    /// can be bound to the port before this one listens.
     pub fn new(at: SocketAddr, options: BindOptions) -> io::Result<Self> {
+        // With SO_REUSEADDR, the kernel might choose a port that others share.
         let share = options.share && at.port() != 0;
         match Self::open(at, share, options) {
             // If only closed connections (TIME_WAIT) use the port, binding succeeds with SO_REUSEADDR.
@@ -438,14 +442,18 @@ fn avoid_pacing_on_same_host(fd: &Fd, peer: SocketAddr) {
 
 /// Returns whether an address is loopback or another address of this host, that is, whether a socket can be bound to
 /// it. A link-local address must belong to the interface that its scope names.
+///
+/// Decides two things: whether pacing is avoided, and whether the owner of the peer's socket is checked (`trust.rs`,
+/// `sock_diag.rs`). Fails if no socket can be opened or bound for another reason. Callers that avoid pacing then assume
+/// another host; those that check owners assume this host, or fail.
 pub(crate) fn is_same_host(mut at: SocketAddr) -> io::Result<bool> {
     at.set_ip(at.ip().to_canonical());
     at.set_port(0);
     if at.ip().is_loopback() {
         return Ok(true);
     }
-    let probe = socket(at, SocketType::DGRAM)?;
-    match rustix::net::bind(&probe, &at) {
+    let socket = socket(at, SocketType::DGRAM)?;
+    match rustix::net::bind(&socket, &at) {
         Ok(()) => Ok(true),
         Err(Errno::ADDRNOTAVAIL) => Ok(false),
         Err(error) => Err(error.into()),

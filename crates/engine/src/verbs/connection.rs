@@ -139,7 +139,7 @@ impl<P: ConnectionOwner> Connection<P> {
         early: Vec<u8>,
     ) -> Result<Arc<Self>, ConnectError> {
         let cq = pair.receive_cq();
-        let set = cq.set_for(pair.send_cq(), established.peer, established.local)?;
+        let set = cq.find_or_create_set(pair.send_cq(), established.peer, established.local)?;
         let qp = pair.qp();
         let connection = Arc::new(Self {
             token: set.lane().new_token(),
@@ -214,7 +214,7 @@ impl<P: ConnectionOwner> Connection<P> {
         let (set, only) = (Arc::clone(&state.set), state.set.only_member());
         let added = set.insert(self.token, &self.as_member());
         drop(state);
-        set.queue_owed_ack_of(only);
+        set.queue_ack_of_former_only_member(only);
         added.map(|()| true)
     }
 
@@ -262,8 +262,8 @@ impl<P: ConnectionOwner> Connection<P> {
             state.set = Arc::clone(to);
         }
         // The new set may have had one member, which a thread polled without listing its acknowledgements. That thread
-        // acknowledges if it sees that the member is not the only one any more. If it does not, the member is
-        // acknowledged here, on the lane, because the caller may hold locks.
+        // acknowledges if it sees that the member is not the only one any more. If it does not, the member
+        // acknowledges on the lane: `PollSet::queue_ack_of_former_only_member` may send, and the caller may hold locks.
         if let Some(only) = only {
             to.lane().call(move || only.qp.acknowledge());
         }
@@ -406,7 +406,7 @@ impl<P: ConnectionOwner> Movable for Connection<P> {
 
     fn move_to(self: Arc<Self>, lane: usize) -> io::Result<bool> {
         let cq = self.pair.receive_cq();
-        let set = cq.set_on(cq.steering().lane(lane)?, self.pair.send_cq())?;
+        let set = cq.find_or_create_set_on(cq.steering().lane(lane)?, self.pair.send_cq())?;
         self.move_to_set(&set)
     }
 
@@ -415,6 +415,7 @@ impl<P: ConnectionOwner> Movable for Connection<P> {
     }
 }
 
+/// The calls of the device, for a connection that still exists.
 impl<P: ConnectionOwner> StreamDriver for Driver<P> {
     fn schedule(&self) {
         if let Some(connection) = self.0.upgrade() {

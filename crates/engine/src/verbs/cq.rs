@@ -55,8 +55,9 @@ fn record_poll(found: usize) {
 pub struct CompletionQueue {
     /// The device's completion queue, which holds the completions.
     cq: Arc<Cq>,
-    /// The poll sets whose queue pairs complete here. At most one per lane is this queue's own. The others belong to
-    /// the receive completion queues of queue pairs that use this queue for sends.
+    /// The poll sets whose queue pairs complete here. A set was created by this queue, or by the receive completion
+    /// queue of a queue pair that uses this queue for sends. There may be several per lane. A new queue pair that
+    /// receives here joins the first one on its lane, whichever queue created that.
     sets: RwLock<Vec<Arc<PollSet>>>,
     /// Threads that sleep in [`wait`](Self::wait).
     waiters: Arc<Waiters>,
@@ -122,7 +123,7 @@ impl CompletionQueue {
             // A program that has armed the queue polls once more and then sleeps until the event. The sockets stay with
             // the lane: otherwise nothing would serve them until the lane notices that the program does not poll any
             // more.
-            self.serve(PollSet::hand_over);
+            self.serve(PollSet::give_to_lane);
         } else {
             self.progress();
         }
@@ -139,7 +140,7 @@ impl CompletionQueue {
             // The program is about to sleep: the lane has to serve the sockets.
             for set in self.sets().iter() {
                 set.acknowledge();
-                set.hand_over();
+                set.give_to_lane();
             }
         }
         has_completion
@@ -188,20 +189,21 @@ impl CompletionQueue {
 
     // --- Poll sets ---
 
-    /// Returns the poll set for a connection between these addresses that receives on this queue and sends on
-    /// `send_cq`. The class and the vector of this queue, or else the addresses, select the lane.
-    pub(crate) fn set_for(
+    /// Returns the poll set for a queue pair with these addresses that receives on this queue and sends on `send_cq`.
+    /// The class and the vector of this queue, or else the addresses, select the lane. Creates the set if this queue
+    /// has none there. Called when a connection is established, and for a new connectionless queue pair.
+    pub(crate) fn find_or_create_set(
         &self,
         send_cq: &Self,
         peer: SocketAddr,
         local: SocketAddr,
     ) -> io::Result<Arc<PollSet>> {
-        self.set_on(self.steering.lane_for(self.placement(), peer, local)?, send_cq)
+        self.find_or_create_set_on(self.steering.lane_for(self.placement(), peer, local)?, send_cq)
     }
 
-    /// Returns the poll set for a connection on this lane that receives on this queue and sends on `send_cq`. Creates
-    /// the set if this queue has none on the lane.
-    pub(crate) fn set_on(&self, lane: &Lane, send_cq: &Self) -> io::Result<Arc<PollSet>> {
+    /// Returns the poll set for a queue pair on this lane that receives on this queue and sends on `send_cq`. Creates
+    /// the set if this queue has none on the lane. Adds the set to both queues: a poll of either one serves the socket.
+    pub(crate) fn find_or_create_set_on(&self, lane: &Lane, send_cq: &Self) -> io::Result<Arc<PollSet>> {
         let known = self.sets().iter().find(|set| Arc::ptr_eq(set.lane(), lane.handle())).cloned();
         let set = known.map_or_else(|| lane.new_set(), Ok)?;
         self.add_set(&set);

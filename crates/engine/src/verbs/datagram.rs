@@ -99,7 +99,7 @@ impl DatagramQueuePair {
         let (send_cq, receive_cq) = (&attributes.send_cq, &attributes.receive_cq);
         let number = qpn_of_port(udp.port());
         let (peer, local) = steering_addresses(&udp);
-        let set = receive_cq.set_for(send_cq, peer, local)?;
+        let set = receive_cq.find_or_create_set(send_cq, peer, local)?;
         let link = Arc::new(UdpLink { udp, lane: Arc::clone(set.lane()), capture, qp: OnceLock::new() });
         let device_link: Arc<dyn DatagramLink> = Arc::<UdpLink>::clone(&link);
         let attributes = attributes.clone().map_cqs(|cq| Arc::clone(cq.cq()));
@@ -122,7 +122,7 @@ impl DatagramQueuePair {
         self.tokens.push(token);
         let only = self.set.only_member();
         self.set.insert(token, &member)?;
-        self.set.queue_owed_ack_of(only);
+        self.set.queue_ack_of_former_only_member(only);
         // The first event of the socket may have come before it was in the set.
         member.serve(Ready { readable: true, writable: true, ended: false }, ServedBy::Program);
         Ok(())

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::id::{Id, Kind, destroy};
-use super::qp::{create_simple, destroy_qp, destroy_srq};
+use super::qp::{create_qp_from_init_attr, destroy_qp, destroy_srq};
 use super::resolve::{rdma_bind_addr, resolve_addresses, resolve_route};
 use super::synchronous::wait_event;
 use crate::abi::*;
@@ -53,7 +53,7 @@ unsafe fn prepare(
         // SAFETY: not NULL, and valid by the caller's contract.
         unsafe {
             (*init).qp_type = qp_type;
-            without_cancellation(|| create_simple(c, pd, init))?;
+            without_cancellation(|| create_qp_from_init_attr(c, pd, init))?;
         }
     }
     Ok(())
@@ -146,7 +146,8 @@ fn wait_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
         }
         let new = (*event).id;
         if let Some(mut init) = *listener.template.get()
-            && let Err(errno) = without_cancellation(|| create_simple(new, (*listener.c()).pd, &raw mut init))
+            && let Err(errno) =
+                without_cancellation(|| create_qp_from_init_attr(new, (*listener.c()).pd, &raw mut init))
         {
             return fail(errno);
         }

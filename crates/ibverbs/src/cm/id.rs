@@ -259,13 +259,14 @@ impl Id {
         unsafe { (*self.c()).channel }
     }
 
-    /// Acknowledges the event of the last call on a synchronous id. The id keeps that event for the program
-    /// until the next call.
+    /// Acknowledges the event of the last call on a synchronous id, if any. The id keeps that event, in its field
+    /// `event`, for the program to read. Called when another call begins to wait for its event, and when the id is
+    /// destroyed or moved to a channel.
     pub(super) fn acknowledge_last_event(&self) {
         // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         let event = unsafe { std::mem::replace(&mut (*self.c()).event, ptr::null_mut()) };
         if !event.is_null() {
-            let _ = acknowledge(event);
+            let _ = acknowledge(event); // fails if the program has acknowledged it
         }
     }
 }

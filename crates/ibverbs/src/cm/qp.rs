@@ -168,15 +168,17 @@ pub unsafe extern "C" fn rdma_create_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: NULL, or valid by the caller's contract.
-    minus_one!(unsafe { create_simple(id, pd, init) })
+    minus_one!(unsafe { create_qp_from_init_attr(id, pd, init) })
 }
 
-/// Implements `rdma_create_qp`: creates the queue pair of an id from attributes without extensions. Stores the
-/// granted capacities and the created queues in `init`.
+/// Implements `rdma_create_qp`: creates the queue pair of an id from an `ibv_qp_init_attr`, the attributes without
+/// extensions. Stores the granted capacities, and the queues that the queue pair uses, in `init`. If `pd` is NULL, the
+/// queue pair is in the default protection domain of the id. Also called by `rdma_create_ep`, and by `rdma_get_request`
+/// for a listener with such attributes.
 ///
 /// # Safety
 /// `init` is NULL or valid.
-pub(super) unsafe fn create_simple(
+pub(super) unsafe fn create_qp_from_init_attr(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,

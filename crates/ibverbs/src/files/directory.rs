@@ -60,14 +60,15 @@ pub(super) fn add_stream(stream: *mut libc::DIR, directory: &str) {
     }
 }
 
-/// Removes a stream that is about to be closed. Does nothing if it is not that of a virtual directory.
+/// Removes a stream that is about to be closed. Does nothing if the stream is not that of a virtual directory.
 pub(super) fn remove_stream(stream: *mut libc::DIR) {
     if is_any_open() && lock(&OPEN).remove(&(stream as usize)).is_some() {
         COUNT.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Makes the next read of a stream return the first entry. Does nothing if it is not that of a virtual directory.
+/// Makes the next read of a stream return the first entry. Does nothing if the stream is not that of a virtual
+/// directory. Called by the wrapper of rewinddir(3).
 pub(super) fn rewind(stream: *mut libc::DIR) {
     if is_any_open()
         && let Some(listing) = lock(&OPEN).get_mut(&(stream as usize))

@@ -37,8 +37,9 @@ pub(super) unsafe fn read(
     unsafe { sockaddr::from_c(addr) }
 }
 
-/// Writes `address` to the C structure `addr`, converted to `family` and truncated to the room that the program has,
-/// which is `len`. Sets `len` to the full length. Does nothing if a pointer is NULL.
+/// Writes `address` to the C structure `addr`, converted to `family`, as getsockname(2) does: truncates it to `*len`
+/// bytes, and sets `*len` to the full length. Does nothing if a pointer is NULL. Called by calls that return an address
+/// to the program.
 ///
 /// # Safety
 /// `len` is NULL or valid, and `addr` is NULL or has as many bytes as `len` says.
@@ -61,7 +62,7 @@ pub(super) unsafe fn write(
             addr.cast::<u8>(),
             size.min(*len as usize),
         );
-        *len = libc::socklen_t::try_from(size).unwrap_or(0);
+        *len = libc::socklen_t::try_from(size).unwrap_or(0); // at most 28, which fits
     }
 }
 

@@ -43,8 +43,8 @@ struct Queue {
 }
 
 impl Listener {
-    /// Listens on all of these addresses, or on none if one of them fails. `options` and `waiters` are those of the
-    /// socket.
+    /// Listens on all of these addresses, or on none if one of them fails. Called by `rlisten`, with two addresses if
+    /// an IPv6 socket also serves IPv4. `options` and `waiters` are those of the socket.
     pub(super) fn open(
         addresses: &[SocketAddr],
         backlog: usize,
@@ -61,6 +61,8 @@ impl Listener {
         for at in addresses {
             let handler = Arc::new(RequestHandler(Weak::clone(&listener.this)));
             // Not `backlog`, which limits accepted connections: requests that exceed it wait in `Queue::waiting`.
+            // A failure drops `listener`, and with it the listeners of the adapter that exist already, which stops
+            // them, and the requests that have arrived there.
             let listening = engine()?.listen_with(*at, handler, MAX_BACKLOG)?;
             lock(&listener.listening).push(listening);
         }
@@ -78,19 +80,20 @@ impl Listener {
         *lock(&self.options)
     }
 
-    /// Returns whether there is a connection to take.
+    /// Returns whether there is a connection to take. For `rpoll`, and for a thread that waits in `raccept`.
     pub(super) fn is_ready(&self) -> bool {
         !lock(&self.queue).ready.is_empty()
     }
 
-    /// Takes the next established connection, and accepts a waiting request in its place.
+    /// Takes the next established connection, for `raccept`, and accepts a waiting request in its place. `None` if
+    /// there is no established connection.
     pub(super) fn take(&self) -> Option<Arc<Stream>> {
         let stream = lock(&self.queue).ready.pop_front()?;
         self.admit();
         Some(stream)
     }
 
-    /// Puts a connection back for which no descriptor could be created.
+    /// Puts a connection back that [`take`](Self::take) has returned. Called if no descriptor could be created for it.
     pub(super) fn put_back(&self, stream: Arc<Stream>) {
         lock(&self.queue).ready.push_front(stream);
     }

@@ -1,4 +1,7 @@
 //! `rpoll` and `rselect`: wait for any of a list of sockets over RDMA and ordinary descriptors.
+//!
+//! Both are `extern "C-unwind"`: the C library may cancel a thread that sleeps in them, and cancellation unwinds the
+//! stack through these functions.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::table::find;

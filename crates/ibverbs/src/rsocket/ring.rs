@@ -270,9 +270,12 @@ impl Incoming {
         self.available() > 0 || self.ended || self.closed
     }
 
-    /// Returns the credit to send to the peer, and records it as sent. `None` if none is due. Credit is due as
-    /// rarely as possible, but such that the peer may fill at least half of the ring, and use half of the
-    /// receives, once the program has read all data.
+    /// Returns the credit message that the caller must send to the peer, and records it as sent. `None` if none is due.
+    /// Called by `Stream::give_credit`, when the send queue has room for a control message.
+    ///
+    /// Credit is due when half of the ring was read, or half of the receives were used, since the last credit. So
+    /// credit messages are rare. Even without one, the peer has credit for more than half of the ring and of the
+    /// receives when the program has read all data.
     pub(super) fn take_due_credit(&mut self) -> Option<Message> {
         let bytes_due = self.read - self.credited_bytes >= (self.ring.len() as u64).div_ceil(2);
         let messages_due = self.received - self.credited_messages >= self.max_messages.div_ceil(2);

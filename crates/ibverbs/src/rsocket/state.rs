@@ -47,7 +47,9 @@ pub(super) fn slot_offset(slot: u64) -> usize {
 }
 
 impl State {
-    /// Allocates the rings of a connection that is not established yet.
+    /// Creates the state of a connection that is not established yet: allocates and registers both rings, and the slots
+    /// for control messages. Called when a [`Stream`](super::stream::Stream) is created, by `rconnect` or for a request
+    /// that a listener accepts.
     pub(super) fn new(engine: &Arc<Engine>, domain: Domain, options: &Options) -> Result<Self, Errno> {
         let local = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
         let slots = Buffer::new(engine, domain, options.receive_queue as usize * MESSAGE, local)?;

@@ -301,6 +301,8 @@ impl<T: CObject> Deref for Destroying<T> {
 }
 
 impl<T: CObject> Drop for Destroying<T> {
+    /// Abandons the destruction, unless [`finish`](Destroying::finish) completed it: other threads may destroy the
+    /// object, or create objects that depend on it, again.
     fn drop(&mut self) {
         // After `finish` there is no entry, nor can a new object have this address: `self.0` still occupies it.
         if let Some(entry) = live().get_mut(&self.0.key()) {

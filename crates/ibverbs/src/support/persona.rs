@@ -20,6 +20,12 @@ pub(crate) fn config() -> &'static Config {
     })
 }
 
+/// Installs the log, if this is the first call of the program. Called before the first message is logged, by functions
+/// that need no settings.
+pub(crate) fn install_log() {
+    let _ = config();
+}
+
 /// Returns the name of the device, which users pass to programs with `-d`.
 pub(crate) fn name() -> &'static str {
     config().name.as_str()

@@ -18,6 +18,7 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init
     }
     // SAFETY: not NULL, and valid by the caller's contract.
     let init = unsafe { &mut *init };
+    // `None`: not an XRC shared receive queue.
     object!(find::<Pd>(pd).and_then(|pd| Srq::new(pd, init, None)).map(|srq| srq.c()))
 }
 

@@ -12,7 +12,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A region that work requests register and invalidate. Its tag becomes valid with
+/// A fast-register memory region: a region that work requests register and invalidate. Its tag becomes valid with
 /// [`WorkRequest::register`](crate::WorkRequest::register), and invalid again with
 /// [`WorkRequest::invalidate_region`](crate::WorkRequest::invalidate_region) or a Send with Invalidate from the peer.
 /// Requests posted after the registration may use the tag, even in the same list (requirement M12).
@@ -138,8 +138,8 @@ impl fmt::Debug for FastRegion {
 }
 
 impl ProtectionDomain {
-    /// Creates a region of these buffers, one after the other, for work requests to register and invalidate
-    /// (requirement M6). The region is not registered yet.
+    /// Creates a [`FastRegion`], which consists of these buffers, one after the other (requirement M6). Its tag is not
+    /// valid until a [`WorkRequest::register`](crate::WorkRequest::register) is executed.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -152,7 +152,7 @@ impl ProtectionDomain {
     /// ```
     ///
     /// # Errors
-    /// Fails if a buffer is empty, or if the maximum number of regions and windows is reached
+    /// Fails if there are no buffers, if one is empty, or if the maximum number of regions and windows is reached
     /// ([`Limits::tags`](crate::Limits::tags)).
     pub fn allocate_region(&self, buffers: Vec<Buffer>) -> Result<FastRegion, RegisterError> {
         let contents = Contents::owned(self.shared.device(), buffers)?;

@@ -121,7 +121,10 @@ pub struct QpInfo {
 
 /// The driver of a connected queue pair: a lane, or the simulator.
 pub trait StreamDriver: Send + Sync + fmt::Debug {
-    /// Schedules a call of [`Qp::drive`](crate::qp::Qp::drive) soon, because a half has work that no thread does.
+    /// Schedules a call of [`Qp::drive`](crate::qp::Qp::drive) or [`Qp::take_turn`](crate::qp::Qp::take_turn) soon,
+    /// but not inside this call. Called when work is left that the calling thread must not do: its turn is over, it may
+    /// hold locks, it has other queue pairs to resume, or the stream has failed (a Terminate to send, receives to
+    /// flush).
     fn schedule(&self);
     /// Called when the first message of the peer has arrived.
     fn on_first_message(&self);

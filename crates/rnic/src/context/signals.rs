@@ -23,12 +23,16 @@ impl QpContext {
         capabilities.with_rnr_timer(self.retries().rnr_timer)
     }
 
-    /// Records the peer's signal that the message after the first `count` messages waits for a receive, and informs
-    /// the driver. The peer sends the signal once per message, and messages are delivered in order, so each count
-    /// must exceed the previous one (`docs/wire.md`). Together with the caller's check against the number of messages
-    /// sent, this limits the number of signals.
+    /// Records the peer's signal that a message waits for a receive, and informs the driver, which starts the RNR
+    /// timer. `count` is the number of messages before that one. Called by the rx half.
+    ///
+    /// The peer sends the signal once per message, and messages are delivered in order, so each count must exceed the
+    /// previous one (`docs/wire.md`). Together with the caller's check against the number of messages sent, this limits
+    /// the number of signals.
     pub(crate) fn record_peer_not_ready(&self, count: u64) -> Result<(), Protocol> {
-        // The count is stored plus one: zero means that there was no signal.
+        // The count is stored plus one: zero means that there was no signal. The sum cannot overflow, because the
+        // caller has checked that so many messages were sent. An invalid count is stored, too, but the stream then
+        // fails.
         let before = self.peer_not_ready.swap(count + 1, Ordering::SeqCst);
         if before > count {
             return Err(Protocol::NotReadyAgain { last: before - 1, found: count });

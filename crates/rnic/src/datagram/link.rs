@@ -43,7 +43,8 @@ pub trait DatagramLink: Send + Sync + fmt::Debug {
     /// Receives one datagram, truncated if it does not fit into the buffer. Returns `None` if there is none.
     fn recv(&self, into: &mut [u8]) -> Option<Arrived>;
 
-    /// Makes another thread call [`DatagramQp::resume`](super::DatagramQp::resume) soon. Called when a half has work
-    /// left that no thread handles.
+    /// Makes another thread call [`DatagramQp::resume`](super::DatagramQp::resume) soon. Called when work is left that
+    /// the calling thread must not do: its turn is over, it has other queue pairs to resume, or the queue pair has
+    /// failed.
     fn schedule(&self);
 }

@@ -163,8 +163,11 @@ impl EventMap {
         self.vectors
     }
 
-    /// Returns the destination of events with this code from this lane. Events that no lane raises, such as global
-    /// events, use lane 0.
+    /// Returns the destination of events with this code from this lane. For events that no lane raises, such as global
+    /// events, pass lane 0. Lanes that are out of range wrap around, so that this cannot fail.
+    ///
+    /// The adapter calls this for each asynchronous event. For completion events, it does so when it creates the
+    /// completion handler of a lane and when the map changes, not for each event.
     ///
     /// ```
     /// use ironwarp_rnic::event::{ASYNC_QUEUE, Code, EventMap, Shape};

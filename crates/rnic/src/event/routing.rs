@@ -42,7 +42,7 @@ impl Routing {
         lock(&self.state).map.clone()
     }
 
-    /// Returns the queue and vector of events with this code from this lane.
+    /// Returns the queue and vector of events with this code from this lane: see [`EventMap::route`].
     pub fn route(&self, code: Code, lane: usize) -> Route {
         lock(&self.state).map.route(code, lane)
     }

@@ -62,7 +62,7 @@ impl Table {
     /// Registers memory that need not be mapped (on-demand paging), and returns its tag. The program may map and
     /// unmap the memory at any time. The memory may cover the whole address space.
     pub fn register_on_demand(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
-        memory.check_shape()?;
+        memory.check_parameters()?;
         self.publish_new(memory.into_body(domain))
     }
 
@@ -348,7 +348,7 @@ impl Change<'_> {
 impl Memory {
     /// Checks that the memory can be registered: its parameters are valid and all of it is mapped.
     pub(super) fn check(&self, host: &dyn Host) -> Result<(), RegisterError> {
-        self.check_shape()?;
+        self.check_parameters()?;
         let Self { len, ref translation, .. } = *self;
         let mut spans = Spans::new();
         let translated = translation.len();
@@ -360,19 +360,21 @@ impl Memory {
         }
     }
 
-    /// Checks length, range and rights, but not whether the memory is mapped.
-    fn check_shape(&self) -> Result<(), RegisterError> {
+    /// Checks that length, range and rights are valid, and that one-touch memory does not allow windows. Does not check
+    /// whether the memory is mapped: memory that is registered on demand need not be.
+    fn check_parameters(&self) -> Result<(), RegisterError> {
         let Self { start, len, rights, one_touch, ref translation } = *self;
         if len == 0 {
             return Err(RegisterError::Empty);
         }
-        let translated = translation.len();
+        let translated = translation.len(); // number of bytes that the translation covers
         if len > translated {
             return Err(RegisterError::TooLong { len, translated });
         }
         check_range(start, len)?;
         check_rights(rights)?;
         if one_touch && rights.contains(Rights::BIND) {
+            // The first message invalidates the memory, but not windows that were bound to it.
             return Err(RegisterError::OneTouch);
         }
         Ok(())

@@ -196,8 +196,9 @@ impl TxObligations {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::ACKNOWLEDGE))
     }
 
-    /// Whether the peer understands a Send with Immediate (requirement X8). `None` until the peer's capabilities are
-    /// known.
+    /// Whether the peer understands a Send with Immediate (requirement X8). False for a peer that does not implement
+    /// the private protocol. `None` while that is not known: the tx half then holds such a Send back, and may send a
+    /// probe.
     fn accepts_immediate(&self) -> Option<bool> {
         match self.peer {
             Some(peer) => Some(peer.contains(Capabilities::SEND_IMMEDIATE)),

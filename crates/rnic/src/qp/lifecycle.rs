@@ -186,12 +186,13 @@ impl Qp {
         self.drive_rx();
     }
 
-    /// Drops both halves of the stream, and with them the link.
+    /// Drops both halves of the stream, and with them the link. Called when both directions of the link are closed,
+    /// after an abort, and at a reset. Waits for threads that are driving the halves.
     pub fn release(&self) {
         self.connection.step(Step::Release);
-        let (_, left) = self.tx.with(|half| *half = None);
-        self.finish_turn(left);
-        let (_, left) = self.rx.with(|half| *half = None);
+        // `drive_tx` below does the work that other threads have left for this half meanwhile.
+        let ((), _) = self.tx.with(|half| *half = None);
+        let ((), left) = self.rx.with(|half| *half = None);
         if left == Left::Work {
             self.drive_rx(); // a receive that was posted meanwhile is flushed
         }

@@ -144,22 +144,24 @@ impl PollSet {
 
     // --- Sockets ---
 
-    /// Adds a socket. Does not send or receive, because the caller may hold locks. If the set had an [only
-    /// member](Self::only_member) before, the caller must pass that one to
-    /// [`queue_owed_ack_of`](Self::queue_owed_ack_of) once it holds no locks.
+    /// Adds a socket. Does not send or receive, because the caller may hold locks. The caller must read the [only
+    /// member](Self::only_member) before this call. If there was one, the caller must pass it to
+    /// [`queue_ack_of_former_only_member`](Self::queue_ack_of_former_only_member) once it holds no locks, or have a
+    /// lane call [`Qp::acknowledge`].
     pub(crate) fn insert(&self, token: u64, member: &Arc<dyn Member>) -> io::Result<()> {
         self.members.insert(token, member);
         self.owner.epoll.add(&**member, token, Interest::Edges)
     }
 
-    /// Lists the acknowledgement that the former only member owes, after another member was added. A program reads an
-    /// only member directly, without listing what it owes (`CompletionQueue::serve`); one of several has to be listed.
+    /// Lists the acknowledgement that the former only member owes, if there was one. Called after another member was
+    /// added, without locks, because the acknowledgement may be sent at once. A program reads an only member directly,
+    /// without listing its acknowledgement (`CompletionQueue::serve`); that of one of several members has to be listed.
     ///
-    /// A thread of the program may do so at the same time. Either that thread finds that the members have changed, and
-    /// acknowledges, or the result of its read is visible here.
-    pub(crate) fn queue_owed_ack_of(&self, only: Option<OnlyMember>) {
-        if let Some(only) = only {
-            self.queue_owed_ack(&only.qp);
+    /// A thread of the program may read the former only member at the same time. Either that thread finds that the
+    /// members have changed, and acknowledges, or the result of its read is visible here.
+    pub(crate) fn queue_ack_of_former_only_member(&self, former: Option<OnlyMember>) {
+        if let Some(former) = former {
+            self.queue_owed_ack(&former.qp);
         }
     }
 
@@ -226,8 +228,8 @@ impl PollSet {
     }
 
     /// Gives the set to the lane, because the program is about to wait for an event.
-    pub(crate) fn hand_over(&self) {
-        self.owner.hand_over();
+    pub(crate) fn give_to_lane(&self) {
+        self.owner.give_to_lane();
     }
 
     /// Serves the sockets that are ready, on a thread of the program. Does not wait.
@@ -308,7 +310,7 @@ impl PollSet {
         if before != Some(polls) {
             return PollCheck::Polled(polls);
         }
-        let is_slept_on = self.owner.take_back(|| !lock(&self.sleepers).is_empty());
+        let is_slept_on = self.owner.take_from_program(|| !lock(&self.sleepers).is_empty());
         // A program acknowledges when a poll finds nothing. If its last poll found a completion, something is still
         // owed.
         self.acknowledge();

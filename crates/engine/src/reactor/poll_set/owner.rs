@@ -91,25 +91,29 @@ impl Owner {
         // changes.
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         if !self.polled.load(Ordering::Relaxed) {
-            self.take_over();
+            self.give_to_program();
         }
     }
 
-    /// Makes the program the owner, and has the lane check whether it keeps polling.
+    /// Makes the program the owner, and has the lane check whether the program keeps polling. Called at the program's
+    /// first poll since the lane owned the set. Does no harm if another thread of the program does the same.
     #[cold]
-    fn take_over(&self) {
+    fn give_to_program(&self) {
         let mut state = lock(&self.state);
+        // If the lane is serving the set right now, it finishes that, and `end_serving` leaves the state as it is.
         if matches!(*state, State::Armed | State::Serving) {
             self.disarm();
         }
         *state = State::Polled;
+        // Relaxed, unlike the store in `arm`: a thread that still reads false only acknowledges earlier than necessary,
+        // or leaves the set to the lane's check.
         self.polled.store(true, Ordering::Relaxed);
         drop(state);
         self.watch();
     }
 
     /// Makes the lane the owner, if the program is. Called when the program is about to wait for an event.
-    pub(super) fn hand_over(&self) {
+    pub(super) fn give_to_lane(&self) {
         if !self.polled.load(Ordering::Relaxed) {
             return;
         }
@@ -120,7 +124,7 @@ impl Owner {
     }
 
     /// Has the lane check from time to time whether the program still polls, unless the lane does so already. When the
-    /// program has stopped, the lane [takes the set back](Self::take_back), which ends the checks.
+    /// program has stopped, the lane [takes the set](Self::take_from_program), which ends the checks.
     pub(super) fn watch(&self) {
         if self.begin_watch() {
             self.lane.submit(Command::Watch(self.token));
@@ -186,8 +190,8 @@ impl Owner {
     }
 
     /// Makes the lane the owner, because the program has stopped polling, unless a thread of the program sleeps on the
-    /// set. Returns whether one does. `is_slept_on` is called with the state locked.
-    pub(super) fn take_back(&self, is_slept_on: impl FnOnce() -> bool) -> bool {
+    /// set. Returns whether a thread does. `is_slept_on` is called with the state locked.
+    pub(super) fn take_from_program(&self, is_slept_on: impl FnOnce() -> bool) -> bool {
         self.watched.store(false, Ordering::Release);
         let mut state = lock(&self.state);
         let slept_on = is_slept_on();
@@ -202,6 +206,7 @@ impl Owner {
     /// nothing would serve the sockets.
     fn arm(&self, state: &mut MutexGuard<'_, State>) {
         **state = State::Armed;
+        // SeqCst, for `PollSet::acknowledge_unless_polled`.
         self.polled.store(false, Ordering::SeqCst);
         if let Err(error) = self.lane.epoll().modify(&self.epoll, self.token, Interest::ReadableEdges) {
             self.lane.fail(&format_args!("failed to arm a poll set: {error}"));

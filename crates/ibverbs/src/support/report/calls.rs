@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// path of an item inside the function that C called. `why` is the reason, if the function gave one.
 #[cold]
 pub(crate) fn log_refused_call(call: &str, errno: c_int, why: Option<&str>) {
-    // Installs the log, if this is the first call of the program.
-    let _ = persona::config();
+    persona::install_log();
     let name = Call(call);
     // A call of librdmacm that waits for an event returns the error of the event, which was logged with its cause
     // when it arrived.
@@ -45,7 +44,7 @@ const PROBES: [&str; 3] = ["ibv_reg_dmabuf_mr", "ibv_query_ece", "ibv_set_ece"];
 #[cold]
 pub(crate) fn log_unsupported_call(call: &str, why: &str) {
     static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let _ = persona::config(); // installs the log
+    persona::install_log();
     let errno = ErrnoName(libc::EOPNOTSUPP);
     if PROBES.contains(&call) {
         return tracing::debug!(%errno, "{call}: {why}");
@@ -58,12 +57,12 @@ pub(crate) fn log_unsupported_call(call: &str, why: &str) {
     }
 }
 
-/// Logs that a program looks for the file `path` of the interface for management datagrams, which the device lacks.
-/// Logs this once, because a program may look for several such files.
+/// Logs that a program looks for the file `path` of the interface for management datagrams (umad), which the device
+/// lacks. Logs this once, because a program may look for several such files. Called by the wrappers of file calls.
 #[cold]
 pub(crate) fn log_no_management(path: &str) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
-    let _ = persona::config(); // installs the log
+    persona::install_log();
     if !LOGGED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             "{path}: the device has no management datagrams (MADs), so opensm, perfquery and other programs that \
@@ -77,7 +76,7 @@ pub(crate) fn log_no_management(path: &str) {
 #[cold]
 pub(crate) fn log_no_netlink(device_is_used: bool) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
-    let _ = persona::config(); // installs the log
+    persona::install_log();
     if device_is_used {
         tracing::debug!("NETLINK_RDMA: the kernel does not know the device");
     } else if !LOGGED.swap(true, Ordering::Relaxed) {

@@ -239,11 +239,14 @@ impl Rx {
         std::mem::replace(&mut self.message, Message::None)
     }
 
-    /// Ends a Read or Atomic Request: counts it as delivered, and queues its response.
+    /// Ends a Read or Atomic Request, which has a single segment: counts it as delivered, and queues its response.
+    /// Called when the request has arrived whole and is valid.
     fn end_read_or_atomic(&mut self, qp: &QpContext, request: RemoteRequest) {
         self.read_msn = self.read_msn.wrapping_add(1);
+        // Not stored in `qp.delivered`, because there is no completion that the program could poll. The tx half learns
+        // the number from `publish_delivered`, at the end of the turn.
         self.delivered += 1;
-        self.written = 0;
+        self.written = 0; // Immediate Data that follows does not belong to an earlier Write any more
         self.queue_response(qp, request);
     }
 

@@ -151,8 +151,12 @@ impl Rx {
         }
     }
 
-    /// Creates the failure of a segment whose destination is registered but not mapped. `done` is the number of payload
-    /// bytes placed before, and `len` the number of bytes that could not be placed.
+    /// Creates the failure of a segment whose destination is registered but not mapped. Called when placing its payload
+    /// failed with EFAULT, by a copy or by the link. `done` is the number of payload bytes placed before, and `len` the
+    /// number of bytes that could not be placed.
+    ///
+    /// The reported place is exact for a Write only. For other segments, it is where the segment, or the receive,
+    /// begins.
     pub(super) fn unmapped_failure(&self, qp: &QpContext, fpdu: &Fpdu, done: usize, len: usize) -> RxFailure {
         let error = |place, remote| QpError::Unmapped { place, len, remote };
         match (&fpdu.header, &self.message) {
@@ -172,6 +176,7 @@ impl Rx {
                 };
                 RxFailure::local(error(advance(sink, response.offset.into()), false))
             }
+            // No other segment is placed in memory.
             _ => RxFailure::local(error(Place::default(), false)),
         }
     }

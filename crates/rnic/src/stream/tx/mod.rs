@@ -268,7 +268,8 @@ impl Tx {
         !self.registration_refused && qp.may_begin()
     }
 
-    /// Closes this direction of the link, after the last byte.
+    /// Closes this direction of the link: nothing more is sent. Called when the last byte has been handed to the link:
+    /// after a Terminate, or when this end is closing and nothing is left to send.
     fn close(&mut self, qp: &QpContext) {
         self.finished = true;
         self.link.finish();
