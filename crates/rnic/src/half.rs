@@ -83,7 +83,8 @@ impl<T> Half<T> {
     /// Waits until no thread holds the half, then locks it and calls `act`. For the control path only.
     ///
     /// Threads that call [`run`](Self::run) meanwhile do not wait. If they left work, [`Left::Work`] is returned: the
-    /// caller then has a lane run the half, as after `run`, or runs it itself.
+    /// caller then has a lane run the half, as after `run`, or runs it itself. A caller that runs the half in any case may
+    /// ignore the result.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> (R, Left) {
         let mut state = self.state.lock();
         let result = act(&mut state);

@@ -47,7 +47,8 @@ impl Retries {
         (self.rnr_retry < FOREVER).then(|| rnr_delay(peer_timer) * self.rnr_retry.into())
     }
 
-    /// Returns how long a request may wait for any answer of the peer. `None` means forever.
+    /// Returns how long a request may wait for any answer of the peer: the timeout for the first attempt and for each
+    /// retry, but at least `FLOOR`. `None` means forever.
     pub fn response_timeout(&self) -> Option<Duration> {
         let exponent = self.timeout & 0x1f;
         if exponent == 0 {

@@ -56,7 +56,7 @@ impl Cutter {
         Self { directions: [direction(), direction()] }
     }
 
-    /// Adds bytes that were sent, and calls `pass` with each frame that is complete now.
+    /// Adds bytes that were sent, and calls `pass` with each frame of this direction that is complete now.
     pub(super) fn add(&mut self, from: Sender, bytes: &[u8], mut pass: impl FnMut(&[u8])) {
         let [initiator, responder] = &mut self.directions;
         let (this, other) = match from {

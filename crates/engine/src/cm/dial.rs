@@ -96,7 +96,7 @@ pub(crate) struct Dial {
     initiator: Initiator,
     deadline: Instant,
     exchange: Exchange,
-    /// The TCP connection is established, and the target has checked the peer.
+    /// The TCP connection is established. The target checks the peer as soon as this becomes true.
     connected: bool,
 }
 

@@ -62,7 +62,7 @@ impl Waiters {
         self.reap(&mut lock(&self.list));
     }
 
-    /// Removes threads from the list that vanished while they slept.
+    /// The part of [`reap_dead`](Self::reap_dead) with the list locked. Also removes the calling thread.
     fn reap(&self, list: &mut Vec<Waiter>) {
         let me = Thread::current();
         list.retain(|waiter| {

@@ -92,7 +92,8 @@ impl StatusSocket {
         Ok(())
     }
 
-    /// Accepts up to [`BATCH`] pending clients, and returns those that may read the text.
+    /// Accepts up to [`BATCH`] pending clients, and returns those that may read the text. Closes the others, so that the
+    /// result may be empty although clients are still pending.
     fn accept(&self) -> io::Result<Vec<OwnedFd>> {
         let mut clients = Vec::new();
         for _ in 0..BATCH {

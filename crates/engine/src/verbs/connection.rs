@@ -309,7 +309,7 @@ impl<P: ConnectionOwner> Connection<P> {
 
     // --- Closing ---
 
-    /// Ends the connection at once, without telling the peer why.
+    /// Ends the connection at once: the peer sees a TCP reset, and gets no Terminate.
     pub(crate) fn abort(&self, error: QpError) {
         // The error first: a thread that polls meanwhile would report the aborted link as a lost connection.
         self.qp.abort(error);

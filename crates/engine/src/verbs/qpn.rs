@@ -51,7 +51,7 @@ pub(crate) trait QpPort: Send + Sync + fmt::Debug {
     /// pair may expect a peer again later.
     fn stop_expecting(&self, qpn: u32);
 
-    /// Stores a secret of a queue pair until the queue pair is reset.
+    /// Stores a secret of a queue pair until the queue pair is reset or disconnected.
     fn keep_secret(&self, qpn: u32, secret: Secret);
 }
 

@@ -54,7 +54,7 @@ fn resolver_hints(hints: &rdma_addrinfo) -> libc::addrinfo {
 
 /// Sets the type of queue pair and the port space, if the program left one or both at zero: the first from
 /// the second, then the second from the first.
-fn complete_kind(info: &mut rdma_addrinfo) {
+fn fill_in_qp_type_and_port_space(info: &mut rdma_addrinfo) {
     if info.ai_qp_type == 0 {
         let datagrams = info.ai_port_space.cast_unsigned() == RDMA_PS_UDP;
         info.ai_qp_type = (if datagrams { IBV_QPT_UD } else { IBV_QPT_RC }).cast_signed();
@@ -135,7 +135,7 @@ unsafe fn fill_info(
             unsafe { copy_sockaddr(hints.ai_src_addr, hints.ai_src_len) }.map_err(no_memory)?;
         info.ai_src_len = if info.ai_src_addr.is_null() { 0 } else { hints.ai_src_len };
     }
-    complete_kind(info);
+    fill_in_qp_type_and_port_space(info);
     if info.ai_flags & (RAI_PASSIVE | RAI_NOROUTE) == 0 {
         add_source(info);
     }

@@ -192,7 +192,7 @@ impl Stream {
         }
         if state.mappings.is_any_writable() {
             // The program may watch its memory without making calls, so a lane must serve the socket. Arming hands
-            // it to the lane at once.
+            // it to the lane, unless a completion arrived meanwhile: then the lane takes it at its next check.
             let _ = self.cq.arm(Arm::Next);
         }
     }

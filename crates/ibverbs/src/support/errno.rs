@@ -118,7 +118,7 @@ macro_rules! code_and_errno {
     }};
 }
 
-/// Evaluates to zero, or to -1 after setting errno.
+/// Evaluates to zero, or to -1 after logging the failure and setting errno.
 macro_rules! minus_one {
     ($result:expr $(,)?) => {{
         let path = $crate::support::errno::function_path!();

@@ -85,7 +85,7 @@ impl Initiator {
 
     /// Determines the terms of the connection from an accepting Reply.
     fn agree(&self, reply: &Startup<'_>) -> Result<Agreed, StartupError> {
-        // The Reply determines the mode, as long as it does not add features to those of the Request. A peer that
+        // The Reply determines the mode, but an unenhanced Request must not get an enhanced Reply. A peer that
         // answers an enhanced Request without IRD and ORD, or without the A bit, violates RFC 6581, but its Reply is
         // unambiguous.
         let mode = MpaMode::from_revision(reply.revision);

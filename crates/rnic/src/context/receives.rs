@@ -101,7 +101,8 @@ impl QpContext {
     }
 }
 
-/// Returns the number of the shared receive queue that a message names. Zero if it names none.
+/// Returns the number of the shared receive queue that a message names. Zero, which no queue has, if it names none:
+/// `take_receive` refuses such a message of an XRC queue pair.
 const fn named_queue(header: &Header) -> u32 {
     match header {
         Header::Send(send) => match send.word {

@@ -102,12 +102,12 @@ impl<C> DatagramAttributes<C> {
         }
     }
 
-    /// Replaces the two handles to completion queues by those of another layer, which `handle` returns.
-    pub fn map_cqs<D>(self, mut handle: impl FnMut(C) -> D) -> DatagramAttributes<D> {
+    /// Replaces the two handles to completion queues by those of another layer, which `convert` returns.
+    pub fn map_cqs<D>(self, mut convert: impl FnMut(C) -> D) -> DatagramAttributes<D> {
         DatagramAttributes {
             domain: self.domain,
-            send_cq: handle(self.send_cq),
-            receive_cq: handle(self.receive_cq),
+            send_cq: convert(self.send_cq),
+            receive_cq: convert(self.receive_cq),
             send_depth: self.send_depth,
             receive_depth: self.receive_depth,
             shared: self.shared,
@@ -272,7 +272,10 @@ impl DatagramQp {
     pub fn modify(&self, to: State) -> Result<(), IllegalTransition> {
         // With the tx half held, so that no datagram is being sent meanwhile.
         let (moved, _) = self.tx.with(|()| self.move_to(to));
-        moved?;
+        if let Err(error) = moved {
+            self.drive_tx(); // for requests of threads that found the half held by this one
+            return Err(error);
+        }
         match to {
             State::Reset => self.clear_queues(),
             State::Drained => self.device.raise(AsyncEvent::SqDrained(self.id)),

@@ -198,7 +198,7 @@ impl EventQueue {
         Err(PostEventError::Overflow)
     }
 
-    /// Returns whether the reader has taken this event. If false, the reader will take the event later, and will
+    /// Returns whether the reader has advanced past this event. If false, the reader will take the event later, and will
     /// then see everything that the calling thread did before this call.
     pub fn is_taken(&self, ticket: Ticket) -> bool {
         // Writes the register, although the value does not change: a write is ordered before or after the write by

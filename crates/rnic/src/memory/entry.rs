@@ -312,6 +312,7 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         // Release pairs with the acquires in `Change::revoke`: accesses under this guard happen before it returns.
         let before = State(self.entry.state.fetch_sub(ONE_GUARD, Ordering::Release));
+        // If AWAITED is set only after this, `revoke` finds the count at zero itself.
         if before.guard_count() == 1 && before.0 & AWAITED != 0 {
             self.guard_wait.notify();
         }

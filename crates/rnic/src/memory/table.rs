@@ -182,6 +182,7 @@ impl Table {
         change.release();
         drop(change);
         if pending {
+            // Without the lock: this drives the queue pairs that wait for the registration.
             self.pending.remove(tag);
         }
         self.slab.release(index);

@@ -213,7 +213,8 @@ impl Translation {
         }
     }
 
-    /// Copies all of `from` to the bytes at `offset`.
+    /// Copies all of `from` to the bytes at `offset`, which counts from the beginning of the translation, not of a region
+    /// or window.
     ///
     /// # Panics
     /// If the range exceeds the translation, which means that it was not checked.

@@ -122,7 +122,8 @@ impl ManualAttempt {
 
     // --- Dialling ---
 
-    /// Dials the peer, if the queue pair still needs a connection.
+    /// Dials the peer again, if the queue pair still needs a connection. Called when the pause after a failed handshake
+    /// is over; the first dial is made in `bring_up.rs`.
     fn dial(self: &Arc<Self>) {
         let Some(ctx) = self.ctx.upgrade() else { return };
         if self.pair.strong_count() == 0 || !self.is_connecting() {

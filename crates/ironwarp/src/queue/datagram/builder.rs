@@ -170,7 +170,7 @@ impl fmt::Debug for DatagramQueuePairBuilder {
 }
 
 impl ProtectionDomain {
-    /// Returns a builder for a datagram queue pair of this protection domain. Its requests complete on `cq`, unless the
+    /// Returns a builder for a datagram queue pair of this protection domain. Requests and receives complete on `cq`, unless the
     /// builder sets another completion queue for receives.
     ///
     /// ```

@@ -72,7 +72,8 @@ impl SendQueue {
         flush.map(|in_use| *in_use)
     }
 
-    /// Completes all requests, in order, and forgets the outstanding Reads.
+    /// Completes all requests, in order, and forgets the outstanding Reads. Refused requests keep the status that was
+    /// stored for them.
     fn complete_all(
         &mut self,
         qp: u32,

@@ -108,7 +108,8 @@ impl Rx {
         Ok(())
     }
 
-    /// Completes the oldest outstanding Read or atomic operation, which was answered in full.
+    /// Records that the oldest outstanding Read, atomic operation or probe was answered in full, and completes the
+    /// requests that are done because of that.
     fn complete_oldest_read(&mut self, qp: &QpContext) {
         lock(&qp.sq).complete_oldest_read();
         qp.retire();
