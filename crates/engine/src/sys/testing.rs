@@ -167,7 +167,11 @@ pub(super) fn wait(fd: impl AsFd, until: PollFlags) {
 
 /// A thread that can be cancelled or killed, unlike a `std::thread`.
 #[derive(Debug)]
-pub(crate) struct RawThread(libc::pthread_t);
+pub(crate) struct RawThread {
+    handle: libc::pthread_t,
+    /// The kernel's ID of the thread.
+    id: libc::pid_t,
+}
 
 /// The closure that a [`RawThread`] runs.
 type Body = Box<dyn FnOnce() + Send>;
@@ -177,8 +181,13 @@ const KILL: libc::c_int = libc::SIGUSR2;
 
 impl RawThread {
     pub(crate) fn spawn(body: impl FnOnce() + Send + 'static) -> Self {
-        let body: Box<Body> = Box::new(Box::new(body));
-        let mut thread = 0;
+        let (id, started) = std::sync::mpsc::sync_channel(1);
+        let body: Box<Body> = Box::new(Box::new(move || {
+            id.send(thread_id()).unwrap();
+            drop(id);
+            body();
+        }));
+        let mut handle = 0;
         // SAFETY: the two ABIs differ only in that "C-unwind" allows unwinding. The C library, which calls `run`,
         // catches the unwinding of a cancelled thread.
         let run: extern "C" fn(*mut c_void) -> *mut c_void =
@@ -186,18 +195,27 @@ impl RawThread {
         // SAFETY: `run` has the signature that `pthread_create` requires, and receives the pointer of a `Box<Body>`,
         // which it frees once.
         let made =
-            unsafe { libc::pthread_create(&raw mut thread, ptr::null(), run, Box::into_raw(body).cast()) };
+            unsafe { libc::pthread_create(&raw mut handle, ptr::null(), run, Box::into_raw(body).cast()) };
         assert_eq!(made, 0);
-        Self(thread)
+        Self { handle, id: started.recv().unwrap() }
+    }
+
+    /// Returns whether the thread sleeps in a system call. Only then can it be killed without harm to the process: a
+    /// running thread may hold the lock of the allocator.
+    pub(crate) fn is_asleep(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.id)).unwrap();
+        // The state follows the name, which is in parentheses (proc(5)).
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
     }
 
     /// Cancels the thread: it ends at the next cancellation point, and unwinds from there.
     pub(crate) fn cancel(&self) {
         // SAFETY: the thread was not joined, because `join` consumes `self`, so its handle is valid.
-        assert_eq!(unsafe { libc::pthread_cancel(self.0) }, 0);
+        assert_eq!(unsafe { libc::pthread_cancel(self.handle) }, 0);
     }
 
-    /// Ends the thread at once, wherever it is, without unwinding and without destructors.
+    /// Ends the thread at once, wherever it is, without unwinding and without destructors. It should be
+    /// [asleep](Self::is_asleep).
     pub(crate) fn kill(&self) {
         // SAFETY: `sigaction` has only integers, pointers and optional functions, for which zero is valid.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -205,13 +223,13 @@ impl RawThread {
         // SAFETY: the handler only makes a system call, which is allowed in a signal handler.
         assert_eq!(unsafe { libc::sigaction(KILL, &raw const action, ptr::null_mut()) }, 0);
         // SAFETY: the thread was not joined, because `join` consumes `self`, so its handle is valid.
-        assert_eq!(unsafe { libc::pthread_kill(self.0, KILL) }, 0);
+        assert_eq!(unsafe { libc::pthread_kill(self.handle, KILL) }, 0);
     }
 
     /// Waits until the thread has ended.
     pub(crate) fn join(self) {
         // SAFETY: the thread is joined only once, because this consumes `self`.
-        assert_eq!(unsafe { libc::pthread_join(self.0, ptr::null_mut()) }, 0);
+        assert_eq!(unsafe { libc::pthread_join(self.handle, ptr::null_mut()) }, 0);
     }
 }
 

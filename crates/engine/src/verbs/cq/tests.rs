@@ -60,6 +60,7 @@ impl Ends {
         let cq = Arc::clone(&self.cq);
         let thread = RawThread::spawn(move || assert_eq!(cq.wait(None), Ok(true)));
         until(|| self.cq.waiters.count() == (1, 1) && self.cq.sets().iter().all(|set| set.is_slept_on()));
+        until(|| thread.is_asleep());
         thread
     }
 }
