@@ -12,18 +12,18 @@ pub struct OutOfMemory {
     pub len: usize,
 }
 
-/// Reasons why the bytes of a region cannot be accessed.
+/// Reasons why the bytes of a region or a chunk cannot be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// The range is not completely inside the region.
-    #[error("range out of bounds: {len} bytes at offset {at} of a region of {size} bytes")]
+    /// The range is not completely inside the region or chunk.
+    #[error("range out of bounds: {len} bytes at offset {at} of {size} bytes")]
     OutOfBounds {
-        /// Offset of the range's first byte in the region.
+        /// Offset of the range's first byte.
         at: usize,
         /// Length of the range, in bytes.
         len: usize,
-        /// Length of the region, in bytes.
+        /// Length of the region or chunk, in bytes.
         size: usize,
     },
     /// The range is too long for one scatter/gather element, which covers at most 4 GiB.

@@ -76,7 +76,7 @@ pub use adapter::{Adapter, Limits};
 pub use connect::{AcceptOptions, BringUpOptions, ConnectOptions, Incoming, Listener};
 pub use error::{AccessError, ChangeError, ControlError, CreateError, OutOfMemory};
 pub use events::{AsyncEvents, VectorDescriptor};
-pub use memory::{Buffer, Contents, FastRegion, MemoryRegion, RegionChange, Window};
+pub use memory::{Buffer, Chunk, Contents, FastRegion, MemoryRegion, Pool, RegionChange, Window};
 pub use protection_domain::ProtectionDomain;
 pub use queue::{CompletionHandler, CompletionQueue, ControlQueue, Pending, QueuePairInfo};
 pub use queue::{DatagramQueuePair, DatagramQueuePairBuilder, DatagramRequest, QueuePair, QueuePairBuilder};

@@ -29,6 +29,27 @@
 //! region.slice(0, 8);
 //! ```
 //!
+//! A chunk that a request owns cannot be touched, ...
+//! ```compile_fail,E0382
+//! # fn send(_: ironwarp::Chunk) {}
+//! # fn example(chunk: ironwarp::Chunk) {
+//! send(chunk);
+//! chunk.to_vec();
+//! # }
+//! ```
+//! ... because there is only one handle to it, ...
+//! ```compile_fail,E0599
+//! # fn example(chunk: ironwarp::Chunk) {
+//! let another = chunk.clone();
+//! # }
+//! ```
+//! ... and only its owner writes to it.
+//! ```compile_fail,E0596
+//! # fn example(chunk: &ironwarp::Chunk) {
+//! chunk.write(0, b"hello");
+//! # }
+//! ```
+//!
 //! Registering memory that the program continues to own is unsafe.
 //! ```compile_fail,E0133
 //! # let domain = ironwarp::Adapter::new().unwrap().protection_domain();

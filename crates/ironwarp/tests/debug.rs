@@ -1,7 +1,7 @@
 //! The `Debug` output of public types identifies the object, and is short.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use ironwarp::{Buffer, ConnectOptions, DatagramRequest, Destination, WorkRequest};
+use ironwarp::{Buffer, ConnectOptions, DatagramRequest, Destination, Pool, WorkRequest};
 use ironwarp_testkit::native::{ALL, CASES, End, SOON, pair};
 use std::fmt::Debug;
 
@@ -30,6 +30,9 @@ fn debug_output_is_short_and_identifies_the_object() {
     expect_short(contents, "Contents { len: 10000");
     let fast = domain.allocate_region(many()).unwrap();
     expect_short(&fast, &format!("FastRegion {{ tag: {:?}", fast.tag()));
+    let pool = Pool::new(domain.register(Buffer::new(10_000).unwrap(), ALL).unwrap(), 10);
+    expect_short(&pool.take().unwrap(), "start: 0, len: 10");
+    expect_short(&pool, "chunk_len: 10, available: 1000");
     let window = domain.window().unwrap();
     expect_short(&window, &format!("Window {{ tag: {:?}", window.tag()));
 

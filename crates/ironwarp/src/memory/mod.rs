@@ -1,9 +1,26 @@
-//! Memory for requests of this program and of peers: buffers, regions and windows.
+//! Memory for requests of this program and of peers: buffers, regions, pools and windows.
+//!
+//! # Who may use memory, and when
+//! A buffer that a request owns cannot be touched. With a [`Chunk`] of a [`Pool`] the compiler enforces this: an
+//! asynchronous request takes the chunk by value and returns it with the completion, so that nothing in the program can
+//! read or write it in between. A chunk cannot be cloned, and while a pool has it, nobody else does.
+//!
+//! At the level of verbs, a request takes scatter/gather elements ([`Sge`](ironwarp_rnic::queue::Sge)), which are plain
+//! numbers as in hardware. The program can read and write the bytes while a request uses them. This is safe, but not
+//! checked: the program may see, and the peer may receive, some old and some new bytes. A program that waits for the
+//! completion of a request before it touches the bytes never does.
+//!
+//! Why not more:
+//! - References (`&[u8]`, `&mut [u8]`) are impossible. Safe code can make an element from numbers, so a borrow of the
+//!   region would not cover all requests; and peers may write at any time.
+//! - An error for each access to bytes that a request uses would cost a lookup per access, and could not cover the
+//!   accesses of peers.
 
 mod buffer;
 mod contents;
 mod copy;
 mod fast_region;
+mod pool;
 mod raw;
 mod region;
 mod registration;
@@ -14,6 +31,7 @@ mod window;
 pub use buffer::Buffer;
 pub use contents::Contents;
 pub use fast_region::FastRegion;
+pub use pool::{Chunk, Pool};
 pub use region::MemoryRegion;
 pub use reregister::RegionChange;
 pub(crate) use tag_tracker::{PendingTags, TagSequence, TagState};
