@@ -10,6 +10,7 @@ mod cargo;
 mod cost;
 mod dist;
 mod dropin;
+mod examples;
 mod fuzz;
 mod guest;
 mod inside;
@@ -64,6 +65,13 @@ const JOBS: &[Job] = &[
         rdma_core_tests::run,
     )
     .nightly(&["--persona", "both"]),
+    job(
+        "examples",
+        "run the examples as their GitHub workflow does",
+        Ci,
+        &["cc", "curl", "git", "make", "pkg-config", "setpriv", "tar", "tshark"],
+        examples::run,
+    ),
     job(
         "symbols",
         "compare the symbols of the drop-in with rdma-core's",

@@ -56,6 +56,9 @@ const PROGRAMS: &[&str] = &[
     "ucx-utils",
 ];
 
+/// Further packages that `examples` needs.
+const EXAMPLES: &[&str] = &["ca-certificates", "curl", "pkg-config", "python3-pytest", "python3-yaml"];
+
 /// Packages needed to run the programs in a minimal system.
 pub(crate) fn programs() -> impl Iterator<Item = &'static str> {
     const BESIDES: [&str; 9] = [
@@ -88,7 +91,8 @@ pub(crate) fn run(_: &Workspace, _: &[String]) -> Result {
 /// tries twice.
 fn packages() -> Result {
     let missing = || -> Vec<&str> {
-        let others = GUEST.iter().chain(PROGRAMS).copied().filter(|package| !installed(package));
+        let others =
+            GUEST.iter().chain(PROGRAMS).chain(EXAMPLES).copied().filter(|package| !installed(package));
         missing(DEBIAN).into_iter().chain(others).collect()
     };
     for _ in 0..2 {
