@@ -52,7 +52,7 @@ const JOBS: &[Job] = &[
     job("no-std", "check that the wire crate builds without std", Ci, &[], no_std::run),
     job(
         dropin::USAGE,
-        "link the drop-in for libibverbs and librdmacm",
+        "build the command and the drop-in for libibverbs and librdmacm",
         Both,
         &["cc", "readelf"],
         dropin::run,

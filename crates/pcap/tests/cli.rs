@@ -58,11 +58,11 @@ fn show_prints_one_line_per_frame() {
 }
 
 #[test]
-fn readme_shows_what_is_printed() {
-    let readme = include_str!("../../../README.md");
-    let (_, block) = readme.split_once("```text\n").unwrap();
+fn debugging_page_shows_what_is_printed() {
+    let page = include_str!("../../../docs/debugging.md");
+    let (_, block) = page.split_once("```text\n").unwrap();
     let (block, _) = block.split_once("```").unwrap();
-    assert!(readme.contains("-p ironwarp-pcap -- show crates/pcap/tests/captures/siw-rping.pcap\n"));
+    assert!(page.contains("-p ironwarp-pcap -- show crates/pcap/tests/captures/siw-rping.pcap\n"));
     assert!(block.lines().count() > 3 && show(golden("siw-rping.pcap")).starts_with(block), "{block}");
 }
 

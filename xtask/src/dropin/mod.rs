@@ -1,5 +1,5 @@
-//! `dropin`: links the shared library that replaces libibverbs and librdmacm. `symbols`: compares it with the
-//! original libraries. `releases`: checks what we know of Debian's releases.
+//! `dropin`: links the shared library that replaces libibverbs and librdmacm, and builds the command beside it.
+//! `symbols`: compares the library with the originals. `releases`: checks what we know of Debian's releases.
 //!
 //! ```text
 //! target/dropin/bin/ironwarp                    the command
@@ -49,6 +49,8 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
     };
     let Dropin { file, command } = build(workspace, release)?;
     println!("{}\n{}", file.display(), command.display());
+    let bin = command.parent().unwrap_or(&command);
+    eprintln!("to use them in this shell: export PATH={}:$PATH", bin.display());
     Ok(())
 }
 
