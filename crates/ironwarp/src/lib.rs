@@ -76,7 +76,9 @@ pub use adapter::{Adapter, Limits};
 pub use connect::{AcceptOptions, BringUpOptions, ConnectOptions, Incoming, Listener};
 pub use error::{AccessError, ChangeError, ControlError, CreateError, OutOfMemory};
 pub use events::{AsyncEvents, VectorDescriptor};
-pub use memory::{Buffer, Chunk, Contents, FastRegion, MemoryRegion, Pool, RegionChange, Window};
+pub use memory::{
+    ArrayView, Buffer, Chunk, Contents, FastRegion, MemoryRegion, Pool, RegionChange, View, Window,
+};
 pub use protection_domain::ProtectionDomain;
 pub use queue::{CompletionHandler, CompletionQueue, ControlQueue, Pending, QueuePairInfo};
 pub use queue::{DatagramQueuePair, DatagramQueuePairBuilder, DatagramRequest, QueuePair, QueuePairBuilder};

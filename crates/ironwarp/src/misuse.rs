@@ -50,6 +50,31 @@
 //! # }
 //! ```
 //!
+//! A view borrows its memory: it does not outlive the region, ...
+//! ```compile_fail,E0505
+//! # fn example(region: ironwarp::MemoryRegion) {
+//! let counter = region.view::<u64>(0).unwrap();
+//! drop(region);
+//! counter.load();
+//! # }
+//! ```
+//! ... and a chunk that is viewed cannot be moved into a request.
+//! ```compile_fail,E0505
+//! # fn send(_: ironwarp::Chunk) {}
+//! # fn example(mut chunk: ironwarp::Chunk) {
+//! let counter = chunk.view::<u64>(0).unwrap();
+//! send(chunk);
+//! counter.load();
+//! # }
+//! ```
+//!
+//! Only plain data can be viewed: some bytes are no `bool`.
+//! ```compile_fail,E0277
+//! # fn example(region: ironwarp::MemoryRegion) {
+//! region.view::<bool>(0);
+//! # }
+//! ```
+//!
 //! Registering memory that the program continues to own is unsafe.
 //! ```compile_fail,E0133
 //! # let domain = ironwarp::Adapter::new().unwrap().protection_domain();

@@ -33,6 +33,8 @@ fn debug_output_is_short_and_identifies_the_object() {
     let pool = Pool::new(domain.register(Buffer::new(10_000).unwrap(), ALL).unwrap(), 10);
     expect_short(&pool.take().unwrap(), "start: 0, len: 10");
     expect_short(&pool, "chunk_len: 10, available: 1000");
+    expect_short(&region.view::<u32>(5).unwrap(), "View { type: \"u32\", at: 5");
+    expect_short(&region.array::<u32>(5, 9).unwrap(), "ArrayView { type: \"u32\", at: 5, len: 9");
     let window = domain.window().unwrap();
     expect_short(&window, &format!("Window {{ tag: {:?}", window.tag()));
 

@@ -45,7 +45,9 @@ fn is_impl_of(item: Item<'_>, name: &str) -> bool {
 /// - builder methods, which take `self` and return `Self`, if the example of the type calls them;
 /// - functions written by a macro.
 fn is_shown(of: Item<'_>, function: Item<'_>) -> bool {
-    let called = [".", "::"].map(|before| format!("{before}{}(", function.name()));
+    let name = function.name();
+    let called =
+        [".", "::"].map(|before| [format!("{before}{name}("), format!("{before}{name}::<")]).concat();
     let calls =
         |it: Item<'_>| running(it.docs_text()).any(|line| called.iter().any(|call| line.contains(call)));
     let signature = &function.inner()["sig"];
@@ -178,6 +180,8 @@ mod tests {
         assert_eq!(found("", &method("", &json!([by_reference()]), &unit)), [no_sync, bare]);
         assert_eq!(found("", &method(&call("```ignore"), &json!([by_reference()]), &unit)), [no_sync, bare]);
         assert_eq!(found("", &method(&call("```"), &json!([by_reference()]), &unit)), [no_sync]);
+        let typed = call("```").replace("turn(", "turn::<u8>(");
+        assert_eq!(found("", &method(&typed, &json!([by_reference()]), &unit)), [no_sync]);
         // A getter, and a step of a builder.
         let number = json!({ "primitive": "u32" });
         assert_eq!(found("", &method("", &json!([by_reference()]), &number)), [no_sync]);

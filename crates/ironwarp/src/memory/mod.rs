@@ -26,6 +26,7 @@ mod region;
 mod registration;
 mod reregister;
 mod tag_tracker;
+mod view;
 mod window;
 
 pub use buffer::Buffer;
@@ -35,4 +36,5 @@ pub use pool::{Chunk, Pool};
 pub use region::MemoryRegion;
 pub use reregister::RegionChange;
 pub(crate) use tag_tracker::{PendingTags, TagSequence, TagState};
+pub use view::{ArrayView, View};
 pub use window::Window;

@@ -1,6 +1,7 @@
 //! A pool: a region that is split into chunks of equal length, each with one owner at a time.
 
 use super::region::MemoryRegion;
+use super::view::{ArrayView, View, byte_len};
 use crate::error::AccessError;
 use ironwarp_rnic::queue::Sge;
 use ironwarp_rnic::sync::lock;
@@ -8,6 +9,7 @@ use ironwarp_wire::Place;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, Mutex};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A region that is split into chunks of equal length. Clones are handles to the same pool.
 ///
@@ -251,6 +253,81 @@ impl Chunk {
         let mut bytes = vec![0; self.len];
         self.read(0, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Returns a copy of the value of type `T` at offset `at`, such as the header of a received message.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, Buffer, Pool};
+    /// # let pool = Pool::new(domain.register(Buffer::copy_of(&[1, 2, 3, 4])?, Access::all())?, 4);
+    /// # let chunk = pool.take().expect("a free chunk");
+    /// use zerocopy::byteorder::big_endian::U16;
+    ///
+    /// assert_eq!(chunk.load::<U16>(1)?.get(), 0x0203);
+    /// assert!(chunk.load::<U16>(3).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the value is not completely inside the chunk, or if the program unmapped memory that it owns.
+    pub fn load<T: FromBytes + IntoBytes + Immutable>(&self, at: usize) -> Result<T, AccessError> {
+        let mut value = T::new_zeroed();
+        self.read(at, value.as_mut_bytes())?;
+        Ok(value)
+    }
+
+    /// Returns a view of the value of type `T` at offset `at`. The view borrows the chunk, which cannot be posted to an
+    /// asynchronous request or dropped meanwhile.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, Buffer, Pool};
+    /// # let pool = Pool::new(domain.register(Buffer::new(16)?, Access::all())?, 16);
+    /// # let mut chunk = pool.take().expect("a free chunk");
+    /// chunk.view::<u64>(8)?.store(&7);
+    /// assert_eq!(chunk.load::<u64>(8)?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the value is not completely inside the chunk.
+    pub fn view<T: FromBytes + IntoBytes + Immutable>(
+        &mut self,
+        at: usize,
+    ) -> Result<View<'_, T>, AccessError> {
+        self.check_range(at, size_of::<T>())?;
+        Ok(View::new(&self.shared.region, self.start + at))
+    }
+
+    /// Returns a view of `len` values of type `T`, the first of them at offset `at` in bytes. The view borrows the
+    /// chunk.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, Buffer, Pool};
+    /// # let pool = Pool::new(domain.register(Buffer::new(4096)?, Access::all())?, 1024);
+    /// # let mut chunk = pool.take().expect("a free chunk");
+    /// chunk.array::<f32>(0, 256)?.write(0, &[1.5; 256]);
+    /// assert_eq!(chunk.load::<f32>(1020)?, 1.5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the values are not completely inside the chunk.
+    pub fn array<T: FromBytes + IntoBytes + Immutable>(
+        &mut self,
+        at: usize,
+        len: usize,
+    ) -> Result<ArrayView<'_, T>, AccessError> {
+        self.check_range(at, byte_len::<T>(len))?;
+        Ok(ArrayView::new(&self.shared.region, self.start + at, len))
     }
 
     /// Returns a scatter/gather element for all bytes.

@@ -19,7 +19,7 @@ impl ProtectionDomain {
     /// static COUNTER: AtomicU64 = AtomicU64::new(0);
     /// // SAFETY: the counter is never freed, and accessed through atomics only.
     /// let region = unsafe { domain.register_raw(COUNTER.as_ptr().cast(), 8, Access::LOCAL_WRITE)? };
-    /// region.write(0, &7_u64.to_ne_bytes())?;
+    /// region.view::<u64>(0)?.store(&7);
     /// assert_eq!(COUNTER.load(Ordering::Relaxed), 7);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
