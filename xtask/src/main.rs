@@ -5,6 +5,7 @@
 mod api;
 mod arguments;
 mod bench;
+mod book;
 mod cabi_fuzz;
 mod cargo;
 mod cost;
@@ -47,6 +48,7 @@ const JOBS: &[Job] = &[
     job("tidy", "check rules that no other tool checks", Both, &["git"], tidy::run),
     job("clippy", "lint everything, deny warnings", Both, &["g++"], cargo::clippy),
     job("doc", "build the documentation, deny warnings", Ci, &[], cargo::doc),
+    job("book", "build the pages as a book with mdBook", Ci, &["git", "mdbook"], book::run),
     job(api::USAGE, "compare the public API with its snapshot", Ci, &["git"], api::run),
     job("deny", "check licences, duplicates and sources of dependencies", Ci, &["cargo-deny"], cargo::deny),
     job("no-std", "check that the wire crate builds without std", Ci, &[], no_std::run),

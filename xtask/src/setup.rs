@@ -75,9 +75,13 @@ pub(crate) fn programs() -> impl Iterator<Item = &'static str> {
     PROGRAMS.iter().copied().chain(BESIDES)
 }
 
-/// Commands, and the crates and versions to install. Any version that is installed already is good enough.
-const CARGO: &[(&str, &str)] =
-    &[("cargo-nextest", "cargo-nextest@0.9.143"), ("cargo-deny", "cargo-deny@0.20.2")];
+/// Commands, and the crates and versions to install, with options. Any version that is installed already is good
+/// enough. mdBook is built without its web server, which the job `book` does not use.
+const CARGO: &[(&str, &str)] = &[
+    ("cargo-nextest", "cargo-nextest@0.9.143"),
+    ("cargo-deny", "cargo-deny@0.20.2"),
+    ("mdbook", "mdbook@0.5.4 --no-default-features --features search"),
+];
 
 pub(crate) fn run(_: &Workspace, _: &[String]) -> Result {
     // apt-get waits for the network and the disk, cargo for the processors.
@@ -111,8 +115,8 @@ fn packages() -> Result {
 /// Builds without optimisation, because building these tools takes longer than running them.
 fn build(package: &str) -> Result {
     println!("installing {package} with cargo");
-    let mut cargo = command("cargo", &["install", "--locked", "--quiet", "--debug", package]);
-    output(cargo.env("CARGO_PROFILE_DEV_DEBUG", "0")).map(drop)
+    let mut cargo = command("cargo", &["install", "--locked", "--quiet", "--debug"]);
+    output(cargo.args(package.split(' ')).env("CARGO_PROFILE_DEV_DEBUG", "0")).map(drop)
 }
 
 fn missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {

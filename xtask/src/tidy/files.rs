@@ -8,9 +8,9 @@ use std::path::Path;
 
 /// The text of each file that git tracks, or would track, by its path from the root. Files that are not UTF-8
 /// have an empty text: the checks only need to know that they exist.
-pub(super) type Files = BTreeMap<String, String>;
+pub(crate) type Files = BTreeMap<String, String>;
 
-pub(super) fn read(root: &Path) -> Result<Files> {
+pub(crate) fn read(root: &Path) -> Result<Files> {
     let arguments = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let names = output(command("git", &arguments).current_dir(root))?;
     let mut files = Files::new();

@@ -19,6 +19,19 @@ fn check_document(path: &str, text: &str, files: &Files) -> Vec<String> {
     findings
 }
 
+/// The paths from the root that a document links to, without links to other sites and to its own headings.
+pub(crate) fn linked(path: &str, text: &str) -> impl Iterator<Item = String> {
+    let targets = prose(text).flat_map(|(_, line)| {
+        let line = without_code(line);
+        targets(&line).map(str::to_owned).collect::<Vec<_>>()
+    });
+    let paths = targets.filter(|target| !target.contains(':')).filter_map(|target| {
+        let path = target.split('#').next().unwrap_or_default();
+        (!path.is_empty()).then(|| path.to_owned())
+    });
+    paths.map(move |target| resolve(path, &target))
+}
+
 /// The lines outside code blocks, with their numbers.
 pub(super) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_block = false;
@@ -54,7 +67,7 @@ fn wrong_with(from: &str, target: &str, files: &Files) -> Option<String> {
 }
 
 /// Resolves a path relative to a file into a path from the root.
-pub(super) fn resolve(from: &str, path: &str) -> String {
+pub(crate) fn resolve(from: &str, path: &str) -> String {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
     for part in path.trim_end_matches('/').split('/') {

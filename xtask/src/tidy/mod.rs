@@ -3,7 +3,7 @@
 mod deps;
 mod files;
 mod hygiene;
-mod links;
+pub(crate) mod links;
 mod modules;
 mod reachable;
 mod source;
@@ -12,7 +12,8 @@ mod unsafe_code;
 
 use crate::shell::Result;
 use crate::workspace::Workspace;
-use files::{Files, rust_files};
+use files::rust_files;
+pub(crate) use files::{Files, read as read_files};
 use std::cmp::Reverse;
 
 /// A check returns its findings as `FILE:LINE: what is wrong`.
@@ -32,7 +33,7 @@ const CHECKS: &[(&str, Check)] = &[
 const LARGEST: usize = 10;
 
 pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
-    let files = files::read(&workspace.root)?;
+    let files = read_files(&workspace.root)?;
     let mut total = 0;
     for (name, check) in CHECKS {
         let findings = check(workspace, &files);
