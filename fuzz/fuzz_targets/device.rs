@@ -3,7 +3,7 @@
 
 mod world;
 
-use ironwarp_rnic::connect::{Agreed, Depths, MpaMode, Role};
+use ironwarp_rnic::connect::{Agreed, MpaMode, Role};
 use ironwarp_wire::mpa::{Framing, RtrSet};
 use libfuzzer_sys::fuzz_target;
 
@@ -12,13 +12,6 @@ fuzz_target!(|bytes: &[u8]| world::run(&mut world::peer::Script(bytes), agreed))
 fn agreed(options: [u8; 2]) -> Agreed {
     let framing = Framing { crc: options[0] & 8 != 0, markers: options[0] & 16 != 0 };
     let rtr = if options[0] & 32 != 0 { RtrSet::WRITE | RtrSet::READ } else { RtrSet::empty() };
-    Agreed {
-        role: if options[0] & 64 != 0 { Role::Initiator { rtr: None } } else { Role::Responder { rtr } },
-        mode: MpaMode::PeerToPeer,
-        send: framing,
-        receive: framing,
-        ird: 2,
-        ord: 2,
-        peer: Depths::default(),
-    }
+    let role = if options[0] & 64 != 0 { Role::Initiator { rtr: None } } else { Role::Responder { rtr } };
+    Agreed::symmetric(role, MpaMode::PeerToPeer, framing, 2, 2)
 }

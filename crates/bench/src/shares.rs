@@ -44,7 +44,7 @@ pub(crate) fn run(words: &[String]) -> Result {
     let lanes =
         *processors.get(1).ok_or("two processors are required: one for the senders and one for the lane")?;
     control::prepare(0)?;
-    let (client, server) = (Adapter::new()?, Adapter::open(Config { lanes: 1, ..Config::default() })?);
+    let (client, server) = (Adapter::new()?, Adapter::open(Config::default().lanes(1))?);
     let stop = Arc::new(AtomicBool::new(false));
     let classes = [Group::start(&client, &server, &stop)?, Group::start(&client, &server, &stop)?];
     server.steering().set_processors(0, &[lanes])?;

@@ -43,7 +43,7 @@ pub(crate) fn run(_: &Arguments) -> Result<bool, Failure> {
     }
     problems.extend(run::find_library_error());
     // This command must not create a capture file.
-    let config = Config { pcap: PathBuf::new(), ..config };
+    let config = config.pcap(PathBuf::new());
     problems.extend(Engine::new(config).err().map(|error| describe_start_error(&error)));
     match find_adapter(name, persona) {
         Ok(found) => {
@@ -137,8 +137,7 @@ mod tests {
     use super::*;
 
     fn entry(index: usize, gid: &str, interface: &str, mtu: u32) -> GidEntry {
-        let gid = gid.parse().expect("an address");
-        GidEntry { index, gid, interface: interface.to_owned(), interface_index: 1, mtu }
+        GidEntry::new(index, gid.parse().expect("an address"), interface, 1, mtu)
     }
 
     fn found(active: bool, gids: Vec<GidEntry>) -> Device {

@@ -62,7 +62,7 @@ struct Side {
 impl Side {
     fn connected(count: usize) -> Self {
         raise_descriptor_limit();
-        let config = || Config { startup: PATIENCE, keepalive: PATIENCE, lanes: 1, ..Config::default() };
+        let config = || Config::default().startup(PATIENCE).keepalive(PATIENCE).lanes(1);
         let [client, server] =
             [(); 2].map(|()| engine::Side::new(&Engine::new(config()).unwrap(), count, 64));
         let listener = server.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -101,7 +101,7 @@ struct Ping {
 impl Ping {
     fn new() -> Self {
         let ends = [(); 2].map(|()| {
-            let engine = Engine::new(Config { lanes: 1, ..Config::default() }).unwrap();
+            let engine = Engine::new(Config::default().lanes(1)).unwrap();
             let side = engine::Side::new(&engine, 16, 64);
             let pair = side.pair(4, Completes::WhenSent);
             (side, pair)

@@ -35,8 +35,15 @@ macro_rules! define {
         /// The settings of an adapter.
         ///
         /// [`from_env`](Self::from_env) reads each of them from an environment variable: `IRONWARP_` and the name in
-        /// capitals.
+        /// capitals. In a program, each has a method of its own name that changes it:
+        ///
+        /// ```
+        /// # use ironwarp_engine::config::Config;
+        /// let config = Config::default().lanes(1).crc(false);
+        /// assert_eq!((config.lanes, config.crc), (1, false));
+        /// ```
         #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
         pub struct Config {
             $($(#[doc = $device_doc])+ pub $device: $device_type,)*
             $($($(#[doc = $doc])+ pub $name: $type,)*)*
@@ -75,6 +82,23 @@ macro_rules! define {
                 }
                 Ok(())
             }
+
+            $(
+                $(#[doc = $device_doc])+
+                #[must_use]
+                pub fn $device(mut self, $device: $device_type) -> Self {
+                    self.$device = $device;
+                    self
+                }
+            )*
+            $($(
+                $(#[doc = $doc])+
+                #[must_use]
+                pub fn $name(mut self, $name: $type) -> Self {
+                    self.$name = $name;
+                    self
+                }
+            )*)*
 
             /// Returns the settings that belong to the device.
             pub(crate) fn device_config(&self) -> DeviceConfig {

@@ -87,6 +87,7 @@ impl Drop for Core {
 
 /// Counters of the lanes, without the low-latency lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Statistics {
     /// Number of times that the threads of the lanes woke.
     pub lane_wakes: u64,

@@ -25,12 +25,12 @@ const REQUEST_DATA: &[u8] = b"what the client's program says";
 const REPLY_DATA: &[u8] = b"what the server's program says";
 
 fn engine(policy: PortPolicy) -> Arc<Engine> {
-    Engine::new(Config { port_space: policy, ..Config::default() }).unwrap()
+    Engine::new(Config::default().port_space(policy)).unwrap()
 }
 
 /// An engine without private extensions, which behaves like any other iWARP peer.
 fn plain() -> Arc<Engine> {
-    Engine::new(Config { private: false, ..Config::default() }).unwrap()
+    Engine::new(Config::default().private(false)).unwrap()
 }
 
 fn bind(engine: &Engine, at: SocketAddr) -> io::Result<Bound> {
@@ -466,7 +466,7 @@ fn a_squatter_of_another_user() {
     }
     for (users, trusted) in [(Users::Own, false), (Users::Listed(vec![65534]), true)] {
         let (_tcp, at) = tcp_server();
-        let engine = Engine::new(Config { users, ..Config::default() }).unwrap();
+        let engine = Engine::new(Config::default().users(users)).unwrap();
         let candidate = candidates(at)[0];
         let arguments = ["-c", SQUATTER, &at.port().to_string(), &candidate.to_string()];
         let mut command = Command::new("python3");

@@ -34,7 +34,7 @@ struct Side {
 impl Side {
     fn new() -> Self {
         raise_descriptor_limit();
-        let config = Config { keepalive: Duration::from_secs(600), startup: TIMEOUT, ..Config::default() };
+        let config = Config::default().keepalive(Duration::from_secs(600)).startup(TIMEOUT);
         let side = engine::Side::new(&Engine::new(config).unwrap(), PAIRS * 4, 4096);
         Self { side, pairs: Vec::new() }
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// # fn main() -> std::io::Result<()> {
 /// use ironwarp::{Adapter, Config};
 ///
-/// let adapter = Adapter::open(Config { lanes: 1, ..Config::default() })?;
+/// let adapter = Adapter::open(Config::default().lanes(1))?;
 /// let completions = adapter.completion_queue(64)?;
 /// let domain = adapter.protection_domain();
 /// # let _ = (completions, domain);

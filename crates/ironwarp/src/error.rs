@@ -7,6 +7,7 @@ use ironwarp_rnic::memory::{RegisterError, ReregisterError};
 /// An allocation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed to allocate {len} bytes")]
+#[non_exhaustive]
 pub struct OutOfMemory {
     /// The requested size, in bytes.
     pub len: usize,

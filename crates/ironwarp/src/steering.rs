@@ -39,7 +39,7 @@ impl Steering {
     ///
     /// ```
     /// # use ironwarp::{Adapter, Config};
-    /// let adapter = Adapter::open(Config { lanes: 1, ..Config::default() })?;
+    /// let adapter = Adapter::open(Config::default().lanes(1))?;
     /// assert_eq!(adapter.steering().lanes(), 1);
     /// # Ok::<(), std::io::Error>(())
     /// ```

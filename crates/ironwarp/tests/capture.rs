@@ -22,7 +22,7 @@ fn file(name: &str) -> PathBuf {
 }
 
 fn into(path: &Path) -> Config {
-    Config { pcap: path.into(), ..Config::default() }
+    Config::default().pcap(path.into())
 }
 
 /// Exchanges Sends, Writes and Reads of all sizes from the client, then a Send from the server, then the client
@@ -103,8 +103,8 @@ fn reads_v2(capture: &Capture) -> usize {
 fn read_v2_is_used_between_ironwarp_ends_only() {
     for (ours, theirs) in [(true, true), (true, false), (false, true)] {
         let path = file(&format!("capture-v2-{ours}-{theirs}.pcap"));
-        let client = Config { private: ours, ..into(&path) };
-        let (client, server) = pair_with(V4, client, Config { private: theirs, ..Config::default() });
+        let client = into(&path).private(ours);
+        let (client, server) = pair_with(V4, client, Config::default().private(theirs));
         talk(&client, &server);
         drop((client, server));
         assert_eq!(reads_v2(&check_contents(&path)) > 0, ours && theirs);
@@ -149,7 +149,7 @@ fn both_ends_share_a_file() {
 #[test]
 fn markers_are_captured_as_they_are() {
     let path = file("capture-markers.pcap");
-    let server = Config { markers: true, ..Config::default() };
+    let server = Config::default().markers(true);
     let (client, server) = pair_with(V4, into(&path), server);
     talk(&client, &server);
     drop((client, server));
@@ -162,7 +162,7 @@ fn markers_are_captured_as_they_are() {
 #[test]
 fn a_file_ends_at_its_limit_and_the_program_goes_on() {
     let path = file("capture-limit.pcap");
-    let config = Config { pcap_limit: 50_000, ..into(&path) };
+    let config = into(&path).pcap_limit(50_000);
     let (client, server) = pair_with(V4, config, Config::default());
     talk(&client, &server);
     drop((client, server));
@@ -203,7 +203,7 @@ fn captures_are_appended_to_an_existing_file() {
 #[test]
 fn a_captured_reset_ends_its_connection() {
     let path = file("capture-cut.pcap");
-    let config = Config { faults: "cut@1".parse().unwrap(), ..into(&path) };
+    let config = into(&path).faults("cut@1".parse().unwrap());
     let (client, server) = pair_with(V4, config, Config::default());
     let region = client.region(&pattern(1, 9), ALL);
     client.qp.post_send(WorkRequest::send(1, &[region.slice(0, 9).unwrap()])).unwrap();

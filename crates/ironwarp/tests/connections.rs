@@ -99,7 +99,7 @@ fn connecting_to_an_unused_port_is_refused() {
 #[test]
 fn connecting_to_a_silent_peer_times_out() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let config = Config { startup: Duration::from_millis(100), ..Config::default() };
+    let config = Config::default().startup(Duration::from_millis(100));
     let began = Instant::now();
     let error = End::new(config, Completes::WhenSent)
         .qp
@@ -114,7 +114,7 @@ fn connecting_to_a_silent_peer_times_out() {
 #[test]
 fn a_caller_may_set_a_shorter_timeout() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let config = Config { close: Duration::from_millis(100), ..Config::default() };
+    let config = Config::default().close(Duration::from_millis(100));
     let client = End::new(config, Completes::WhenSent);
     let options = ConnectOptions::new().timeout(Duration::from_millis(50));
     let error = client.qp.connect(silent.local_addr().unwrap(), &options).unwrap_err();

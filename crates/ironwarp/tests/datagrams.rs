@@ -327,7 +327,7 @@ fn a_datagram_queue_pair_uses_all_addresses_and_the_port_range_by_default() {
     let held = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = held.local_addr().unwrap().port();
     let ports = PortRange::new(port, port).unwrap();
-    let adapter = Adapter::open(Config { ports, ..Config::default() }).unwrap();
+    let adapter = Adapter::open(Config::default().ports(ports)).unwrap();
     let (cq, domain) = (adapter.completion_queue(4).unwrap(), adapter.protection_domain());
     assert!(matches!(domain.datagram_queue_pair(&cq).create(), Err(CreateError::NoNumber(_))), "taken");
     drop(held);

@@ -266,7 +266,7 @@ fn a_peer_cannot_invalidate_a_region() {
 /// Requirement M9: with strict windows, peers can access windows only.
 #[test]
 fn strict_windows_deny_access_to_regions() {
-    let strict = Config { strict_windows: true, ..Config::default() };
+    let strict = Config::default().strict_windows(true);
     let (client, server) = ironwarp_testkit::native::pair_with(CASES[1], Config::default(), strict);
     let region = server.region(b"hello", ALL);
     let window = server.domain.window().unwrap();
@@ -302,7 +302,7 @@ fn a_dropped_region_stays_while_a_window_is_bound() {
 /// The table entry of such a region is released with its last window.
 #[test]
 fn a_dropped_region_is_released_with_its_last_window() {
-    let few = Config { tags: 2, ..Config::default() };
+    let few = Config::default().tags(2);
     let (_client, server) = ironwarp_testkit::native::pair_with(CASES[0], Config::default(), few);
     let region = server.region(&[0; 8], Access::LOCAL_READ | Access::BIND);
     let window = server.domain.window().unwrap();
@@ -387,7 +387,7 @@ fn a_posted_registration_keeps_its_memory() {
 /// Tags and entries are reused: thousands of registrations fit a table of few entries.
 #[test]
 fn table_entries_are_reused() {
-    let end = End::new(Config { tags: 4, ..Config::default() }, Completes::WhenSent);
+    let end = End::new(Config::default().tags(4), Completes::WhenSent);
     for _ in 0..2000 {
         let region = end.region(&[0; 8], ALL);
         let shared = region.share(ALL).unwrap();

@@ -209,7 +209,7 @@ fn a_send_with_immediate_may_solicit_and_invalidate() {
 
 #[test]
 fn a_send_with_immediate_to_a_foreign_peer_is_a_local_error() {
-    let plain = Config { private: false, ..Config::default() };
+    let plain = Config::default().private(false);
     for (ours, theirs) in [(Config::default(), plain.clone()), (plain.clone(), Config::default())] {
         let (client, server) = pair_with(ACKNOWLEDGED, ours, theirs);
         server.qp.post_receive(1, &[]).unwrap();
@@ -222,7 +222,7 @@ fn a_send_with_immediate_to_a_foreign_peer_is_a_local_error() {
 
 #[test]
 fn a_write_with_immediate_reaches_a_foreign_peer() {
-    let plain = Config { private: false, ..Config::default() };
+    let plain = Config::default().private(false);
     let (client, server) = pair_with(ACKNOWLEDGED, plain.clone(), plain);
     let (here, there) = (client.region(&pattern(4, 100), ALL), server.region(&[0; 100], ALL));
     server.qp.post_receive(1, &[]).unwrap();
@@ -505,8 +505,8 @@ fn rnr_retries_are_limited() {
         End::new(Config::default(), Completes::WhenAcknowledged),
         End::new(Config::default(), Completes::WhenAcknowledged),
     );
-    client.qp.set_retries(Retries { rnr_retry: 2, ..Retries::default() });
-    server.qp.set_retries(Retries { rnr_timer: 20, ..Retries::default() }); // 10.24 ms
+    client.qp.set_retries(Retries::default().rnr_retry(2));
+    server.qp.set_retries(Retries::default().rnr_timer(20)); // 10.24 ms
     connect(&client, &server, "127.0.0.1:0".parse().unwrap());
     let there = server.region(&[0; 8], ALL);
     let place = there.place(0).unwrap();
@@ -533,7 +533,7 @@ fn a_receive_posted_during_rnr_retries_succeeds() {
         End::new(Config::default(), Completes::WhenAcknowledged),
         End::new(Config::default(), Completes::WhenAcknowledged),
     );
-    client.qp.set_retries(Retries { rnr_retry: 6, ..Retries::default() });
+    client.qp.set_retries(Retries::default().rnr_retry(6));
     connect(&client, &server, "127.0.0.1:0".parse().unwrap()); // 6 times 0.66 s
     client.qp.post_send(WorkRequest::send(1, &[])).unwrap();
     assert!(client.cq.wait(std::time::Duration::from_millis(50)).unwrap().is_none());

@@ -107,7 +107,7 @@ fn a_refused_change_changes_nothing() {
 /// Entries and memory are released: a table of two entries never fills up.
 #[test]
 fn a_region_can_change_any_number_of_times() {
-    let end = End::new(Config { tags: 2, ..Config::default() }, Completes::WhenSent);
+    let end = End::new(Config::default().tags(2), Completes::WhenSent);
     let mut region = end.region(&[0; 8], LOCAL);
     for round in 0..2000 {
         region.reregister(RegionChange::new().buffers(vec![Buffer::new(1 << 20).unwrap()])).unwrap();

@@ -238,7 +238,7 @@ impl Drop for Over<'_> {
 
 /// Thousands of moves, with messages in between.
 fn moved_back_and_forth(waits: [Waits; 2]) {
-    let config = Config { rebalance: 0, ..Config::default() };
+    let config = Config::default().rebalance(0);
     let (client, server) = connected(&config, waits);
     let mut moves = 0;
     talk_while(&client, &server, |messages| {
@@ -342,7 +342,7 @@ fn count_moved(side: &Side) -> usize {
 
 #[test]
 fn a_busy_lane_hands_queue_pairs_to_an_idle_one() {
-    let config = Config { rebalance: 1, ..Config::default() };
+    let config = Config::default().rebalance(1);
     let (client, server) = connected(&config, [Waits::ForEvents, Waits::ForEvents]);
     talk_while(&client, &server, |_| count_moved(&client) == 0);
     assert!(count_moved(&client) < PAIRS, "some stay");
@@ -353,7 +353,7 @@ fn a_busy_lane_hands_queue_pairs_to_an_idle_one() {
 
 #[test]
 fn queue_pairs_stay_if_rebalancing_is_off() {
-    let config = Config { rebalance: 0, ..Config::default() };
+    let config = Config::default().rebalance(0);
     let (client, server) = connected(&config, [Waits::ForEvents, Waits::ForEvents]);
     talk_while(&client, &server, |messages| messages < 3000);
     assert_eq!((count_moved(&client), count_moved(&server)), (0, 0));
@@ -376,7 +376,7 @@ fn lane_processors(lane: usize) -> Vec<String> {
 /// Requirement N5: neither steering nor rebalancing moves them.
 #[test]
 fn a_queue_pair_and_its_lane_stay_on_the_chosen_processor() {
-    let config = Config { rebalance: 1, ..Config::default() };
+    let config = Config::default().rebalance(1);
     let client = Side::new(config.clone(), Waits::ForEvents);
     let adapter = Adapter::open(config).unwrap();
     let last = adapter.steering().lanes() - 1;

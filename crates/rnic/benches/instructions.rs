@@ -7,7 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a measurement that fails may panic")]
 
 use ironwarp_rnic::config::DeviceConfig;
-use ironwarp_rnic::connect::{Agreed, Depths, MpaMode, Role};
+use ironwarp_rnic::connect::{Agreed, MpaMode, Role};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::host::{Host, Span, Unmapped};
@@ -140,15 +140,8 @@ impl End {
         for id in 0..REPEATS as u64 {
             end.qp.post_receive(ReceiveRequest { id, buffers: end.sge().into() }).unwrap();
         }
-        let agreed = Agreed {
-            role: Role::Responder { rtr: RtrSet::empty() },
-            mode: MpaMode::ClientServer,
-            send: FRAMING,
-            receive: FRAMING,
-            ird: 1,
-            ord: 1,
-            peer: Depths::default(),
-        };
+        let role = Role::Responder { rtr: RtrSet::empty() };
+        let agreed = Agreed::symmetric(role, MpaMode::ClientServer, FRAMING, 1, 1);
         let link: Arc<dyn Link> = Arc::<MockLink>::clone(&end.link);
         end.qp.connect(&link, &agreed, Vec::new(), Arc::new(SilentDriver)).unwrap();
         end

@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// A panic that was caught. The panic hook of the program has reported where it happened, to standard error by
 /// default.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Bug {
     /// What the adapter was doing, such as "transmitting".
     pub doing: &'static str,

@@ -6,7 +6,14 @@
 use std::time::Duration;
 
 /// Retry counts and timeouts of a queue pair. With the default values, a connection is never given up.
+///
+/// ```
+/// # use ironwarp_rnic::qp::Retries;
+/// let retries = Retries::default().rnr_retry(3).rnr_timer(20).retry_count(1).timeout(21);
+/// assert_eq!(retries.response_timeout().unwrap().as_secs(), 17); // twice 8.6 s
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Retries {
     /// Number of retries of a message for which the peer has no receive (rnr_retry); 7 means forever.
     pub rnr_retry: u8,
@@ -33,15 +40,43 @@ impl Default for Retries {
 }
 
 impl Retries {
+    /// Sets the number of retries of a message for which the peer has no receive (rnr_retry); 7 means forever.
+    #[must_use]
+    pub const fn rnr_retry(mut self, retries: u8) -> Self {
+        self.rnr_retry = retries;
+        self
+    }
+
+    /// Sets the time that the peer is asked to wait between such retries, as a 5-bit code (min_rnr_timer).
+    #[must_use]
+    pub const fn rnr_timer(mut self, code: u8) -> Self {
+        self.rnr_timer = code;
+        self
+    }
+
+    /// Sets the number of retries of an unanswered message, at most 7 (retry_cnt).
+    #[must_use]
+    pub const fn retry_count(mut self, retries: u8) -> Self {
+        self.retry_count = retries;
+        self
+    }
+
+    /// Sets the time to wait for an answer: 4.096 µs times two to this power; 0 means forever (timeout).
+    #[must_use]
+    pub const fn timeout(mut self, exponent: u8) -> Self {
+        self.timeout = exponent;
+        self
+    }
+
     /// Returns how long a message may wait for a receive of the peer, whose [`rnr_timer`](Self::rnr_timer) is
     /// `peer_timer`. `None` means forever.
     ///
     /// ```
     /// # use ironwarp_rnic::qp::Retries;
     /// // Three attempts, with the 10.24 ms between them that code 20 stands for.
-    /// let retries = Retries { rnr_retry: 3, ..Retries::default() };
+    /// let retries = Retries::default().rnr_retry(3);
     /// assert_eq!(retries.rnr_timeout(20).unwrap().as_micros(), 3 * 10_240);
-    /// assert_eq!(Retries { rnr_retry: 7, ..retries }.rnr_timeout(20), None);
+    /// assert_eq!(retries.rnr_retry(7).rnr_timeout(20), None);
     /// ```
     pub fn rnr_timeout(&self, peer_timer: u8) -> Option<Duration> {
         (self.rnr_retry < FOREVER).then(|| rnr_delay(peer_timer) * self.rnr_retry.into())
@@ -111,6 +146,6 @@ mod tests {
         let some = Retries { rnr_retry: 3, rnr_timer: 0, retry_count: 7, timeout: 20 };
         assert_eq!(some.rnr_timeout(12), Some(Duration::from_micros(3 * 640)));
         assert_eq!(some.response_timeout(), Some(Duration::from_nanos((4096 << 20) * 8)));
-        assert_eq!(Retries { timeout: 1, ..some }.response_timeout(), Some(FLOOR));
+        assert_eq!(some.timeout(1).response_timeout(), Some(FLOOR));
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use ironwarp_rnic::config::DeviceConfig;
-use ironwarp_rnic::connect::{Agreed, Depths, MpaMode, Role, Rtr};
+use ironwarp_rnic::connect::{Agreed, MpaMode, Role, Rtr};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::event::{AsyncEvent, Wake};
@@ -200,15 +200,8 @@ fn pair(options: &Options) -> [End; 2] {
     for (number, end) in ends.iter().enumerate() {
         let framing = Framing { crc: false, markers: false };
         let rtr = if options.rtr == Some(Rtr::Read) { RtrSet::READ } else { RtrSet::WRITE };
-        let agreed = Agreed {
-            role: if number == 0 { Role::Initiator { rtr: options.rtr } } else { Role::Responder { rtr } },
-            mode: MpaMode::PeerToPeer,
-            send: framing,
-            receive: framing,
-            ird: 8,
-            ord: 8,
-            peer: Depths::default(),
-        };
+        let role = if number == 0 { Role::Initiator { rtr: options.rtr } } else { Role::Responder { rtr } };
+        let agreed = Agreed::symmetric(role, MpaMode::PeerToPeer, framing, 8, 8);
         let link: Arc<dyn Link> = end.link.clone();
         end.qp.connect(&link, &agreed, Vec::new(), Arc::new(Nobody)).unwrap();
         end.qp.drive(BOTH);

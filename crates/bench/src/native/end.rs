@@ -20,7 +20,7 @@ pub(super) struct Host {
 impl Host {
     /// Opens an adapter with the settings of a turn.
     pub(super) fn open(turn: &Turn) -> Result<Self> {
-        let adapter = Adapter::open(Config { crc: turn.crc, ..Config::default() })?;
+        let adapter = Adapter::open(Config::default().crc(turn.crc))?;
         let cq = adapter.completion_queue(2 * turn.queued.max(turn.connections).max(DEPTH))?;
         Ok(Self { domain: adapter.protection_domain(), cq, adapter })
     }

@@ -171,7 +171,7 @@ mod tests {
         use std::fs::{self, Permissions};
         use std::os::unix::fs::PermissionsExt;
         let path = std::env::temp_dir().join(format!("ironwarp-key-{}", std::process::id()));
-        let config = Config { key_file: path.clone(), ..Config::default() };
+        let config = Config::default().key_file(path.clone());
         let why = |config: &Config| cluster_key(config).unwrap_err().to_string();
         assert!(why(&config).contains("No such file"), "{}", why(&config));
         fs::write(&path, [KEY, b"\n"].concat()).unwrap();
@@ -179,12 +179,12 @@ mod tests {
         assert!(why(&config).contains("chmod 600"), "{}", why(&config));
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         assert_eq!(cluster_key(&config).unwrap().unwrap().bytes(), KEY, "without the line break");
-        let both = Config { key: ClusterKey::new(KEY).unwrap(), ..config.clone() };
+        let both = config.clone().key(ClusterKey::new(KEY).unwrap());
         assert!(why(&both).contains("both a key and a key file"), "{}", why(&both));
         fs::write(&path, "short").unwrap();
         assert!(why(&config).contains("key too short: 5 bytes"), "{}", why(&config));
         fs::remove_file(&path).unwrap();
-        let directory = Config { key_file: std::env::temp_dir(), ..Config::default() };
+        let directory = Config::default().key_file(std::env::temp_dir());
         assert!(why(&directory).contains("not a regular file"), "{}", why(&directory));
         assert!(cluster_key(&Config::default()).unwrap().is_none());
     }

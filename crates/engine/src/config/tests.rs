@@ -27,7 +27,7 @@ fn every_setting_round_trips_as_text() {
 fn environment_variables_change_settings() {
     let variables =
         [("IRONWARP_CRC", "off"), ("IRONWARP_CLOSE", "250ms"), ("IRONWARP_IRD", "7"), ("HOME", "/")];
-    let expected = Config { crc: false, close: Duration::from_millis(250), ird: 7, ..Config::default() };
+    let expected = Config::default().crc(false).close(Duration::from_millis(250)).ird(7);
     assert_eq!(with(&variables), (expected, Vec::new()));
 }
 
@@ -41,7 +41,7 @@ fn errors_suggest_what_was_meant() {
             "invalid value `5` for the setting `close`: expected a duration such as `5s` or `200ms`",
         ]
     );
-    assert_eq!(config, Config { crc: false, ..Config::default() }, "valid settings apply");
+    assert_eq!(config, Config::default().crc(false), "valid settings apply");
 }
 
 /// Keys are never shown, not even in errors.

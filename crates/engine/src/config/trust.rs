@@ -17,7 +17,7 @@ impl ClusterKey {
     /// ```
     /// # use ironwarp_engine::config::{ClusterKey, Config};
     /// let key = ClusterKey::new(&[0x5a; 32])?;
-    /// let config = Config { key, ..Config::default() };
+    /// let config = Config::default().key(key);
     /// assert!(format!("{config:?}").contains("ClusterKey(..)"));
     /// # Ok::<(), ironwarp_engine::config::KeyTooShort>(())
     /// ```

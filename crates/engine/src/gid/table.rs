@@ -22,6 +22,7 @@ pub const MAX_GIDS: usize = 256;
 
 /// An entry of the GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct GidEntry {
     /// Index in the table.
     pub index: usize,
@@ -146,6 +147,12 @@ impl GidTable {
 }
 
 impl GidEntry {
+    /// Creates an entry.
+    #[doc(hidden)]
+    pub fn new(index: usize, gid: Gid, interface: &str, interface_index: u32, mtu: u32) -> Self {
+        Self { index, gid, interface: interface.to_owned(), interface_index, mtu }
+    }
+
     /// Returns the address with this port to bind sockets of this GID to; `None` if the GID has no IP address.
     ///
     /// ```
@@ -292,13 +299,7 @@ fn current_gids(found: &NetworkState) -> Vec<GidEntry> {
     list.sort_by_key(|&(interface, ip)| rank(interface, ip));
     let mut entries: Vec<GidEntry> = Vec::with_capacity(list.len());
     for (interface, ip) in list {
-        let entry = GidEntry {
-            index: 0,
-            gid: ip.into(),
-            interface: interface.name.clone(),
-            interface_index: interface.index,
-            mtu: interface.mtu,
-        };
+        let entry = GidEntry::new(0, ip.into(), &interface.name, interface.index, interface.mtu);
         // An interface may have the same address twice, with prefixes of different lengths.
         if !entries.contains(&entry) {
             entries.push(entry);

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 /// How urgent the completions of a completion handler are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Class {
     /// Served before everything else, by a lane of its own.
     LowLatency,

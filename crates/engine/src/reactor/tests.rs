@@ -33,7 +33,7 @@ struct Ends {
 impl Ends {
     /// Opens the adapter, and connects the queue pairs.
     fn new() -> Self {
-        let engine = Engine::new(Config { lanes: 1, ..Config::default() }).unwrap();
+        let engine = Engine::new(Config::default().lanes(1)).unwrap();
         let (cq, domain) = (engine.create_cq(16).unwrap(), engine.device().allocate_domain());
         let pairs = [(); 2].map(|()| engine.create_qp(QueuePairAttributes::new(domain, &cq)).unwrap());
         let listener = engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();

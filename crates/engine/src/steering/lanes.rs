@@ -36,6 +36,7 @@ const DEFAULT_LANE: usize = 0;
 /// The number of a lane is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("lane {lane} out of range: the adapter has lanes 0 to {}", .lanes - 1)]
+#[non_exhaustive]
 pub struct NoSuchLane {
     /// The number given.
     pub lane: usize,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 /// An event of a queue pair's connection.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ConnectionEvent {
     /// Number of the queue pair.
     pub qp: u32,
@@ -29,6 +30,7 @@ pub enum ConnectionEventKind {
 
 /// An established connection.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Established {
     /// Private data of the remote program.
     pub private_data: Box<[u8]>,

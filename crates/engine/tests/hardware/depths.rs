@@ -24,7 +24,7 @@ const READS: u64 = 64;
 fn we_never_have_more_reads_outstanding_than_a_card_holds() {
     for_each_card(|card, by| {
         let card = Card { ird: card.ird.min(48), ..*card }; // for irdma, as if its program had requested less
-        let adapter = Victim::alone(Config { ord: 200, ..Config::default() });
+        let adapter = Victim::alone(Config::default().ord(200));
         let mut session = connect(&adapter, &card, by);
         let from = Place { tag: ironwarp_wire::Tag(7), offset: 0 };
         for id in 0..READS {
@@ -91,7 +91,7 @@ fn a_card_may_have_as_many_reads_outstanding_as_our_frame_says() {
 #[test]
 fn our_reply_grants_the_reads_that_a_card_asks_for_and_asks_for_no_more_than_it_holds() {
     for (card, ours) in CARDS.into_iter().flat_map(|card| [1, 16, 32, 300].map(|ours| (card, ours))) {
-        let adapter = Victim::alone(Config { ird: ours, ord: ours, ..Config::default() });
+        let adapter = Victim::alone(Config::default().ird(ours).ord(ours));
         let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
         let mut peer = dial_from_card(&adapter, &card, b"");
         accept_in_program(&adapter, &pair, b"");
@@ -106,7 +106,7 @@ fn our_reply_grants_the_reads_that_a_card_asks_for_and_asks_for_no_more_than_it_
 #[test]
 fn our_reply_has_room_for_a_read_as_rtr_even_if_no_reads_are_granted() {
     for card in &CARDS {
-        let adapter = Victim::alone(Config { ird: 0, ord: 0, ..Config::default() });
+        let adapter = Victim::alone(Config::default().ird(0).ord(0));
         let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
         let mut peer = dial_from_card(&adapter, card, b"");
         accept_in_program(&adapter, &pair, b"");

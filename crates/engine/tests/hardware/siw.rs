@@ -21,7 +21,7 @@ const BAD: Place = Place { tag: Tag(0x0005_0055), offset: 0x4000 };
 
 /// An adapter configured like siw: no CRCs, and the initiator's program sends first.
 fn plain() -> Victim {
-    Victim::alone(Config { crc: false, ..Config::default() })
+    Victim::alone(Config::default().crc(false))
 }
 
 /// siw's Reply to a Request without the peer-to-peer model, IRD and ORD 16.

@@ -117,7 +117,7 @@ fn write_fpdu(tag: Tag, to: u64, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn a_card_that_wants_crcs_gets_them_though_we_do_not() {
     for_each_card(|card, by| {
-        let adapter = Victim::alone(Config { crc: false, ..Config::default() });
+        let adapter = Victim::alone(Config::default().crc(false));
         let mut session = connect(&adapter, card, by);
         talk(&adapter, &mut session, 1);
         let mut fpdu = session.peer.frame(&crate::common::send(2), b"bent");
@@ -279,7 +279,7 @@ fn irdma_that_asks_for_markers_gets_them() {
 #[test]
 fn no_empty_message_of_ours_names_tag_0() {
     for private in [true, false] {
-        let adapter = Victim::alone(Config { private, ..Config::default() });
+        let adapter = Victim::alone(Config::default().private(private));
         let (pair, cq) = adapter.queue_pair(Completes::WhenAcknowledged, RECEIVES);
         let (peer, _) = connect_to_card(&adapter.engine, &pair, &IRDMA, &ConnectOptions::default());
         let mut session = Session { peer, pair, cq };

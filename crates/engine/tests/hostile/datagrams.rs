@@ -34,7 +34,7 @@ struct Post {
 
 impl Post {
     fn new() -> Self {
-        let engine = Engine::new(Config { lanes: 1, ..Config::default() }).unwrap();
+        let engine = Engine::new(Config::default().lanes(1)).unwrap();
         let domain = engine.device().allocate_domain();
         let cq = engine.create_cq(64).unwrap();
         let attributes =

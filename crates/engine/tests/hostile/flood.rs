@@ -98,7 +98,7 @@ fn part() {
 
 fn victim() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) }).unwrap();
-    let config = Config { close: Duration::from_millis(200), ..Config::default() };
+    let config = Config::default().close(Duration::from_millis(200));
     let victim = Victim::with_pauses(config, Duration::ZERO);
     println!("port={}", victim.addr().port());
     let over = AtomicBool::new(false);

@@ -18,7 +18,7 @@ fn elsewhere() -> Place {
 }
 
 fn hasty() -> Config {
-    Config { close: CLOSE, ..Config::default() }
+    Config::default().close(CLOSE)
 }
 
 // --- Ends ---
@@ -237,7 +237,7 @@ fn a_close_while_a_response_is_being_sent() {
 /// which is discarded; but no message is longer than 2 GiB, and counting its bytes must not overflow.
 #[test]
 fn an_endless_response_to_an_empty_read() {
-    let victim = Victim::with(Config { crc: false, ..Config::default() });
+    let victim = Victim::with(Config::default().crc(false));
     let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
     let mut peer = victim.connected(&pair, StartupSettings { crc: false, ..StartupSettings::default() });
     peer.open();

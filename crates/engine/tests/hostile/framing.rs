@@ -232,7 +232,7 @@ fn garbage_in_the_middle() {
 /// Without CRCs, large payload is placed directly, and no byte of what follows it is.
 #[test]
 fn large_payload_without_crc_ends_where_it_ends() {
-    let victim = Victim::with(Config { crc: false, ..Config::default() });
+    let victim = Victim::with(Config::default().crc(false));
     let mut attacked =
         victim.connect_peer_with(StartupSettings { crc: false, ..StartupSettings::default() }, RECEIVES);
     attacked.peer.open();

@@ -107,7 +107,7 @@ fn immediate_data_wait_for_a_receive() {
 
 #[test]
 fn immediate_data_without_a_receive_in_strict_mode() {
-    let victim = Victim::alone(Config { strict_receive: true, ..Config::default() });
+    let victim = Victim::alone(Config::default().strict_receive(true));
     let mut attacked = victim.connect_peer_with(StartupSettings::default(), 0);
     attacked.peer.open();
     let fpdu = attacked.peer.send(&immediate(1, 1), &[]);

@@ -63,7 +63,7 @@ fn a_write_of_any_shape_is_placed_and_then_the_memory_is_closed() {
     for (crc, segments, len) in
         [(true, 1, 8), (true, 3, 1000), (false, 1, 8), (false, 1, 40_000), (false, 3, 40_000)]
     {
-        let victim = Victim::with(Config { crc: false, ..Config::default() });
+        let victim = Victim::with(Config::default().crc(false));
         let mut attacked =
             victim.connect_peer_with(StartupSettings { crc, ..StartupSettings::default() }, RECEIVES);
         attacked.peer.open();
@@ -176,7 +176,7 @@ fn a_peer_that_goes_away_leaves_it_touched() {
 #[test]
 fn a_read_is_answered_in_full_and_then_the_memory_is_closed() {
     for crc in [true, false] {
-        let victim = Victim::with(Config { crc: false, ..Config::default() });
+        let victim = Victim::with(Config::default().crc(false));
         let mut attacked =
             victim.connect_peer_with(StartupSettings { crc, ..StartupSettings::default() }, RECEIVES);
         attacked.peer.open();

@@ -6,7 +6,6 @@ use crate::common::victim::{Attacked, RECEIVES, Victim};
 use crate::common::{TIMEOUT, send};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{AsyncEventQueue, ConnectionEvent, EventSink, QueuePairAttributes, QueuePairOptions};
-use ironwarp_rnic::bug::Bug;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::event::AsyncEvent;
 use ironwarp_rnic::qp::{Receives, State};
@@ -19,7 +18,7 @@ const SEND: Operation = Operation::Send { invalidate: None };
 
 /// A victim with a single lane: if it ended, the neighbour would fail, too.
 fn one_lane() -> Victim {
-    Victim::with(Config { lanes: 1, ..Config::default() })
+    Victim::with(Config::default().lanes(1))
 }
 
 /// The clock of a completion queue, which is read for each completion while a queue pair is driven. Panics
@@ -35,7 +34,7 @@ fn failed(attacked: &Attacked, events: &AsyncEventQueue, doing: &str) {
     assert_eq!(events.wait(Some(TIMEOUT)), Some(AsyncEvent::QpFatal(qp.id())));
     assert_eq!(qp.state(), State::Error);
     let Some(QpError::Bug(bug)) = qp.error().map(|error| &**error) else { panic!("{:?}", qp.error()) };
-    assert_eq!(*bug, Bug { doing: doing.to_owned().leak(), panic: "the clock is broken".into() });
+    assert_eq!((bug.doing, &*bug.panic), (doing, "the clock is broken"));
     let text = bug.to_string();
     assert!(
         text.starts_with("bug in Ironwarp: panic while") && text.contains("the clock is broken"),

@@ -103,8 +103,7 @@ fn parked_messages_are_checked_in_their_turn() {
 #[test]
 fn parked_messages_are_bounded() {
     for payload in [0, 1000, 60_000] {
-        let victim =
-            Victim::with(Config { park: 64 << 10, close: Duration::from_millis(300), ..Config::default() });
+        let victim = Victim::with(Config::default().park(64 << 10).close(Duration::from_millis(300)));
         let mut attacked = without_receives(&victim);
         attacked.peer.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
         let before = resident();
@@ -152,7 +151,7 @@ fn parked_messages_survive_a_close() {
 /// close again.
 #[test]
 fn a_close_after_the_park_is_full() {
-    let victim = Victim::with(Config { park: 4 << 10, ..Config::default() });
+    let victim = Victim::with(Config::default().park(4 << 10));
     let mut attacked = without_receives(&victim);
     let mut bytes = attacked.peer.frame(&send(1), &[]);
     for _ in 0..400 {
@@ -192,7 +191,7 @@ fn a_message_cut_short_after_a_parked_one() {
 /// The connection is lost while so much is parked that the victim does not read: it must notice nevertheless.
 #[test]
 fn a_reset_after_the_park_is_full() {
-    let victim = Victim::with(Config { park: 4 << 10, ..Config::default() });
+    let victim = Victim::with(Config::default().park(4 << 10));
     let mut attacked = without_receives(&victim);
     for msn in 1..=8 {
         attacked.peer.send(&send(msn), &[0xee; 1000]);
@@ -208,7 +207,7 @@ fn a_reset_after_the_park_is_full() {
 /// The program ends the stream while messages are parked.
 #[test]
 fn the_program_leaves_while_messages_wait() {
-    let victim = Victim::with(Config { close: Duration::from_millis(300), ..Config::default() });
+    let victim = Victim::with(Config::default().close(Duration::from_millis(300)));
     let mut attacked = without_receives(&victim);
     attacked.peer.send(&send(1), b"too late");
     attacked.pair.disconnect();

@@ -34,7 +34,7 @@ fn a_private_message_before_the_signal() {
 /// If private messages are disabled, the victim does not recognise any peer as Ironwarp.
 #[test]
 fn a_private_message_when_private_messages_are_disabled() {
-    let config = ironwarp_engine::config::Config { private: false, ..Default::default() };
+    let config = ironwarp_engine::config::Config::default().private(false);
     let victim = Victim::with(config);
     let mut attacked = kin(&victim);
     let fpdu = attacked.peer.send(&segment_with_immediate(1, 0, true), b"psst");

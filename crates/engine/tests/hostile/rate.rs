@@ -35,10 +35,7 @@ fn rate(victim: &Victim, attack: Attack<'_>) -> f64 {
 /// Runs each attack for [`TIME`], against a neighbour that goes as fast as it can.
 #[test]
 fn the_neighbour_makes_progress_under_attack() {
-    let victim = Victim::with_pauses(
-        Config { close: Duration::from_millis(200), ..Config::default() },
-        Duration::ZERO,
-    );
+    let victim = Victim::with_pauses(Config::default().close(Duration::from_millis(200)), Duration::ZERO);
     let alone = rate(&victim, &|_| std::thread::sleep(Duration::from_millis(10)));
     let attacks: [(&str, Attack<'_>); 5] = [
         ("wrong tags", &wrong_tags),

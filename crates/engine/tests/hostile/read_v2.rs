@@ -372,7 +372,7 @@ fn only_ironwarp_peers_receive_private_messages() {
 #[test]
 fn one_setting_disables_all_private_messages() {
     for dials in [false, true] {
-        let victim = Victim::with(Config { private: false, ..Config::default() });
+        let victim = Victim::with(Config::default().private(false));
         let mut attacked = if dials {
             victim.dial_peer(Completes::WhenSent, StartupSettings::default())
         } else {
@@ -384,7 +384,7 @@ fn one_setting_disables_all_private_messages() {
         assert!(!received.iter().any(|fpdu| is_signal(fpdu)), "{received:x?}");
         victim.assert_survives();
     }
-    let victim = Victim::with(Config { private: false, ..Config::default() });
+    let victim = Victim::with(Config::default().private(false));
     let mut attacked = kin(&victim, Capabilities::all());
     let fpdu = attacked.peer.send(&request(1, victim.open.tag, victim.open.addr, 8), &[]);
     let error = attacked.assert_terminated(Cause::Operation(Operation::Opcode), &fpdu);

@@ -125,7 +125,7 @@ fn f_read_where_peers_may_only_write() {
 /// a peer.
 #[test]
 fn b_region_in_strict_mode() {
-    let strict = || Config { strict_windows: true, ..Config::default() };
+    let strict = || Config::default().strict_windows(true);
     let named: Named = |victim, _| (victim.foreign.tag, victim.foreign.addr);
     // The neighbour uses regions, so there is none here: strict mode applies to the whole adapter.
     for (access, cause) in
@@ -153,7 +153,7 @@ fn refused_in_strict_mode(config: Config, access: Access, named: Named, cause: C
 /// Strict mode still allows windows: the same accesses succeed.
 #[test]
 fn strict_mode_leaves_windows_open() {
-    let victim = Victim::alone(Config { strict_windows: true, ..Config::default() });
+    let victim = Victim::alone(Config::default().strict_windows(true));
     let mut attacked = victim.connect_peer();
     let remote = Rights::REMOTE_READ | Rights::REMOTE_WRITE;
     let window = victim.window(&victim.bindable, attacked.pair.qp().id(), remote);
@@ -204,7 +204,7 @@ fn every_segment_is_checked() {
 /// The same checks apply to payload that is placed directly: large, and without CRC.
 #[test]
 fn large_payload_without_crc_is_checked_as_well() {
-    let victim = Victim::with(Config { crc: false, ..Config::default() });
+    let victim = Victim::with(Config::default().crc(false));
     let mut attacked =
         victim.connect_peer_with(StartupSettings { crc: false, ..StartupSettings::default() }, RECEIVES);
     attacked.peer.open();

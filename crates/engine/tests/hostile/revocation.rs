@@ -46,7 +46,7 @@ struct Target {
 impl Target {
     fn new() -> Self {
         // The peers decide whether to use CRCs.
-        let victim = Victim::with(Config { crc: false, ..Config::default() });
+        let victim = Victim::with(Config::default().crc(false));
         let cq = victim.engine.create_cq(64).unwrap();
         Self { victim, cq, memory: Mapping::new(PAGES) }
     }

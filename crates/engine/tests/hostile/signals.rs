@@ -163,7 +163,7 @@ fn acknowledgements_that_never_come() {
 /// longest possible, about four seconds, so that timers stay pending.
 fn impatient(victim: &Victim) -> Attacked {
     let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
-    pair.qp().set_retries(Retries { rnr_retry: 6, ..Retries::default() });
+    pair.qp().set_retries(Retries::default().rnr_retry(6));
     let mut peer = victim.connected(&pair, StartupSettings::default());
     peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
     Attacked { peer, pair, cq }
@@ -220,7 +220,7 @@ fn not_ready_for_each_message() {
 fn not_ready_for_the_second_message() {
     let victim = Victim::new();
     let mut attacked = impatient(&victim);
-    let retries = Retries { rnr_retry: 1, ..Retries::default() }; // with the peer's code 0: 0.66 s
+    let retries = Retries::default().rnr_retry(1); // with the peer's code 0: 0.66 s
     attacked.pair.qp().set_retries(retries);
     for number in 0..2 {
         attacked.post(number, SEND, victim.open.sge(0, 8));

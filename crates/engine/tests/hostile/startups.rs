@@ -26,7 +26,7 @@ const SEND: Operation = Operation::Send { invalidate: None };
 const SPEAKS_FIRST: Enhanced = Enhanced { rtr: None, ..ENHANCED };
 
 fn hasty() -> Config {
-    Config { startup: STARTUP, ..Config::default() }
+    Config::default().startup(STARTUP)
 }
 
 fn request() -> Vec<u8> {
@@ -339,7 +339,7 @@ fn a_silent_peer_without_rtr_is_sent_to_after_a_while() {
 /// 5044 §7.1.2, RFC 6581 §9.2).
 #[test]
 fn a_peer_that_owes_an_rtr_is_not_sent_to_first() {
-    let strict = Config { private: false, ..Config::default() };
+    let strict = Config::default().private(false);
     let speaks_first = Revision::Two(Some(SPEAKS_FIRST));
     for (config, revision) in
         [(Config::default(), StartupSettings::default().revision), (strict, speaks_first)]
@@ -362,7 +362,7 @@ fn a_peer_that_owes_an_rtr_is_not_sent_to_first() {
 /// Many silent peers at once do not keep others out.
 #[test]
 fn many_silent_peers() {
-    let victim = Victim::with(Config { startup: Duration::from_secs(1), ..Config::default() });
+    let victim = Victim::with(Config::default().startup(Duration::from_secs(1)));
     let mut silent: Vec<_> = (0..200).map(|_| Peer::dial(victim.addr())).collect();
     let begin = Instant::now();
     victim.connect_peer().assert_works(1);

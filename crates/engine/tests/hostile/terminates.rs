@@ -251,7 +251,7 @@ fn queue_number() {
 /// 1/2/02: no receive is posted, and the adapter is configured not to wait.
 #[test]
 fn no_receive_in_strict_mode() {
-    let victim = Victim::with(Config { strict_receive: true, ..Config::default() });
+    let victim = Victim::with(Config::default().strict_receive(true));
     let mut attacked = victim.connect_peer_with(StartupSettings::default(), 0);
     attacked.peer.open();
     let fpdu = attacked.peer.send(&send(1), b"hello");

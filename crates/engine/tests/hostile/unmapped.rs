@@ -54,7 +54,7 @@ struct Scene {
 
 impl Scene {
     fn new(case: Case, loss: Loss, receives: usize) -> Self {
-        let victim = Victim::with(Config { crc: case.crc, ..Config::default() });
+        let victim = Victim::with(Config::default().crc(case.crc));
         let mut attacked = victim
             .connect_peer_with(StartupSettings { crc: case.crc, ..StartupSettings::default() }, receives);
         attacked.peer.open();
@@ -184,7 +184,7 @@ fn a_send_of_unmapped_memory() {
 #[test]
 fn pages_that_come_and_go() {
     for crc in [true, false] {
-        let victim = Victim::with(Config { crc, ..Config::default() });
+        let victim = Victim::with(Config::default().crc(crc));
         let memory = Mapping::new(PAGES);
         let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE;
         let region = Memory::direct(memory.addr(0), memory.len() as u64, rights).unwrap();

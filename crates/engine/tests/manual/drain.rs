@@ -73,7 +73,7 @@ fn await_unread(local: SocketAddr, peer: SocketAddr, bytes: u64) {
 }
 
 fn one_lane() -> Host {
-    Host::new(Config { lanes: 1, close: Duration::from_millis(200), ..Config::default() })
+    Host::new(Config::default().lanes(1).close(Duration::from_millis(200)))
 }
 
 /// Two connected queue pairs of two adapters. The first fails after five seconds without an answer.
@@ -81,7 +81,7 @@ fn connected(one: &Host, other: &Host) -> (Arc<QueuePair>, Arc<QueuePair>) {
     let (a, b) = (one.pair(), other.pair());
     one.bring_up(&a, "127.0.0.2", ("127.0.0.3", b.id()));
     other.bring_up(&b, "127.0.0.3", ("127.0.0.2", a.id()));
-    a.set_retries(Retries { timeout: 14, ..Retries::default() });
+    a.set_retries(Retries::default().timeout(14));
     a.wait_connected(TIMEOUT).unwrap();
     b.wait_connected(TIMEOUT).unwrap();
     (a, b)

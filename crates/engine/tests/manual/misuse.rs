@@ -65,7 +65,7 @@ fn a_request_to_an_unknown_qpn_times_out() {
     let pairs: Vec<_> = numbers.iter().map(|number| (host.pair(), *number)).collect();
     for (pair, number) in &pairs {
         host.bring_up(pair, "127.0.0.1", ("127.0.0.1", *number));
-        pair.set_retries(Retries { timeout: 1, ..Retries::default() });
+        pair.set_retries(Retries::default().timeout(1));
         host.send(pair, 0, b"for nobody");
     }
     for _ in &pairs {

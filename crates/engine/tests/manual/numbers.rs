@@ -71,7 +71,7 @@ fn ports_are_taken_out_of_the_range_that_the_setting_allows() {
         held.iter().all(Result::is_ok).then_some(range)
     };
     let range = (22_000..32_000).step_by(2).find_map(free).unwrap();
-    let host = Host::new(Config { ports: range, ..Config::default() });
+    let host = Host::new(Config::default().ports(range));
     let mut pairs = Vec::new();
     let error = loop {
         match host.engine.create_qp(host.attributes()) {

@@ -12,7 +12,7 @@ use ironwarp_wire::Tag;
 use std::time::{Duration, Instant};
 
 fn retries(timeout: u8, retry_count: u8) -> Retries {
-    Retries { timeout, retry_count, ..Retries::default() }
+    Retries::default().timeout(timeout).retry_count(retry_count)
 }
 
 /// Connects queue pairs of two adapters, the end at `first` first, and exchanges messages.

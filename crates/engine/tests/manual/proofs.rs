@@ -6,7 +6,7 @@ use super::log;
 use hmac::{Hmac, Mac};
 use ironwarp_engine::config::{ClusterKey, Config, Users};
 use ironwarp_engine::{BringUpOptions, ConnectError, Local, QueuePair, Remote};
-use ironwarp_rnic::qp::{Retries, State};
+use ironwarp_rnic::qp::State;
 use ironwarp_testkit::child::{self, Partner};
 use ironwarp_testkit::net::ip;
 use ironwarp_wire::private::{Hello, HelloKind, Reason, Secret, Token};
@@ -24,7 +24,7 @@ const KEY: &[u8] = b"a key of the whole cluster";
 const OTHER_USER: u32 = 65534;
 
 fn with_key(key: &[u8]) -> Config {
-    Config { key: ClusterKey::new(key).unwrap(), ..Config::default() }
+    Config::default().key(ClusterKey::new(key).unwrap())
 }
 
 fn keyed() -> Host {
@@ -34,7 +34,7 @@ fn keyed() -> Host {
 /// Posts a request with the shortest possible timeout, after which the queue pair reports why it is not
 /// connected.
 fn be_impatient(host: &mut Host, pair: &QueuePair) {
-    pair.set_retries(Retries { timeout: 1, retry_count: 0, ..pair.qp().retries() });
+    pair.set_retries(pair.qp().retries().timeout(1).retry_count(0));
     host.send(pair, 0, b"for nobody");
 }
 
@@ -299,7 +299,7 @@ fn users_that_are_listed_may_connect() {
         return;
     }
     for users in [Users::Listed(vec![OTHER_USER]), Users::Any] {
-        let host = Host::new(Config { users, ..Config::default() });
+        let host = Host::new(Config::default().users(users));
         let pair = waiting(&host);
         let number = pair.id();
         let received =

@@ -4,7 +4,6 @@
 use super::common::{Host, Received, Stranger, TIMEOUT, UNUSED_QPN, port, refusal, talk};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{ConnectError, QueuePair};
-use ironwarp_rnic::qp::Retries;
 use ironwarp_rnic::queue::Status;
 use ironwarp_wire::private::{Hello, HelloKind, Reason};
 use std::io::ErrorKind;
@@ -99,7 +98,7 @@ fn a_peer_that_rejects_without_a_reason_is_taken_for_an_older_release() {
     let old = TcpListener::bind((LOCAL_IP, 0)).unwrap();
     let far = u32::from(old.local_addr().unwrap().port()) << 8;
     host.bring_up(&pair, PEER_IP, (LOCAL_IP, far));
-    pair.set_retries(Retries { timeout: 1, retry_count: 0, ..pair.qp().retries() });
+    pair.set_retries(pair.qp().retries().timeout(1).retry_count(0));
     host.send(&pair, 0, b"for nobody");
     let rejects = std::thread::spawn(move || {
         for stream in old.incoming() {
@@ -116,7 +115,7 @@ fn a_peer_that_rejects_without_a_reason_is_taken_for_an_older_release() {
 
 #[test]
 fn silent_connections_time_out_and_do_not_block_the_peer() {
-    let config = Config { startup: Duration::from_millis(300), ..Config::default() };
+    let config = Config::default().startup(Duration::from_millis(300));
     let (mut host, mut peer) = (Host::new(config), Host::new(Config::default()));
     let (pair, far) = waiting(&host, &peer);
     let mut silent: Vec<_> =
@@ -209,7 +208,7 @@ fn early_hellos_are_bounded_in_number() {
 
 #[test]
 fn early_hellos_are_bounded_in_time() {
-    let host = Host::new(Config { startup: Duration::from_millis(200), ..Config::default() });
+    let host = Host::new(Config::default().startup(Duration::from_millis(200)));
     let (open, late) = (host.pair(), host.pair());
     host.bring_up(&open, LOCAL_IP, (PEER_IP, UNUSED_QPN));
     let mut early = Stranger::hello(PEER_IP, (LOCAL_IP, late.id()), UNUSED_QPN + 1);
@@ -259,7 +258,7 @@ fn a_queue_pair_is_reachable_at_its_own_address_only() {
 
 #[test]
 fn a_setting_makes_it_reachable_everywhere_for_its_peer_alone() {
-    let host = Host::new(Config { listen_everywhere: true, ..Config::default() });
+    let host = Host::new(Config::default().listen_everywhere(true));
     let pair = host.pair();
     let number = pair.id();
     host.bring_up(&pair, LOCAL_IP, (PEER_IP, UNUSED_QPN));

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 fn engine() -> Arc<Engine> {
-    Engine::new(Config { lanes: 1, ..Config::default() }).unwrap()
+    Engine::new(Config::default().lanes(1)).unwrap()
 }
 
 /// Creates `count` completion queues on one handler, all armed.
@@ -32,7 +32,7 @@ fn complete(cq: &CompletionQueue) {
 }
 
 fn event(cq: &CompletionQueue) -> CqEvent {
-    CqEvent { cq: cq.cq().id() }
+    CqEvent::new(cq.cq().id())
 }
 
 fn readable(handler: &CompletionHandler) -> bool {

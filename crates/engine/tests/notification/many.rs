@@ -111,7 +111,9 @@ impl Test {
             }
             // The last completion that fits is solicited, so that it wakes every consumer.
             let solicited = cq.len() + 1 == SMALLEST || random.below(3) == 0;
-            cq.push(Completion { solicited, ..completion(pushed[n]) }).unwrap();
+            let mut completion = completion(pushed[n]);
+            completion.solicited = solicited;
+            cq.push(completion).unwrap();
             pushed[n] += 1;
         }
         pushed.iter().sum()

@@ -9,7 +9,7 @@ use ironwarp_rnic::queue::{Arm, ReceiveRequest, Sges, Status};
 use std::sync::Arc;
 
 fn engine() -> Arc<Engine> {
-    Engine::new(Config { lanes: 1, ..Config::default() }).unwrap()
+    Engine::new(Config::default().lanes(1)).unwrap()
 }
 
 #[test]

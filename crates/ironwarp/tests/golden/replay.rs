@@ -57,8 +57,8 @@ pub(crate) fn replay(
     region: usize,
 ) -> Conversation {
     let file = file(name);
-    let plain = |crc| Config { private: false, crc, ..Config::default() };
-    let client = End::new(Config { pcap: file.clone(), ..plain(ends.client_crc) }, Completes::WhenSent);
+    let plain = |crc| Config::default().private(false).crc(crc);
+    let client = End::new(plain(ends.client_crc).pcap(file.clone()), Completes::WhenSent);
     let server = End::new(plain(ends.server_crc), Completes::WhenSent);
     let receives = [&client, &server].map(|end| end.region(&[0; RECEIVE], ALL));
     let mut stage = Stage { client, server, mistake, region, regions: HashMap::new(), receives, id: 0 };

@@ -22,12 +22,10 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn config(&self, passive: bool) -> Config {
-        Config {
-            crc: self.crc == 1 || self.crc == 2 && passive,
-            markers: self.asks_for_markers(passive),
-            private: self.private == 0 || self.private == 2 && !passive,
-            ..Config::default()
-        }
+        Config::default()
+            .crc(self.crc == 1 || self.crc == 2 && passive)
+            .markers(self.asks_for_markers(passive))
+            .private(self.private == 0 || self.private == 2 && !passive)
     }
 
     pub(crate) fn address(&self) -> &'static str {

@@ -24,7 +24,7 @@ pub(crate) fn run_and_kill(to: SocketAddr, siw_is_ready: impl FnOnce()) {
 fn writes_until_it_is_killed() {
     let Some(to) = child::role() else { return };
     // Long Writes, and CRCs: see `operations::SHORT`.
-    let adapter = Adapter::open(Config { crc: false, ..Config::default() }).unwrap();
+    let adapter = Adapter::open(Config::default().crc(false)).unwrap();
     let shape = Shape { half: 1 << 20, ..Shape::default() };
     let mut end = End::new(&adapter, true, Completes::WhenSent, shape);
     end.connect(to.parse().unwrap()).unwrap();

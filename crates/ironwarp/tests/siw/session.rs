@@ -340,10 +340,10 @@ pub(crate) struct Bench {
 impl Bench {
     /// Connections to `forwarded` lead to the guest.
     pub(crate) fn new(variant: Variant, forwarded: SocketAddr) -> Self {
-        let strict = Config { strict_receive: true, ..Config::default() };
-        let bare = Config { crc: false, ..Config::default() };
+        let strict = Config::default().strict_receive(true);
+        let bare = Config::default().crc(false);
         // siw times out after ten seconds. A timeout of Ironwarp would hide that.
-        let usual = Config { startup: std::time::Duration::from_secs(40), ..Config::default() };
+        let usual = Config::default().startup(std::time::Duration::from_secs(40));
         let endpoints = [usual, strict, bare].map(Endpoint::new);
         Self { variant, outward: relay(Ironwarp::Connects, forwarded), endpoints }
     }

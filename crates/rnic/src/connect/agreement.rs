@@ -38,6 +38,7 @@ pub enum MpaMode {
 
 /// The terms that both ends agreed on: all that is needed to create a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Agreed {
     /// Which end this is, and the RTR.
     pub role: Role,
@@ -53,6 +54,15 @@ pub struct Agreed {
     pub ord: u16,
     /// The depths that the peer stated, for the program (RFC 6581 §9.1).
     pub peer: Depths,
+}
+
+impl Agreed {
+    /// Creates terms with the same framing in both directions, between ends that have stated no depths.
+    #[doc(hidden)]
+    pub const fn symmetric(role: Role, mode: MpaMode, framing: Framing, ird: u16, ord: u16) -> Self {
+        let peer = Depths { ird: None, ord: None };
+        Self { role, mode, send: framing, receive: framing, ird, ord, peer }
+    }
 }
 
 /// Which end of a connection this is, and what has to happen before this end may send.

@@ -119,6 +119,7 @@ impl<C> DatagramAttributes<C> {
 
 /// The number of datagrams that a queue pair has dropped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DropCounts {
     /// Received datagrams that are malformed, too long, or not from the UDP port of the queue pair that they name as
     /// sender.

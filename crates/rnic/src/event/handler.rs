@@ -22,9 +22,18 @@ impl HandlerId {
 
 /// A completion event: a completion queue has the completions that it was armed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CqEvent {
     /// The number of the completion queue.
     pub cq: u32,
+}
+
+impl CqEvent {
+    /// Creates the event of the completion queue with this number.
+    #[doc(hidden)]
+    pub const fn new(cq: u32) -> Self {
+        Self { cq }
+    }
 }
 
 /// A completion handler. It serves any number of completion queues; a completion queue has at most one handler

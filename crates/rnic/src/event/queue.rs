@@ -51,6 +51,7 @@ pub enum QueueState {
 
 /// State and statistics of an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EventQueueStats {
     /// The state of the queue.
     pub state: QueueState,

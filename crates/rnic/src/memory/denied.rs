@@ -69,6 +69,7 @@ impl fmt::Display for Check {
 
 /// The error of an access that failed a check. No memory was accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Denied {
     /// The check that failed.
     pub check: Check,

@@ -156,6 +156,7 @@ impl Memory {
 
 /// A description of one entry of the table, for queries and error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EntryInfo {
     /// The tag with the current instance of the entry.
     pub tag: Tag,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 /// The completion of a work request.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Completion {
     /// The identifier the consumer gave the request.
     pub wr_id: u64,
@@ -98,6 +99,7 @@ impl Completion {
 
 /// The sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Sender {
     /// The number of the sender's queue pair.
     pub qp: u32,

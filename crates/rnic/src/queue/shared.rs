@@ -51,6 +51,7 @@ pub struct SrqSize {
 
 /// The state of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SrqStatus {
     /// Maximum number of receives.
     pub depth: usize,

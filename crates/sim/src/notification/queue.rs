@@ -84,10 +84,11 @@ impl Queue {
 
     /// Adds a completion. Returns whether that raised the event.
     pub(super) fn push(&mut self, solicited: bool, failed: bool, now: Duration, tally: &mut Tally) -> bool {
-        let completion = match failed {
+        let mut completion = match failed {
             true => Completion::failed(self.pushed, Opcode::Receive, 1, Status::Flushed, None),
-            false => Completion { solicited, ..Completion::succeeded(self.pushed, Opcode::Receive, 1, 0) },
+            false => Completion::succeeded(self.pushed, Opcode::Receive, 1, 0),
         };
+        completion.solicited = solicited && !failed;
         let wakes = solicited || failed;
         let full = self.is_full();
         let pushed = self.cq.push(completion);

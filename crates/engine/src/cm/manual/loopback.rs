@@ -47,16 +47,10 @@ impl SelfConnect {
         let Terms { ird, ord, crc, .. } = self.terms;
         let framing = Framing { crc, markers: false };
         let ord = ord.min(ird);
-        let agreed = Agreed {
-            // The only end is the initiator: it sends the first message, and receives it.
-            role: Role::Initiator { rtr: Some(Rtr::Write) },
-            mode: MpaMode::PeerToPeer,
-            send: framing,
-            receive: framing,
-            ird,
-            ord,
-            peer: Depths { ird: Some(ird), ord: Some(ord) },
-        };
+        // The only end is the initiator: it sends the first message, and receives it.
+        let role = Role::Initiator { rtr: Some(Rtr::Write) };
+        let mut agreed = Agreed::symmetric(role, MpaMode::PeerToPeer, framing, ird, ord);
+        agreed.peer = Depths { ird: Some(ird), ord: Some(ord) };
         let (peer, local) = (self.link.peer_addr()?, self.link.local_addr()?);
         let established = Established { private_data: Box::default(), agreed, peer, local };
         if !self.target.claim() {

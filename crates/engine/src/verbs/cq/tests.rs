@@ -30,8 +30,7 @@ struct Ends {
 
 impl Ends {
     fn new() -> Self {
-        let [client, server] =
-            [(); 2].map(|()| Engine::new(Config { lanes: 1, ..Config::default() }).unwrap());
+        let [client, server] = [(); 2].map(|()| Engine::new(Config::default().lanes(1)).unwrap());
         let listener = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let end = |engine: &Arc<Engine>| {
             let cq = engine.create_cq(64).unwrap();

@@ -137,12 +137,11 @@ impl Qp {
     fn set_retries(&self) {
         let Some(pair) = self.stream() else { return };
         let attr = self.attr();
-        let retries = Retries {
-            rnr_retry: attr.rnr_retry,
-            rnr_timer: attr.min_rnr_timer,
-            retry_count: attr.retry_cnt,
-            timeout: attr.timeout,
-        };
+        let retries = Retries::default()
+            .rnr_retry(attr.rnr_retry)
+            .rnr_timer(attr.min_rnr_timer)
+            .retry_count(attr.retry_cnt)
+            .timeout(attr.timeout);
         drop(attr);
         pair.set_retries(retries);
     }

@@ -157,7 +157,7 @@ impl QueuePair {
     /// use ironwarp::Retries;
     ///
     /// let qp = domain.queue_pair(&cq).create()?;
-    /// qp.set_retries(Retries { rnr_retry: 3, ..Retries::default() });
+    /// qp.set_retries(Retries::default().rnr_retry(3));
     /// assert_eq!(qp.query().retries.rnr_retry, 3);
     /// # Ok(())
     /// # }
