@@ -356,7 +356,7 @@ impl Engine {
     }
 
     /// Begins to connect a queue pair manually to the remote queue pair, whose program must do the same with this one.
-    /// Moves the queue pair from the state Init to [`State::ReadyToReceive`](ironwarp_rnic::qp::State::ReadyToReceive).
+    /// Moves the queue pair from the state Init to ReadyToReceive.
     ///
     /// An event of the queue pair reports the result; the program may move the queue pair to ready-to-send before. Its
     /// retry settings determine how long posted requests then wait for the peer, and how the peer is answered while no

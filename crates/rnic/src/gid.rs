@@ -18,8 +18,7 @@ impl Gid {
     /// Creates a GID from its bytes, in network order.
     ///
     /// ```
-    /// use ironwarp_rnic::gid::Gid;
-    ///
+    /// # use ironwarp_rnic::gid::Gid;
     /// let gid: Gid = "10.1.2.3".parse()?;
     /// assert_eq!(Gid::from_bytes(gid.to_bytes()), gid);
     /// # Ok::<(), std::net::AddrParseError>(())

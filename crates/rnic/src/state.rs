@@ -53,8 +53,7 @@ impl State {
     /// allowed, to change attributes.
     ///
     /// ```
-    /// use ironwarp_rnic::state::State;
-    ///
+    /// # use ironwarp_rnic::state::State;
     /// assert!(State::Reset.may_become(State::Init));
     /// assert!(!State::Reset.may_become(State::ReadyToSend));
     /// ```

@@ -123,8 +123,7 @@ impl Cause {
     /// The Chelsio and Intel drivers report MPA errors as type 3 instead of 0; both are accepted.
     ///
     /// ```
-    /// use ironwarp_wire::{Cause, Protection};
-    ///
+    /// # use ironwarp_wire::{Cause, Protection};
     /// assert_eq!(Cause::from_wire(0, 1, 2), Cause::Protection(Protection::Access));
     /// assert_eq!(Cause::from_wire(9, 9, 9), Cause::Other { layer: 9, kind: 9, code: 9 });
     /// ```

@@ -89,8 +89,7 @@ impl DdpHeader {
     /// Parses the header at the front of `bytes`. Returns `None` if the header is incomplete.
     ///
     /// ```
-    /// use ironwarp_wire::ddp::DdpHeader;
-    ///
+    /// # use ironwarp_wire::ddp::DdpHeader;
     /// let header = DdpHeader::parse(&[0xc1, 0x40, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9]);
     /// let Some(DdpHeader::Tagged(header)) = header else { panic!("the T bit is set") };
     /// assert_eq!((header.place.tag.0, header.place.offset), (7, 9));
@@ -131,8 +130,7 @@ impl DdpHeader {
     /// too short.
     ///
     /// ```
-    /// use ironwarp_wire::ddp::DdpHeader;
-    ///
+    /// # use ironwarp_wire::ddp::DdpHeader;
     /// let bytes = [0xc1, 0x40, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9];
     /// let mut out = [0; 14];
     /// assert_eq!(DdpHeader::parse(&bytes).unwrap().emit(&mut out), Some(14));

@@ -27,8 +27,7 @@ impl Place {
     /// [`from_bytes`](Self::from_bytes).
     ///
     /// ```
-    /// use ironwarp_wire::{Place, Tag};
-    ///
+    /// # use ironwarp_wire::{Place, Tag};
     /// let place = Place { tag: Tag(0x1234), offset: 0x56 };
     /// assert_eq!(place.to_bytes(), [0, 0, 0x12, 0x34, 0, 0, 0, 0, 0, 0, 0, 0x56]);
     /// ```
@@ -40,8 +39,7 @@ impl Place {
     /// Decodes the bytes that [`to_bytes`](Self::to_bytes) returned. Returns `None` unless there are exactly 12.
     ///
     /// ```
-    /// use ironwarp_wire::{Place, Tag};
-    ///
+    /// # use ironwarp_wire::{Place, Tag};
     /// let place = Place { tag: Tag(0x1234), offset: 0x56 };
     /// assert_eq!(Place::from_bytes(&place.to_bytes()), Some(place));
     /// assert_eq!(Place::from_bytes(b"too short"), None);

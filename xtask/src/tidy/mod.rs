@@ -3,6 +3,7 @@
 mod deps;
 mod files;
 mod hygiene;
+mod inner_crates;
 pub(crate) mod links;
 mod modules;
 mod reachable;
@@ -27,6 +28,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("lints of the workspace", unsafe_code::check_lints),
     ("links", links::check),
     ("machine paths", hygiene::check),
+    ("crates inside ironwarp", inner_crates::check),
     ("specification", specification::check),
 ];
 

@@ -21,8 +21,7 @@ impl PortRange {
     /// Creates a range from the first to the last port. Returns `None` if it is empty or starts below 1024.
     ///
     /// ```
-    /// use ironwarp_engine::config::PortRange;
-    ///
+    /// # use ironwarp_engine::config::PortRange;
     /// assert_eq!(PortRange::new(20_000, 20_999), "20000-20999".parse().ok());
     /// assert_eq!(PortRange::new(80, 90), None);
     /// ```

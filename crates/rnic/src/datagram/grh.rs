@@ -53,8 +53,7 @@ impl Grh {
     /// Parses the first 40 bytes of a receive's buffer. Returns `None` if they are not a GRH.
     ///
     /// ```
-    /// use ironwarp_rnic::datagram::Grh;
-    ///
+    /// # use ironwarp_rnic::datagram::Grh;
     /// assert_eq!(Grh::parse(&[0; 40]), None);
     /// ```
     pub fn parse(bytes: &[u8]) -> Option<Self> {
@@ -79,11 +78,10 @@ impl Grh {
     /// a GRH.
     ///
     /// ```
-    /// use ironwarp_rnic::datagram::Grh;
+    /// # use ironwarp_rnic::datagram::Grh;
     /// # let mut received = vec![0; 45];
     /// # (received[0], received[6]) = (0x60, 0x1b);
     /// # received[40..].copy_from_slice(b"hello");
-    ///
     /// let (grh, message) = Grh::split(&received).expect("a datagram was received");
     /// assert_eq!((grh.hop_limit, message), (0, &b"hello"[..]));
     /// ```

@@ -47,8 +47,8 @@ impl AddressHandle {
     /// # use ironwarp_rnic::queue::{Completion, Opcode, Sender};
     /// # let (source, destination) = ("10.0.0.1".parse()?, "10.0.0.2".parse()?);
     /// # let grh = Grh { traffic_class: 0, flow_label: 0, payload_len: 0, hop_limit: 64, source, destination };
-    /// # let sender = Some(Sender { qp: 1, service_level: 3 });
-    /// # let received = Completion { sender, ..Completion::succeeded(1, Opcode::Receive, 2, 45) };
+    /// # let mut received = Completion::succeeded(1, Opcode::Receive, 2, 45);
+    /// # received.sender = Some(Sender::new(1, 3));
     /// let back = AddressHandle::from_completion(&grh, &received).expect("the completion of a datagram");
     /// assert_eq!((back.destination, back.service_level), (grh.source, 3));
     /// # Ok::<(), std::net::AddrParseError>(())

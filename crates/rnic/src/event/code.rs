@@ -82,9 +82,8 @@ impl Code {
     /// Returns the part of the adapter that events with this code are about (requirement I6).
     ///
     /// ```
-    /// use ironwarp_rnic::event::{Code, Function};
-    ///
-    /// assert_eq!(Code::PortError.function(), Function::Management);
+    /// # use ironwarp_rnic::event::{Code as EventCode, Function as EventFunction};
+    /// assert_eq!(EventCode::PortError.function(), EventFunction::Management);
     /// ```
     pub const fn function(self) -> Function {
         match self {

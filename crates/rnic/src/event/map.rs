@@ -88,14 +88,14 @@ pub enum MapError {
 /// A table that maps events to event queues and vectors.
 ///
 /// ```
-/// use ironwarp_rnic::event::{Code, EventMap, Route, Shape, Vector};
-///
+/// # use ironwarp_rnic::event::{Code as EventCode, EventMap, Route as EventRoute};
+/// # use ironwarp_rnic::event::{Shape as MapShape, Vector as EventVector};
 /// // Two lanes; a vector for each, and one for everything else.
-/// let mut map = EventMap::new(Shape::ByFunction, 2, 3);
-/// assert_eq!(map.route(Code::DeviceFatal, 1), Route { queue: 0, vector: Vector::Message(0) });
-/// assert_eq!(map.route(Code::Completion, 1).vector, Vector::Message(2));
+/// let mut map = EventMap::new(MapShape::ByFunction, 2, 3);
+/// assert_eq!(map.route(EventCode::DeviceFatal, 1), EventRoute { queue: 0, vector: EventVector::Message(0) });
+/// assert_eq!(map.route(EventCode::Completion, 1).vector, EventVector::Message(2));
 /// // No vectors: one line for everything.
-/// assert_eq!(EventMap::new(Shape::ByFunction, 2, 0).route(Code::Completion, 1).vector, Vector::Line);
+/// assert_eq!(EventMap::new(MapShape::ByFunction, 2, 0).route(EventCode::Completion, 1).vector, EventVector::Line);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventMap {
@@ -114,10 +114,9 @@ impl EventMap {
     /// vectors.
     ///
     /// ```
-    /// use ironwarp_rnic::event::{Code, EventMap, Shape};
-    ///
-    /// let map = EventMap::new(Shape::ByQueue, 4, 3);
-    /// assert_eq!(map.route(Code::Completion, 0).vector, map.route(Code::Completion, 2).vector);
+    /// # use ironwarp_rnic::event::{Code as EventCode, EventMap, Shape as MapShape};
+    /// let map = EventMap::new(MapShape::ByQueue, 4, 3);
+    /// assert_eq!(map.route(EventCode::Completion, 0).vector, map.route(EventCode::Completion, 2).vector);
     /// ```
     pub fn new(shape: Shape, lanes: usize, vectors: u8) -> Self {
         let lanes = lanes.max(1);
@@ -136,8 +135,8 @@ impl EventMap {
     /// Returns the meaning of the rows.
     ///
     /// ```
-    /// # use ironwarp_rnic::event::{EventMap, Shape};
-    /// assert_eq!(EventMap::new(Shape::ByCode, 2, 3).shape(), Shape::ByCode);
+    /// # use ironwarp_rnic::event::{EventMap, Shape as MapShape};
+    /// assert_eq!(EventMap::new(MapShape::ByCode, 2, 3).shape(), MapShape::ByCode);
     /// ```
     pub fn shape(&self) -> Shape {
         self.shape
@@ -146,8 +145,8 @@ impl EventMap {
     /// Returns the number of lanes.
     ///
     /// ```
-    /// # use ironwarp_rnic::event::{EventMap, Shape};
-    /// assert_eq!(EventMap::new(Shape::ByCode, 2, 3).lanes(), 2);
+    /// # use ironwarp_rnic::event::{EventMap, Shape as MapShape};
+    /// assert_eq!(EventMap::new(MapShape::ByCode, 2, 3).lanes(), 2);
     /// ```
     pub fn lanes(&self) -> usize {
         self.lanes
@@ -156,8 +155,8 @@ impl EventMap {
     /// Returns the number of vectors.
     ///
     /// ```
-    /// # use ironwarp_rnic::event::{EventMap, Shape};
-    /// assert_eq!(EventMap::new(Shape::ByCode, 2, 3).vectors(), 3);
+    /// # use ironwarp_rnic::event::{EventMap, Shape as MapShape};
+    /// assert_eq!(EventMap::new(MapShape::ByCode, 2, 3).vectors(), 3);
     /// ```
     pub fn vectors(&self) -> u8 {
         self.vectors
@@ -170,9 +169,8 @@ impl EventMap {
     /// completion handler of a lane and when the map changes, not for each event.
     ///
     /// ```
-    /// use ironwarp_rnic::event::{ASYNC_QUEUE, Code, EventMap, Shape};
-    ///
-    /// assert_eq!(EventMap::new(Shape::ByCode, 2, 3).route(Code::QpFatal, 0).queue, ASYNC_QUEUE);
+    /// # use ironwarp_rnic::event::{Code as EventCode, EventMap, Shape as MapShape};
+    /// assert_eq!(EventMap::new(MapShape::ByCode, 2, 3).route(EventCode::QpFatal, 0).queue, 1);
     /// ```
     pub fn route(&self, code: Code, lane: usize) -> Route {
         let cell = self.cells[self.cell_index(code, lane % self.lanes)];
@@ -187,10 +185,9 @@ impl EventMap {
     /// in it.
     ///
     /// ```
-    /// use ironwarp_rnic::event::{ASYNC_QUEUE, EventMap, Shape, Vector};
-    ///
-    /// let map = EventMap::new(Shape::ByCode, 2, 3);
-    /// assert_eq!(map.vectors_of(ASYNC_QUEUE).into_iter().collect::<Vec<_>>(), [Vector::Message(0)]);
+    /// # use ironwarp_rnic::event::{EventMap, Shape as MapShape, Vector as EventVector};
+    /// let map = EventMap::new(MapShape::ByCode, 2, 3);
+    /// assert_eq!(map.vectors_of(1).into_iter().collect::<Vec<_>>(), [EventVector::Message(0)]);
     /// assert!(map.vectors_of(7).is_empty());
     /// ```
     pub fn vectors_of(&self, queue: u16) -> BTreeSet<Vector> {
@@ -204,13 +201,12 @@ impl EventMap {
     /// completion events can change their queue.
     ///
     /// ```
-    /// use ironwarp_rnic::event::{Code, EventMap, Shape, Vector};
-    ///
-    /// let mut map = EventMap::new(Shape::ByFunction, 2, 3);
-    /// let mut route = map.route(Code::Completion, 1);
-    /// route.vector = Vector::Line;
-    /// map.assign(Code::Completion, 1, route)?;
-    /// assert_eq!(map.route(Code::Completion, 1), route);
+    /// # use ironwarp_rnic::event::{Code as EventCode, EventMap, Shape as MapShape, Vector as EventVector};
+    /// let mut map = EventMap::new(MapShape::ByFunction, 2, 3);
+    /// let mut route = map.route(EventCode::Completion, 1);
+    /// route.vector = EventVector::Line;
+    /// map.assign(EventCode::Completion, 1, route)?;
+    /// assert_eq!(map.route(EventCode::Completion, 1), route);
     /// # Ok::<(), ironwarp_rnic::event::MapError>(())
     /// ```
     pub fn assign(&mut self, code: Code, lane: usize, route: Route) -> Result<(), MapError> {

@@ -21,8 +21,7 @@ use std::time::Duration;
 /// injects no fault.
 ///
 /// ```
-/// use ironwarp_rnic::fault::FaultPlan;
-///
+/// # use ironwarp_rnic::fault::FaultPlan;
 /// let plan: FaultPlan = "cut@0.0001, delay=50us..2ms@0.05".parse()?;
 /// assert_eq!(plan.to_string(), "delay=50us..2ms@0.05,cut@0.0001");
 /// let wrong = "sever@0.1".parse::<FaultPlan>().unwrap_err();

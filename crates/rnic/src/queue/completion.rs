@@ -107,6 +107,14 @@ pub struct Sender {
     pub service_level: u8,
 }
 
+impl Sender {
+    /// Creates the sender with this queue pair number.
+    #[doc(hidden)]
+    pub const fn new(qp: u32, service_level: u8) -> Self {
+        Self { qp, service_level }
+    }
+}
+
 /// What a completed request was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -20,8 +20,7 @@ impl HashKey {
     /// Creates a setting with this key, for tests that need a known one.
     ///
     /// ```
-    /// use ironwarp_rnic::steering::HashKey;
-    ///
+    /// # use ironwarp_rnic::steering::HashKey;
     /// let key = HashKey::new([0x6d; 40]);
     /// assert_eq!(key.to_string().parse(), Ok(key));
     /// ```

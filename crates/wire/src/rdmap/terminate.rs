@@ -54,8 +54,7 @@ impl Terminate {
     /// the Terminate includes the part that RFC 5040 figure 10 requires for this cause.
     ///
     /// ```
-    /// use ironwarp_wire::{Cause, Protection, Terminate};
-    ///
+    /// # use ironwarp_wire::{Cause, Protection, Terminate};
     /// // A Write of 8 bytes: the length field, then the header of its segment.
     /// let fpdu = [&[0, 22, 0xc1, 0x40][..], &[0; 12]].concat();
     /// let terminate = Terminate::for_segment(Cause::Protection(Protection::Access), &fpdu);
