@@ -13,6 +13,23 @@ pub struct OutOfMemory {
     pub len: usize,
 }
 
+/// Reasons why a buffer with [options](crate::BufferBuilder) cannot be allocated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocateError {
+    /// The memory cannot be allocated.
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
+    /// The file for a shareable buffer cannot be created or mapped.
+    #[error("failed to allocate {len} bytes of shared memory: {source}")]
+    Shared {
+        /// The requested size, in bytes.
+        len: usize,
+        /// The error of the system call.
+        source: std::io::Error,
+    },
+}
+
 /// Reasons why the bytes of a region or a chunk cannot be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -74,10 +74,11 @@ mod steering;
 
 pub use adapter::{Adapter, Limits};
 pub use connect::{AcceptOptions, BringUpOptions, ConnectOptions, Incoming, Listener};
-pub use error::{AccessError, ChangeError, ControlError, CreateError, OutOfMemory};
+pub use error::{AccessError, AllocateError, ChangeError, ControlError, CreateError, OutOfMemory};
 pub use events::{AsyncEvents, VectorDescriptor};
 pub use memory::{
-    ArrayView, Buffer, Chunk, Contents, FastRegion, MemoryRegion, Pool, RegionChange, View, Window,
+    ArrayView, Buffer, BufferBuilder, Chunk, Contents, FastRegion, MemoryRegion, Pool, RegionChange, View,
+    Window,
 };
 pub use protection_domain::ProtectionDomain;
 pub use queue::{CompletionHandler, CompletionQueue, ControlQueue, Pending, QueuePairInfo};

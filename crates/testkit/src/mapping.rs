@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "maps and unmaps memory, and reads it while the kernel writes to it")]
 
 use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -35,6 +36,16 @@ impl Mapping {
             ptr::without_provenance_mut(NEXT.fetch_add(len.next_multiple_of(APART), Ordering::Relaxed));
         // SAFETY: the address is a hint: if it is not free, the kernel chooses another.
         let start = unsafe { libc::mmap(hint, len, access, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        let start = NonNull::new(start.cast()).expect("the kernel maps nothing at zero");
+        Self { start, len }
+    }
+
+    /// Maps the first `len` bytes of a file, shared with all who map it.
+    pub fn of_file(file: impl AsFd, len: usize) -> Self {
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: no address is requested, so the kernel chooses one that is not in use.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, file.as_fd().as_raw_fd(), 0) };
         assert_ne!(start, libc::MAP_FAILED);
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at zero");
         Self { start, len }

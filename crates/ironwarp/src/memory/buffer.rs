@@ -16,13 +16,21 @@
 //! Three things can reach the memory: the table entry of a region, a window bound to the region, and a posted
 //! registration. Each of them holds a reference to the memory's [`Translation`](ironwarp_rnic::memory::Translation),
 //! which holds the buffers. So the buffers are freed when the last of them is gone.
+//!
+//! # Why other processes may map a buffer
+//! What another process does to shared memory is outside of Rust's memory model, as the kernel's copies are, and a file
+//! that is sealed cannot shrink, so that the words stay accessible. Whoever maps the file in this process uses `unsafe`
+//! for that, and must not create references either.
 #![expect(unsafe_code, reason = "allocates memory that must not be referenced, and copies to and from it")]
 
-use super::copy;
+use super::{copy, memfd};
 use crate::error::OutOfMemory;
 use ironwarp_rnic::host::Span;
+use rustix::mm::{MapFlags, ProtFlags};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::NonNull;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Size of a page, in bytes.
@@ -48,10 +56,19 @@ const MIN_STRING_COPY: usize = 128;
 pub struct Buffer {
     /// The first of the `word_count(len)` words of the buffer, at the start of a page.
     start: NonNull<u64>,
-    /// The start of the allocation that contains the words.
-    block: NonNull<u8>,
+    /// The memory that contains the words.
+    memory: Memory,
     /// Length of the buffer, in bytes.
     len: usize,
+}
+
+/// The memory of a buffer.
+#[derive(Debug)]
+enum Memory {
+    /// The allocation that starts here. It contains the words from its first page boundary on.
+    Private(NonNull<u8>),
+    /// A mapping of this file, which starts with the first word. Other processes can map the file as well.
+    Shared(OwnedFd),
 }
 
 // SAFETY: the memory belongs to this value, not to a thread, and its words are accessed through atomics only.
@@ -78,7 +95,19 @@ impl Buffer {
         // The allocator does not align the block to pages (see `layout`).
         // SAFETY: the layout has an extra page for this, and less than a page is skipped.
         let start = unsafe { block.add(block.align_offset(PAGE)) }.cast();
-        Ok(Self { start, block, len })
+        Ok(Self { start, memory: Memory::Private(block), len })
+    }
+
+    /// Allocates a buffer of `len` zero bytes that other processes can map.
+    pub(super) fn shared(len: usize) -> io::Result<Self> {
+        let file = memfd::create(len)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: no address is requested, so the kernel chooses one that is not in use.
+        let start = unsafe {
+            rustix::mm::mmap(ptr::null_mut(), mapped_len(len), access, MapFlags::SHARED, &file, 0)
+        }?;
+        let start = NonNull::new(start).expect("the kernel maps nothing at zero").cast();
+        Ok(Self { start, memory: Memory::Shared(file), len })
     }
 
     /// Allocates a buffer with a copy of `bytes`.
@@ -107,6 +136,15 @@ impl Buffer {
         self.len == 0
     }
 
+    /// Returns the file that other processes map to share the buffer's bytes, from offset 0 of the file on. `None`
+    /// unless the buffer was created as [shareable](super::BufferBuilder::shareable).
+    pub fn shared_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.memory {
+            Memory::Private(_) => None,
+            Memory::Shared(file) => Some(file.as_fd()),
+        }
+    }
+
     /// Returns the address and length of the buffer.
     pub(super) fn span(&self) -> Span {
         // The address is stored as a number in the translation, from which the kernel receives it.
@@ -115,8 +153,8 @@ impl Buffer {
 
     /// Returns the words of the buffer.
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the words are aligned and inside the allocation, which lives as long as `self`. As far as the
-        // compiler knows, they are accessed only through atomics of this size.
+        // SAFETY: the words are aligned and inside the allocation or mapping, which lives as long as `self`. As far as
+        // the compiler knows, they are accessed only through atomics of this size.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), word_count(self.len)) }
     }
 
@@ -181,10 +219,20 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let layout = layout(self.len).expect("allocated with this layout");
-        // SAFETY: `new` allocated the block with this layout. No table entry leads to it any more: the entry's
-        // translation would hold the buffer.
-        unsafe { dealloc(self.block.as_ptr(), layout) }
+        match self.memory {
+            Memory::Private(block) => {
+                let layout = layout(self.len).expect("allocated with this layout");
+                // SAFETY: `new` allocated the block with this layout. No table entry leads to it any more: the entry's
+                // translation would hold the buffer.
+                unsafe { dealloc(block.as_ptr(), layout) }
+            }
+            Memory::Shared(_) => {
+                // SAFETY: `shared` created exactly this mapping. No table entry leads to it any more, as above.
+                let unmapped =
+                    unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), mapped_len(self.len)) };
+                debug_assert_eq!(unmapped, Ok(()));
+            }
+        }
     }
 }
 
@@ -194,6 +242,12 @@ impl Drop for Buffer {
 fn layout(len: usize) -> Option<Layout> {
     let size = len.max(1).checked_next_multiple_of(PAGE)?.checked_add(PAGE)?;
     Layout::from_size_align(size, WORD).ok()
+}
+
+/// Returns how many bytes of a file are mapped for a buffer of `len` bytes: at least one, because a mapping cannot be
+/// empty. The kernel maps whole pages, so that the last word is inside of the mapping.
+fn mapped_len(len: usize) -> usize {
+    len.max(1)
 }
 
 /// Returns how many words `len` bytes take.
@@ -218,15 +272,17 @@ mod tests {
         let pattern: Vec<u8> = (0..=250_u8).cycle().take(3 * STRING).collect();
         let lengths = (0..20).chain([STRING - 1, STRING, STRING + 9, 2 * STRING + 5]);
         for (len, at) in lengths.flat_map(|len| (0..2 * WORD).map(move |at| (len, at))) {
-            let buffer = Buffer::copy_of(&vec![0xee; at + len + 11]).unwrap();
-            buffer.write(at, &pattern[..len]);
-            let mut all = vec![0; buffer.len()];
-            buffer.read(0, &mut all);
-            let expected = [&vec![0xee; at][..], &pattern[..len], &[0xee; 11]].concat();
-            assert!(all == expected, "{len} bytes to {at}");
-            let mut some = vec![0; len];
-            buffer.read(at, &mut some);
-            assert!(some == pattern[..len], "{len} bytes from {at}");
+            for buffer in [Buffer::new(at + len + 11).unwrap(), Buffer::shared(at + len + 11).unwrap()] {
+                buffer.write(0, &vec![0xee; at + len + 11]);
+                buffer.write(at, &pattern[..len]);
+                let mut all = vec![0; buffer.len()];
+                buffer.read(0, &mut all);
+                let expected = [&vec![0xee; at][..], &pattern[..len], &[0xee; 11]].concat();
+                assert!(all == expected, "{len} bytes to {at}");
+                let mut some = vec![0; len];
+                buffer.read(at, &mut some);
+                assert!(some == pattern[..len], "{len} bytes from {at}");
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use ironwarp_rnic::queue::Sge;
 use ironwarp_wire::{Place, Tag};
 use std::fmt;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// The bytes of a region. Programs copy them in and out. There are no references to them, because peers may write at
@@ -197,6 +198,15 @@ impl Contents {
         let mut bytes = vec![0; self.len];
         self.read(0, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Returns the file that other processes map to share the bytes, from offset 0 of the file on. `None` unless the
+    /// region consists of one buffer that was created as [shareable](super::BufferBuilder::shareable).
+    pub fn shared_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.parts.as_ref()?.0[..] {
+            [(_, only)] => only.shared_fd(),
+            _ => None,
+        }
     }
 
     /// Checks that the `len` bytes at offset `at` are inside the region.

@@ -17,9 +17,11 @@
 //!   accesses of peers.
 
 mod buffer;
+mod buffer_builder;
 mod contents;
 mod copy;
 mod fast_region;
+mod memfd;
 mod pool;
 mod raw;
 mod region;
@@ -30,6 +32,7 @@ mod view;
 mod window;
 
 pub use buffer::Buffer;
+pub use buffer_builder::BufferBuilder;
 pub use contents::Contents;
 pub use fast_region::FastRegion;
 pub use pool::{Chunk, Pool};
