@@ -94,6 +94,7 @@ const JOBS: &[Job] = &[
     job("events", "pass ten million events between threads", Nightly, &[], cargo::events),
     job(cargo::SIM_USAGE, "simulate 2,000 seeds, and 600 with events only", Ci, &[], cargo::sim)
         .nightly(FULL),
+    job("seeds", "run the commands of docs/seeds.md, one for each mechanism", Ci, &["timeout"], pages::seeds),
     job("dist", "pack the command and the drop-in into an archive", Ci, &["cc", "git", "readelf"], dist::run),
     job(
         programs::USAGE,

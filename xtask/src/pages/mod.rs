@@ -1,10 +1,11 @@
-//! `pages` and `install-test`: run the commands in the documentation word for word.
+//! `pages`, `install-test` and `seeds`: run the commands in the documentation word for word.
 //!
 //! ```text
 //!  document.rs   parses the commands of a page and their output
 //!  ci.rs         parses the commands of the Dockerfile and the job in docs/ci.md
 //!  place.rs      runs them, and compares their output
 //!  install.rs    fresh Debian systems for the README's quick start
+//!  seeds.rs      the commands of docs/seeds.md, which run in the checkout
 //!  system.rs     Debian systems with what a page needs, made once and kept
 //! ```
 
@@ -12,9 +13,11 @@ mod ci;
 mod document;
 mod install;
 mod place;
+mod seeds;
 mod system;
 
 pub(crate) use install::{RELEASES, USAGE as INSTALL_USAGE, run as install};
+pub(crate) use seeds::run as seeds;
 
 use crate::roots::need_root;
 use crate::shell::{Result, at, command, output, run as run_command};
