@@ -96,6 +96,39 @@ fn messages_go_from_chunk_to_chunk() {
     }
 }
 
+/// One message out of three regions, two of them of pools, into a chunk and a region: the bytes around the slices are
+/// neither sent nor changed.
+#[test]
+fn a_send_is_gathered_from_three_regions_and_scattered_into_two() {
+    for case in CASES {
+        let (client, server) = pair(case);
+        let (headers, trailers) = (pool(&client, 64, 32), pool(&client, 50_000, 50_000));
+        let (mut header, mut trailer) = (headers.take().unwrap(), trailers.take().unwrap());
+        let body = client.region(&pattern(2, 100_000), ALL);
+        header.write(0, &pattern(1, 32)).unwrap();
+        trailer.write(0, &pattern(3, 50_000)).unwrap();
+
+        let sinks = pool(&server, 300, 100);
+        let _other = sinks.take().unwrap();
+        let mut first = sinks.take().unwrap();
+        first.write(0, &[0xee; 100]).unwrap();
+        let second = server.region(&vec![0xee; 200_000], ALL);
+        let sink = [first.slice(5..75).unwrap(), second.slice(1001, 150_000).unwrap()];
+        server.qp.post_receive(1, &sink).unwrap();
+
+        let source =
+            [header.slice(3..=30).unwrap(), body.slice(7, 90_001).unwrap(), trailer.slice(11..).unwrap()];
+        client.qp.post_send(WorkRequest::send(2, &source)).unwrap();
+        let sent =
+            [&pattern(1, 32)[3..31], &pattern(2, 100_000)[7..90_008], &pattern(3, 50_000)[11..]].concat();
+        assert_eq!(server.done(Opcode::Receive, 1).byte_len as usize, sent.len());
+        client.done(Opcode::Send, 2);
+        assert_eq!(first.to_vec().unwrap(), [&[0xee; 5][..], &sent[..70], &[0xee; 25]].concat());
+        let rest = vec![0xee; 200_000 - 1001 - (sent.len() - 70)];
+        assert!(second.to_vec().unwrap() == [&[0xee; 1001][..], &sent[70..], &rest].concat());
+    }
+}
+
 /// The region of a pool lives as long as the pool, a clone, or a chunk: until then peers can access it, and not after.
 #[test]
 fn a_chunk_keeps_its_region_registered() {

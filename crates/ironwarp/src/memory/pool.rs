@@ -331,6 +331,40 @@ impl Chunk {
     }
 
     /// Returns a scatter/gather element for all bytes.
+    ///
+    /// A request takes a list of elements. A message is gathered from chunks and regions without a copy in between, and
+    /// scattered at the other end, where the boundaries may be others.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Access, Buffer, Chunk, Pool, WorkRequest};
+    /// # use std::time::Duration;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # let pool = |domain: &ironwarp::ProtectionDomain| -> Result<Pool, Box<dyn std::error::Error>> {
+    /// #     Ok(Pool::new(domain.register(Buffer::new(4096)?, Access::all())?, 64))
+    /// # };
+    /// # let (ours, theirs) = (pool(&client.domain)?, pool(&server.domain)?);
+    /// # let take = |pool: &Pool| pool.take().expect("a free chunk");
+    /// // The receiver separates a header of four bytes from the rest.
+    /// let (mut header, mut body) = (take(&theirs), take(&theirs));
+    /// header.set_len(4)?;
+    /// server.qp.post_receive(1, &[header.as_sge(), body.as_sge()])?;
+    ///
+    /// // The sender has the message in three parts.
+    /// let mut parts = [take(&ours), take(&ours), take(&ours)];
+    /// for (part, bytes) in parts.iter_mut().zip(["SET ", "key=", "value"]) {
+    ///     part.set_len(bytes.len())?;
+    ///     part.write(0, bytes.as_bytes())?;
+    /// }
+    /// client.qp.post_send(WorkRequest::send(2, &parts.each_ref().map(Chunk::as_sge)))?;
+    ///
+    /// let received = server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// body.set_len(received.byte_len as usize - header.len())?;
+    /// assert_eq!((header.to_vec()?, body.to_vec()?), (b"SET ".to_vec(), b"key=value".to_vec()));
+    /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn as_sge(&self) -> Sge {
         self.slice(..).expect("`Pool::new` checked the length")
     }
