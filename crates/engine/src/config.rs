@@ -19,6 +19,7 @@ use ironwarp_rnic::config::DeviceConfig;
 use ironwarp_rnic::device_settings;
 use ironwarp_rnic::steering::HashKey;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 use value::Value;
@@ -26,11 +27,63 @@ use value::Value;
 /// Prefix of the environment variables that change settings.
 pub const PREFIX: &str = "IRONWARP_";
 
+/// A setting, as listed by [`Config::SETTINGS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Setting {
+    /// The name: of the field of [`Config`], and in capitals after `IRONWARP_` of the environment variable.
+    pub name: &'static str,
+    /// What the setting does.
+    pub description: &'static str,
+    /// What later releases may change.
+    pub stability: Stability,
+}
+
+/// What later releases may change about a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Stability {
+    /// The name, the values and their meaning stay until the next major release. The default may change in a minor
+    /// release.
+    Stable,
+    /// Any release may change, rename or remove the setting.
+    Experimental,
+}
+
+impl fmt::Display for Stability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stable => "stable",
+            Self::Experimental => "experimental",
+        })
+    }
+}
+
+/// Converts the label of a row to a [`Stability`].
+macro_rules! stability {
+    (stable) => {
+        Stability::Stable
+    };
+    (experimental) => {
+        Stability::Experimental
+    };
+}
+
+/// Returns what the documentation of a setting with this label ends with.
+macro_rules! note {
+    (stable) => {
+        ""
+    };
+    (experimental) => {
+        "\n\nExperimental: any release may change, rename or remove this setting."
+    };
+}
+
 /// Defines [`Config`] from the tables of settings, the device's first.
 macro_rules! define {
     (
-        { $($(#[doc = $device_doc:literal])+ $device:ident: $device_type:ty = $device_default:expr,)* }
-        $({ $($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr,)* })*
+        { $($(#[doc = $device_doc:literal])+ $device_label:ident $device:ident: $device_type:ty = $device_default:expr,)* }
+        $({ $($(#[doc = $doc:literal])+ $label:ident $name:ident: $type:ty = $default:expr,)* })*
     ) => {
         /// The settings of an adapter.
         ///
@@ -45,8 +98,8 @@ macro_rules! define {
         #[derive(Clone, Debug, PartialEq)]
         #[non_exhaustive]
         pub struct Config {
-            $($(#[doc = $device_doc])+ pub $device: $device_type,)*
-            $($($(#[doc = $doc])+ pub $name: $type,)*)*
+            $($(#[doc = $device_doc])+ #[doc = note!($device_label)] pub $device: $device_type,)*
+            $($($(#[doc = $doc])+ #[doc = note!($label)] pub $name: $type,)*)*
         }
 
         impl Default for Config {
@@ -56,10 +109,18 @@ macro_rules! define {
         }
 
         impl Config {
-            /// Names and descriptions of all settings, in the order of the tables.
-            pub const SETTINGS: &[(&str, &str)] = &[
-                $((stringify!($device), concat!($($device_doc),+)),)*
-                $($((stringify!($name), concat!($($doc),+)),)*)*
+            /// All settings, in the order of the tables.
+            pub const SETTINGS: &[Setting] = &[
+                $(Setting {
+                    name: stringify!($device),
+                    description: concat!($($device_doc),+),
+                    stability: stability!($device_label),
+                },)*
+                $($(Setting {
+                    name: stringify!($name),
+                    description: concat!($($doc),+),
+                    stability: stability!($label),
+                },)*)*
             ];
 
             /// Returns a setting as text, in the form that [`set`](Self::set) accepts; `None` if no setting has this
@@ -85,6 +146,7 @@ macro_rules! define {
 
             $(
                 $(#[doc = $device_doc])+
+                #[doc = note!($device_label)]
                 #[must_use]
                 pub fn $device(mut self, $device: $device_type) -> Self {
                     self.$device = $device;
@@ -93,6 +155,7 @@ macro_rules! define {
             )*
             $($(
                 $(#[doc = $doc])+
+                #[doc = note!($label)]
                 #[must_use]
                 pub fn $name(mut self, $name: $type) -> Self {
                     self.$name = $name;
@@ -112,56 +175,56 @@ device_settings! { define
     {
         /// Idle time after which the kernel sends TCP keepalive probes. It probes for 30 s before it resets the
         /// connection.
-        keepalive: Duration = Duration::from_secs(30),
+        stable keepalive: Duration = Duration::from_secs(30),
         /// Range of TCP and UDP ports for manually connected and datagram queue pairs, such as `20000-20999`, for use
         /// with a firewall. If unset, the kernel chooses. 240 manually connected queue pairs share a port; a port stays
         /// in use for a minute after its last connection.
-        ports: PortRange = PortRange::default(),
+        stable ports: PortRange = PortRange::default(),
         /// Listen for manually connected queue pairs on all addresses instead of only that of their GID, for hosts
         /// behind address translation. The peers that may connect stay the same.
-        listen_everywhere: bool = false,
+        stable listen_everywhere: bool = false,
         /// A shared key that both ends of a manually connected queue pair must prove to know: at least 16 bytes, the
         /// same on all hosts. Without a key, any process that has the peer's address and knows both queue pair numbers
         /// is accepted. Use `key_file` where other users can read the environment.
-        key: ClusterKey = ClusterKey::default(),
+        stable key: ClusterKey = ClusterKey::default(),
         /// A file that contains the shared key; a line break at its end is ignored. It must be a regular file that
         /// group and others cannot read.
-        key_file: PathBuf = PathBuf::new(),
+        stable key_file: PathBuf = PathBuf::new(),
         /// Users of this host, besides the process's own, whose manually connected queue pairs are accepted and whose
         /// listeners on candidate ports are trusted: numeric ids such as `1000,1001`, or `any`.
-        users: Users = Users::default(),
+        stable users: Users = Users::default(),
         /// Where port N of librdmacm's port space is, which is separate from TCP's. `shared`: at TCP port N, or at a
         /// candidate derived from N if TCP port N is in use. `apart`: at a candidate; TCP port N is neither bound nor
         /// dialled, which leaves it to a TCP server that another process starts later; set it at both ends. `tcp`: at
         /// TCP port N only, as with `private` off. Only the drop-in uses this port space. docs/wire.md lists the
         /// candidates.
-        port_space: PortPolicy = PortPolicy::Shared,
+        experimental port_space: PortPolicy = PortPolicy::Shared,
         /// Maximum number of lanes (the adapter's threads). There are never more than processors available to the
         /// process.
-        lanes: usize = 4,
+        stable lanes: usize = 4,
         /// Secret key, 80 hexadecimal digits, of the hash that assigns new connections to lanes (requirement I7). If
         /// unset, each adapter generates a random key. Set it in tests that must know the lane.
-        steering_key: HashKey = HashKey::default(),
+        experimental steering_key: HashKey = HashKey::default(),
         /// CPU utilization of a lane, in percent, above which it hands a queue pair to a lane that uses less than half
         /// as much, if both benefit (requirement I9). 0 disables rebalancing.
-        rebalance: u16 = 50,
+        experimental rebalance: u16 = 50,
         /// Write the traffic of all connections and datagrams to this file, for Wireshark and other packet analysers.
         /// This requires no privileges, and each FPDU becomes one packet. An existing file is appended to, and
         /// processes can share one. Traffic of a queue pair connected to itself is not captured.
-        pcap: PathBuf = PathBuf::new(),
+        stable pcap: PathBuf = PathBuf::new(),
         /// Maximum size of the capture file, in bytes. Capturing stops there.
-        pcap_limit: u64 = 1 << 30,
+        stable pcap_limit: u64 = 1 << 30,
     }
     {
         /// Name of the device that C programs see (drop-in only), for programs that look for a name such as `mlx5_0`.
         /// It does not enable vendor-specific features.
-        name: DeviceName = DeviceName::default(),
+        stable name: DeviceName = DeviceName::default(),
         /// Transport that C programs see, `roce` or `iwarp` (drop-in only). The wire protocol is iWARP in both cases.
         /// Use `iwarp` to test programs that support iWARP.
-        persona: Persona = Persona::Roce,
+        stable persona: Persona = Persona::Roce,
         /// Verbosity of messages on standard error: `off`, `error`, `warn`, `info`, `debug` or `trace` (drop-in only).
         /// Rust programs install a `tracing` subscriber instead.
-        log: LogLevel = LogLevel::Warn,
+        stable log: LogLevel = LogLevel::Warn,
     }
 }
 
@@ -226,7 +289,7 @@ impl Config {
 
     /// Returns the error for a name that no setting has.
     fn unknown(name: &str) -> ConfigError {
-        ConfigError::unknown(name, Self::SETTINGS.iter().map(|(known, _)| *known))
+        ConfigError::unknown(name, Self::SETTINGS.iter().map(|known| known.name))
     }
 }
 

@@ -89,7 +89,8 @@ pub use steering::Steering;
 
 pub use ironwarp_engine::Class;
 pub use ironwarp_engine::config::{
-    ClusterKey, Config, ConfigError, DeviceName, LogLevel, Persona, PortPolicy, PortRange, Users,
+    ClusterKey, Config, ConfigError, DeviceName, LogLevel, Persona, PortPolicy, PortRange, Setting,
+    Stability, Users,
 };
 pub use ironwarp_engine::gid::GidEntry;
 pub use ironwarp_engine::{BringUpError, Remote};

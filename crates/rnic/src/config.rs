@@ -2,6 +2,8 @@
 
 /// The table of device settings. Calls the macro `$define` with the rows of the table, followed by the other arguments.
 ///
+/// A row starts with a label: `stable` or `experimental`. The engine's `Stability` says what they promise.
+///
 /// The engine defines its configuration from this table and its own, so that no setting is listed twice.
 #[doc(hidden)]
 #[macro_export]
@@ -12,38 +14,38 @@ macro_rules! device_settings {
                 /// Recognise other Ironwarp endpoints and use Ironwarp's private extensions with them. Turn this off for
                 /// strict RFC behaviour on the wire, for example in conformance tests or behind a middlebox that rejects
                 /// zero-length RDMA Writes.
-                private: bool = true,
+                stable private: bool = true,
                 /// Terminate the stream when a message arrives and no receive is posted, as the RFC requires, instead of
                 /// holding the message until one is. Useful to find missing receives.
-                strict_receive: bool = false,
+                stable strict_receive: bool = false,
                 /// Allow remote access through memory windows only, never through memory regions (requirement M9).
-                strict_windows: bool = false,
+                stable strict_windows: bool = false,
                 /// Request MPA CRCs, the RFC's default, because TCP's checksum is weak. Turn this off if the network already
                 /// protects the data better.
-                crc: bool = true,
+                stable crc: bool = true,
                 /// Ask peers to send MPA markers. This end does not need them, so they only add overhead; turn this on to
                 /// test how a peer or a packet analyser handles them.
-                markers: bool = false,
+                stable markers: bool = false,
                 /// Maximum number of incoming RDMA Reads outstanding on a queue pair (IRD), unless the connection negotiates
                 /// another value.
-                ird: u16 = 32,
+                stable ird: u16 = 32,
                 /// Maximum number of outgoing RDMA Reads outstanding on a queue pair (ORD), unless the connection negotiates
                 /// another value.
-                ord: u16 = 32,
+                stable ord: u16 = 32,
                 /// Maximum number of bytes of messages that wait for a receive before the stream stops reading from its
                 /// socket. Raise this for programs that post receives late.
-                park: usize = 256 << 10,
+                experimental park: usize = 256 << 10,
                 /// Maximum number of memory regions and windows.
-                tags: usize = 1 << 20,
+                experimental tags: usize = 1 << 20,
                 /// Timeout for an MPA startup frame, in either role. Hardware drivers wait up to 60 s, siw 5 s or 10 s.
-                startup: ::std::time::Duration = ::std::time::Duration::from_secs(10),
+                stable startup: ::std::time::Duration = ::std::time::Duration::from_secs(10),
                 /// How long the peer may take to close a connection that this end has closed. The connection is reset
                 /// afterwards.
-                close: ::std::time::Duration = ::std::time::Duration::from_secs(5),
+                stable close: ::std::time::Duration = ::std::time::Duration::from_secs(5),
                 /// Faults to inject, such as `split=0.2,cut@0.001`, to test how a program handles them.
-                faults: $crate::fault::FaultPlan = $crate::fault::FaultPlan::default(),
+                stable faults: $crate::fault::FaultPlan = $crate::fault::FaultPlan::default(),
                 /// Seed of the random choices of fault injection. The same seed makes the same choices.
-                seed: u64 = 0,
+                stable seed: u64 = 0,
             }
             $($rest)*
         }
@@ -52,7 +54,7 @@ macro_rules! device_settings {
 
 /// Defines [`DeviceConfig`] from the table.
 macro_rules! define {
-    ({ $($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr,)* }) => {
+    ({ $($(#[doc = $doc:literal])+ $label:ident $name:ident: $type:ty = $default:expr,)* }) => {
         /// Settings of a device.
         #[derive(Clone, Debug, PartialEq)]
         pub struct DeviceConfig {

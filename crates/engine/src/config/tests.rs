@@ -15,10 +15,10 @@ fn messages(errors: &[ConfigError]) -> Vec<String> {
 #[test]
 fn every_setting_round_trips_as_text() {
     let mut config = Config::default();
-    for (name, about) in Config::SETTINGS {
+    for Setting { name, description, .. } in Config::SETTINGS {
         let text = config.get(name).expect("every listed setting has a value");
         config.set(name, &text).expect("the text of a value is valid");
-        assert!(!about.trim().is_empty());
+        assert!(!description.trim().is_empty());
     }
     assert_eq!(config, Config::default());
 }
@@ -86,17 +86,32 @@ fn variables_need_not_be_utf8() {
     assert!(name.ends_with("the closest is `lanes`"), "{name}");
 }
 
+const PAGE_START: &str = "\
+# Settings
+
+Each setting is a field of `Config`, with a method of the same name that changes it, and an environment variable.
+
+Each has a label that says what later releases may change:
+
+- **stable**: the name, the values and their meaning stay until the next major release. The default may change in a minor release, and
+  [CHANGELOG.md](../CHANGELOG.md) says so.
+- **experimental**: any release may change, rename or remove the setting. The drop-in and `ironwarp run` ignore
+  a variable that no setting has, with a warning; `Config::from_env` returns an error.
+
+| variable | default | label | description |
+|---|---|---|---|
+";
+
 /// The page derives from the tables. Print it with `cargo test -p ironwarp-engine settings_page`.
 #[test]
 fn settings_page_is_up_to_date() {
     let default = Config::default();
-    let mut page =
-        "# Settings\n\nEach setting is a field of `Config` and an environment variable.\n\n".to_owned();
-    page += "| variable | default | description |\n|---|---|---|\n";
-    for (name, about) in Config::SETTINGS {
+    let mut page = PAGE_START.to_owned();
+    for Setting { name, description, stability } in Config::SETTINGS {
         let value = default.get(name).unwrap_or_default();
         let value = if value.is_empty() { "none".to_owned() } else { format!("`{value}`") };
-        page += &format!("| `IRONWARP_{}` | {value} | {} |\n", name.to_uppercase(), about.trim());
+        let variable = name.to_uppercase();
+        page += &format!("| `IRONWARP_{variable}` | {value} | {stability} | {} |\n", description.trim());
     }
     let found = include_str!("../../../../docs/settings.md");
     assert!(found == page, "docs/settings.md should be:\n{page}");
