@@ -25,10 +25,10 @@ enum { SIZE = 64 * 1024, ROUNDS = 100, TIMEOUT_MS = 2000 };
 enum kind { SEND, WRITE, RECEIVE, KINDS };
 static const char *const names[KINDS] = {"Send", "RDMA Write", "Receive"};
 
-/* Where the client may write: private data of the connection, in network byte order. */
+/* Where the client may write: private data of the connection, in network byte order and without padding. */
 struct target {
 	uint64_t address;
-	uint32_t rkey;
+	uint32_t rkey, length;
 };
 
 /* Messages are registered for this end only. The server registers `written` for the client, too. */
@@ -154,7 +154,7 @@ static void wait_for(enum kind kind, unsigned count)
 		if (found == 0) {
 			/* A Send may still be acknowledged, but nothing more is received. */
 			if (disconnected && kind == RECEIVE)
-				FAIL("the peer disconnected");
+				FAIL("disconnected while waiting for a message");
 			sleep_for_completions();
 			continue;
 		}
@@ -202,7 +202,7 @@ static void serve(struct sockaddr *address)
 	post_receive(); /* before the client can send */
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 	struct ibv_mr *mr = made(ibv_reg_mr(pd, written, SIZE, access), "ibv_reg_mr");
-	struct target target = {htobe64((uintptr_t)written), htobe32(mr->rkey)};
+	struct target target = {htobe64((uintptr_t)written), htobe32(mr->rkey), htobe32(SIZE)};
 	struct rdma_conn_param parameters = {
 		.private_data = &target, .private_data_len = sizeof target, .rnr_retry_count = 7};
 	check(rdma_accept(id, &parameters), "rdma_accept");
@@ -237,7 +237,9 @@ static void ask(struct sockaddr *address)
 	check(rdma_connect(id, &parameters), "rdma_connect");
 	struct target target;
 	expect(RDMA_CM_EVENT_ESTABLISHED, &target, sizeof target);
-	target = (struct target){be64toh(target.address), be32toh(target.rkey)};
+	target = (struct target){be64toh(target.address), be32toh(target.rkey), be32toh(target.length)};
+	if (target.length != SIZE)
+		FAIL("the server's memory has %u bytes instead of %d", target.length, SIZE);
 	for (unsigned round = 0; round < ROUNDS; round++) {
 		post_receive(); /* before the server can answer */
 		if (round == ROUNDS - 1) {

@@ -77,17 +77,19 @@ def test_messages_in_pieces_and_late(serve):
 
 @pytest.mark.parametrize("seed", ["1", "2", "3"])
 def test_a_lost_connection_is_reported(serve, seed):
-    """The same seed cuts the connection at the same call again."""
+    """The same seed cuts the connection at the same call again. What a program sees first depends on time."""
+    reports = [
+        r"\w+ failed: transport retry counter exceeded \(status 12,",
+        r"\w+ failed: Work Request Flushed Error \(status 5,",
+        "disconnected while waiting for a message$",
+    ]
     server, port = serve()
-    code, out, err = run_client(port, "--faults", "cut@0.02", "--seed", seed)
-    assert (code, out) == (1, "")
-    assert " 1 cuts," in err
-    lost = r"^pingpong: \w+ failed: (transport retry counter exceeded|Work Request Flushed Error) \(status (12|5),"
-    assert re.search(lost, err, re.MULTILINE), err
-    # The server was not told of any fault. It must notice by itself, and must not claim success.
-    code, out, err = finish(server)
-    assert (code, out) == (1, "")
-    assert re.search(f"{lost}|^pingpong: the peer disconnected$", err, re.MULTILINE), err
+    client = run_client(port, "--faults", "cut@0.02", "--seed", seed)
+    assert " 1 cuts," in client[2]
+    # The server runs without faults: it must notice by itself, and must not claim success.
+    for code, out, err in [client, finish(server)]:
+        assert (code, out) == (1, ""), err
+        assert re.search(f"^pingpong: ({'|'.join(reports)})", err, re.MULTILINE), err
 
 
 def test_memory_that_cannot_be_registered_is_reported(serve):
