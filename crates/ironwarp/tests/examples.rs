@@ -149,7 +149,7 @@ fn ping_prints_minimum_median_and_maximum() {
 
 #[test]
 fn examples_explain_themselves_and_their_failures() {
-    for name in ["ping", "kv", "copy"] {
+    for name in ["ping", "kv", "copy", "mechanisms"] {
         assert!(stdout_of_success(&run(name, &["--help"])).contains("Usage:"));
         assert_eq!(run(name, &["no such command"]).status.code(), Some(2));
     }

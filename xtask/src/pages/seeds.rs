@@ -1,5 +1,5 @@
 //! `seeds`: runs the commands of docs/seeds.md, one for each mechanism, and compares their output. The page must
-//! also mention every requirement.
+//! also mention every requirement, and the tests that it names must exist.
 //!
 //! The commands need neither root nor a network: the programs talk to themselves over loopback.
 
@@ -20,6 +20,11 @@ pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
     if !missing.is_empty() {
         return Err(format!("{PAGE} does not mention {}", missing.join(", ")));
     }
+    for (test, file) in tests(&page) {
+        if !read(file)?.contains(&format!("fn {test}(")) {
+            return Err(format!("{PAGE}: no test `{test}` in {file}"));
+        }
+    }
     // Like `cargo run` in the page, for all members, so that nothing is built twice.
     run_command(&mut command("cargo", &["build", "--locked", "--quiet", "--examples", "--bins"]))?;
     let steps = steps(&page);
@@ -38,6 +43,13 @@ fn unmentioned<'r>(page: &str, requirements: &'r str) -> Vec<&'r str> {
     let mentioned: Vec<&str> = page.split(|c| !is_word(c)).collect();
     let all = requirements.lines().filter_map(|line| line.strip_prefix("- **")?.split_once("**"));
     all.map(|(name, _)| name).filter(|name| !mentioned.contains(name)).collect()
+}
+
+/// The tests that the page links to, each with its file.
+fn tests(page: &str) -> Vec<(&str, &str)> {
+    let links = page.split("[`").filter_map(|link| link.split_once("`](../"));
+    let named = links.filter_map(|(name, rest)| Some((name, rest.split_once(')')?.0)));
+    named.filter(|(name, _)| name.contains('_') && !name.contains(['.', ' '])).collect()
 }
 
 fn run_step(step: &Step, root: &Path) -> Result {
@@ -82,5 +94,11 @@ mod tests {
         let requirements = "# Requirements\n- **N1** One.\n  - Code: x\n- **N10** Ten.\n- **P2** Two.\n";
         assert_eq!(unmentioned("| N10, P2 |", requirements), ["N1"]);
         assert_eq!(unmentioned("N1 N10 P2", requirements), [""; 0]);
+    }
+
+    #[test]
+    fn tests_are_named_after_functions() {
+        let page = "| a | [`b.rs`](../c/b.rs) | [`it_works`](../c/t.rs) | [`run it`](#it) |\n[`more_words`](../d.rs)\n";
+        assert_eq!(tests(page), [("it_works", "c/t.rs"), ("more_words", "d.rs")]);
     }
 }
