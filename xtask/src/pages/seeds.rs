@@ -25,8 +25,9 @@ pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
             return Err(format!("{PAGE}: no test `{test}` in {file}"));
         }
     }
-    // Like `cargo run` in the page, for all members, so that nothing is built twice.
-    run_command(&mut command("cargo", &["build", "--locked", "--quiet", "--examples", "--bins"]))?;
+    // Without a package, like `cargo run` in the page: otherwise dependencies would be built again with other features.
+    let programs = ["--example", "mechanisms", "--bin", "ironwarp"];
+    run_command(command("cargo", &["build", "--locked", "--quiet"]).args(programs))?;
     let steps = steps(&page);
     steps.iter().try_for_each(|step| run_step(step, &workspace.root))?;
     println!("{PAGE}: {} commands, each with the output that the page shows", steps.len());
