@@ -41,3 +41,69 @@ fn create_end() -> Result<End, Box<dyn Error>> {
     let region = domain.register(Buffer::new(4096)?, Access::all())?;
     Ok(End { qp: domain.queue_pair(&cq).create()?, cq, region, domain, adapter })
 }
+
+/// One end of a connection with asynchronous methods, with all objects that it needs.
+#[cfg(feature = "tokio")]
+#[derive(Debug)]
+pub struct AsyncEnd {
+    /// A queue pair that is connected to the other end.
+    pub qp: crate::tokio::QueuePair,
+    /// The driver of the queue pair.
+    pub driver: crate::tokio::Driver,
+    /// A pool of 16 chunks of 256 bytes.
+    pub pool: crate::Pool,
+    /// A region of 4096 zero bytes, with all access rights.
+    pub region: MemoryRegion,
+    /// The protection domain of the queue pair, the pool and the region.
+    pub domain: ProtectionDomain,
+    /// The adapter that all other fields were created from.
+    pub adapter: Adapter,
+}
+
+/// Runs an example with two connected ends: the client first.
+#[cfg(feature = "tokio")]
+pub fn run_async(
+    example: impl AsyncFnOnce(AsyncEnd, AsyncEnd) -> Result<(), Box<dyn Error>>,
+) -> Result<(), Box<dyn Error>> {
+    use crate::tokio::Listener;
+    let runtime = ::tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (client, server) = (create_async_end()?, create_async_end()?);
+        let listener = Listener::new(server.adapter.listen("127.0.0.1:0".parse()?)?)?;
+        let native = client.qp.clone();
+        let to = listener.local_addr()?;
+        let connecting =
+            ::tokio::spawn(async move { native.connect(to, &ConnectOptions::new()).await.map(drop) });
+        listener.accept().await?.accept(&server.qp, &AcceptOptions::new()).await?;
+        connecting.await??;
+        example(client, server).await
+    })
+}
+
+/// Creates an adapter with an asynchronous queue pair that is not connected yet.
+#[cfg(feature = "tokio")]
+fn create_async_end() -> Result<AsyncEnd, Box<dyn Error>> {
+    let adapter = Adapter::new()?;
+    let domain = adapter.protection_domain();
+    let driver = crate::tokio::Driver::new(adapter.completion_queue(64)?)?;
+    let qp = driver.create(domain.queue_pair(driver.cq()))?;
+    let pool = crate::Pool::new(domain.register(Buffer::new(4096)?, Access::all())?, 256);
+    let region = domain.register(Buffer::new(4096)?, Access::all())?;
+    Ok(AsyncEnd { qp, driver, pool, region, domain, adapter })
+}
+
+#[cfg(feature = "tokio")]
+impl AsyncEnd {
+    /// Takes a chunk that contains `bytes`.
+    pub fn chunk_of(&self, bytes: &[u8]) -> Result<crate::Chunk, Box<dyn Error>> {
+        let mut chunk = self.pool.take().ok_or("no chunk is free")?;
+        chunk.set_len(bytes.len())?;
+        chunk.write(0, bytes)?;
+        Ok(chunk)
+    }
+
+    /// Takes free chunks: up to this many.
+    pub fn chunks(&self, count: usize) -> Vec<crate::Chunk> {
+        (0..count).map_while(|_| self.pool.take()).collect()
+    }
+}

@@ -71,6 +71,8 @@ mod protection_domain;
 mod queue;
 mod shared;
 mod steering;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
 pub use adapter::{Adapter, Limits};
 pub use connect::{AcceptOptions, BringUpOptions, ConnectOptions, Incoming, Listener};

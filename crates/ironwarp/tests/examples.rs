@@ -302,3 +302,16 @@ fn copy_writes_only_to_its_directory() {
     }
     assert_eq!(to.names(), Vec::<String>::new());
 }
+
+// --- Async echo ---
+
+/// Two messages on each connection: enough for every chunk of the server to be used several times.
+#[cfg(feature = "tokio")]
+#[test]
+fn async_echo_serves_a_thousand_connections() {
+    let out = stdout_of_success(&run("async_echo", &["--connections", "1000", "--messages", "2"]));
+    assert!(
+        out.starts_with("1000 connections: 2000 messages of 1024 bytes echoed and verified in "),
+        "{out:?}"
+    );
+}

@@ -10,6 +10,7 @@ mod render;
 mod rules;
 mod types;
 
+use crate::cargo::FEATURES;
 use crate::shell::{Result, at, command, run as run_command};
 use crate::workspace::Workspace;
 use docs::Docs;
@@ -55,7 +56,7 @@ fn documented(workspace: &Workspace) -> Result<Docs> {
     fs::write(&rustdoc, "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n").map_err(at(&rustdoc))?;
     fs::set_permissions(&rustdoc, fs::Permissions::from_mode(0o755)).map_err(at(&rustdoc))?;
     let mut cargo = command("cargo", &["doc", "--quiet", "--no-deps", "--lib", "--locked"]);
-    cargo.args(CRATES.iter().flat_map(|name| ["--package", name]));
+    cargo.args(FEATURES).args(CRATES.iter().flat_map(|name| ["--package", name]));
     cargo.env("RUSTDOC", &rustdoc).env("RUSTDOCFLAGS", "-Zunstable-options --output-format json");
     run_command(&mut cargo)?;
     Docs::load(&workspace.target.join("doc"), CRATES)

@@ -46,6 +46,10 @@ pub trait EventSink<E>: Send + Sync + fmt::Debug {
     /// Drops events that were received but not taken by the program, and for which `is_gone` returns true: their object
     /// does not exist any more. The default does nothing, for sinks that keep no events.
     fn revoke(&self, _is_gone: &dyn Fn(&E) -> bool) {}
+
+    /// Both directions of the queue pair's connection are closed: by now, all of its requests have completed or were
+    /// flushed. May be called more than once, on the thread that closes the connection. The default does nothing.
+    fn on_closed(&self) {}
 }
 
 /// A queue of events with a descriptor that is readable while an event is pending.

@@ -424,6 +424,9 @@ impl ConnectionOwner for QueuePair {
 
     fn on_closed(&self) {
         self.update_progress(|progress| progress.closed = true);
+        if let Some(events) = &self.events {
+            events.on_closed();
+        }
     }
 
     fn on_peer_closed(&self) {

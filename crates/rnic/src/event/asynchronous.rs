@@ -8,8 +8,9 @@ use super::queue::{EventQueueStats, PostEventError, Sizes};
 use super::routing::{Interrupt, Routing};
 use super::wake::Wake;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock};
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// An asynchronous event, with the number of the object that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -144,6 +145,8 @@ pub struct AsyncEvents {
     stopped: AtomicBool,
     /// Stops the adapter. Unset until [`set_stop`](Self::set_stop).
     stop: OnceLock<Box<dyn Stop>>,
+    /// Signalled when the adapter stops.
+    stop_wakes: Mutex<Vec<Weak<dyn Wake>>>,
 }
 
 impl AsyncEvents {
@@ -154,7 +157,13 @@ impl AsyncEvents {
             (Consumer::new(number, sizes, Box::new(Arc::clone(&wake))), wake)
         });
         let routing = Arc::clone(routing);
-        Self { queues, routing, stopped: AtomicBool::new(false), stop: OnceLock::new() }
+        Self {
+            queues,
+            routing,
+            stopped: AtomicBool::new(false),
+            stop: OnceLock::new(),
+            stop_wakes: Mutex::new(Vec::new()),
+        }
     }
 
     /// Opens the queues: from now on, events are written and wake the program through `wake`. Further calls have no
@@ -175,6 +184,19 @@ impl AsyncEvents {
     /// Sets the callback that stops the adapter when it fails. Further calls have no effect.
     pub fn set_stop(&self, stop: Box<dyn Stop>) {
         let _ = self.stop.set(stop);
+    }
+
+    /// Adds a wake that is signalled when the adapter stops, at once if it has stopped. The signal comes while the
+    /// stopping thread may hold locks.
+    pub fn add_stop_wake(&self, wake: &Arc<dyn Wake>) {
+        let mut wakes = lock(&self.stop_wakes);
+        wakes.retain(|known| known.strong_count() > 0);
+        wakes.push(Arc::downgrade(wake));
+        drop(wakes);
+        // After the wake was added: of this thread and the one that stops the adapter, at least one signals.
+        if self.is_stopped() {
+            wake.signal();
+        }
     }
 
     /// Takes the oldest event, if there is one and the queues are open. Events of the adapter itself come
@@ -239,6 +261,8 @@ impl AsyncEvents {
         if let Some(stop) = self.stop.get() {
             stop.stop();
         }
+        let wakes = std::mem::take(&mut *lock(&self.stop_wakes));
+        wakes.iter().filter_map(Weak::upgrade).for_each(|wake| wake.signal());
     }
 
     /// Shuts both queues down, so that no more events are written. Called when the adapter is closed (requirement

@@ -9,7 +9,7 @@ use crate::queue::defaults::{DEFAULT_DEPTH, DEFAULT_MAX_SGES};
 use crate::queue::shared_receive_queue::{SharedReceiveQueue, XrcDomain};
 use crate::queue::shared_send_queue::SharedSendQueue;
 use crate::shared::Shared;
-use ironwarp_engine::{ConnectionEvent, EventChannel, QueuePairOptions};
+use ironwarp_engine::{ConnectionEvent, EventChannel, EventSink, QueuePairOptions};
 use ironwarp_rnic::memory::Rights;
 use ironwarp_rnic::qp::{Attributes, Completes, Receives, RegistrationFailure, State};
 use std::fmt;
@@ -237,6 +237,23 @@ impl QueuePairBuilder {
     /// Fails if a completion queue or the shared receive queue belongs to another adapter, if the shared send queue
     /// belongs to another protection domain, or if no queue pair number, port or other resource is available.
     pub fn create(self) -> Result<QueuePair, CreateError> {
+        self.create_with(|channel| channel.map(|channel| channel as _))
+    }
+
+    /// Returns the completion queues for sends and for receives.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn completion_queues(&self) -> [&CompletionQueue; 2] {
+        [&self.attributes.send_cq, &self.attributes.receive_cq]
+    }
+
+    /// Creates the queue pair. Its connection events go to what `sink` returns for the program's channel, if it has
+    /// one.
+    pub(crate) fn create_with(
+        self,
+        sink: impl FnOnce(
+            Option<Arc<EventChannel<ConnectionEvent>>>,
+        ) -> Option<Arc<dyn EventSink<ConnectionEvent>>>,
+    ) -> Result<QueuePair, CreateError> {
         let Self { shared, mut attributes, foreign_srq, foreign_ssq, events } = self;
         let foreign_cq = |cq: &CompletionQueue| !Arc::ptr_eq(&cq.shared, &shared);
         if foreign_srq || foreign_cq(&attributes.send_cq) || foreign_cq(&attributes.receive_cq) {
@@ -249,7 +266,7 @@ impl QueuePairBuilder {
             attributes.send_depth = 0;
         }
         let Attributes { manual, registration_failure, .. } = attributes;
-        let options = QueuePairOptions { events: events.map(|channel| channel as _), reachable: false };
+        let options = QueuePairOptions { events: sink(events), reachable: false };
         let inner = shared.engine.create_qp_with(attributes.map_cqs(|cq| cq.inner), options)?;
         if manual {
             // The program can post receives from Init on. `bring_up` makes the other transitions.

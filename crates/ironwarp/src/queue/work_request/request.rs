@@ -50,6 +50,14 @@ impl WorkRequest {
         self.inner.id
     }
 
+    /// Returns the request with another identifier. It has a completion, whether it succeeds or not.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn with_id(mut self, id: u64) -> Self {
+        self.inner.id = id;
+        self.inner.signaled = true;
+        self
+    }
+
     /// Creates a request that assigns no tag.
     pub(super) fn new(id: u64, operation: Operation, data: Data) -> Self {
         Self { inner: Inner::new(id, operation, data), tags: None }
