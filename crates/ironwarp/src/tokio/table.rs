@@ -335,3 +335,48 @@ impl State {
         released
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapter::Adapter;
+    use ironwarp_rnic::queue::Opcode;
+
+    const QP: u32 = 7;
+
+    /// A program may post requests of its own to the completion queue, with identifiers that the driver has used.
+    #[test]
+    fn completions_of_other_requests_are_ignored() {
+        let cq = Adapter::new().unwrap().completion_queue(1).unwrap();
+        let table = Table::new(&cq);
+        let complete = |id, qp| table.complete(&mut vec![Completion::succeeded(id, Opcode::Send, qp, 0)]);
+        let is_done = |id| table.poll(id, Waker::noop()).is_ready();
+        let insert = || table.insert(&cq, Some(QP), Held::None, Waiter::Future(None)).unwrap();
+
+        let first = insert();
+        complete(first, QP + 1);
+        complete(first + 1, QP);
+        assert!(!is_done(first), "another queue pair, and no slot");
+        complete(first, QP);
+        complete(first, QP);
+        assert!(is_done(first));
+
+        let second = insert();
+        assert_eq!(second & 0xffff_ffff, first & 0xffff_ffff, "it has the same slot");
+        complete(first, QP);
+        assert!(!is_done(second));
+        table.abandon(first);
+        complete(second, QP);
+        assert!(is_done(second) && table.is_idle());
+    }
+
+    #[test]
+    fn the_completion_queue_has_room_for_all_requests() {
+        let cq = Adapter::new().unwrap().completion_queue(1).unwrap();
+        let table = Table::new(&cq);
+        for posted in 1..100 {
+            table.insert(&cq, Some(QP), Held::None, Waiter::Nobody).unwrap();
+            assert!(cq.capacity() >= posted, "{posted} requests, {} places", cq.capacity());
+        }
+    }
+}
