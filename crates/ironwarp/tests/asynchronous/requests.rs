@@ -280,6 +280,28 @@ fn all_requests_fail_when_the_completion_queue_overflows() {
     });
 }
 
+/// Each Write completes while the driver, on another thread, is about to sleep after the previous one. Only this
+/// completion can wake it: no other request is outstanding.
+#[test]
+fn no_completion_is_missed_between_polling_and_arming() {
+    const ROUNDS: usize = 5_000;
+    let drivers = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (client, server) = {
+        let _drivers = drivers.enter();
+        (End::new(1), End::new(1))
+    };
+    run(async {
+        let (near, _far) = connect(&client, &server).await;
+        let region = server.domain.register(Buffer::new(8).unwrap(), Access::all()).unwrap();
+        for round in 0..ROUNDS {
+            let request = WorkRequest::write_inline(0, &round.to_le_bytes(), region.place(0).unwrap());
+            near.post(request, ()).unwrap().await.unwrap();
+        }
+        near.disconnect().await;
+        assert_eq!(region.to_vec().unwrap(), (ROUNDS - 1).to_le_bytes());
+    });
+}
+
 #[test]
 fn accept_options_and_private_data_reach_the_other_end() {
     run(async {
