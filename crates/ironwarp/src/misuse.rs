@@ -107,3 +107,13 @@
 //! # let cq = ironwarp::Adapter::new().unwrap().completion_queue(8).unwrap();
 //! cq.arm(ironwarp::Arm::Next);
 //! ```
+//!
+//! An asynchronous request owns its buffers: the program cannot touch them while the adapter uses them.
+//! ```compile_fail,E0382
+//! # async fn send(qp: ironwarp::tokio::QueuePair, message: ironwarp::tokio::Message) {
+//! let mut chunk = message.into_chunk();
+//! let sent = qp.send(chunk).unwrap();
+//! chunk.write(0, b"too late");
+//! # sent.await.unwrap();
+//! # }
+//! ```

@@ -227,8 +227,8 @@ mod tests {
     /// Nothing flushes these receives when the adapter stops: neither queue has a connection.
     #[test]
     fn receives_fail_when_the_adapter_stops() {
-        let runtime = ::tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
-        runtime.block_on(async {
+        let runtime = ::tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let test = async {
             let adapter = Adapter::new().unwrap();
             let domain = adapter.protection_domain();
             let driver = Driver::new(adapter.completion_queue(4).unwrap()).unwrap();
@@ -250,6 +250,8 @@ mod tests {
             stopping.await.unwrap();
             assert_eq!(pool.available(), 4);
             assert!(matches!(qp.receive(()).unwrap_err().error, Error::AdapterStopped));
-        });
+        };
+        let within = std::time::Duration::from_secs(30);
+        runtime.block_on(async { ::tokio::time::timeout(within, test).await.expect("the requests fail") });
     }
 }

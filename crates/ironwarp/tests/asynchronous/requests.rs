@@ -7,6 +7,7 @@ use ironwarp::{
     AcceptOptions, Access, Buffer, ConnectError, ConnectOptions, PostError, QpError, WorkRequest,
 };
 use ironwarp_testkit::native::pattern;
+use std::time::Duration;
 
 #[test]
 fn every_request_returns_its_buffers_and_moves_its_bytes() {
@@ -303,6 +304,23 @@ fn no_completion_is_missed_between_polling_and_arming() {
 }
 
 #[test]
+fn connecting_times_out_and_the_attempt_ends_with_the_queue_pair() {
+    run(async {
+        let (client, server) = (End::new(1), End::new(1));
+        let (qp, listener) = (client.queue_pair(), server.listen());
+        let (to, options) =
+            (listener.local_addr().unwrap(), ConnectOptions::new().timeout(Duration::from_millis(10)));
+        let received = qp.receive(client.pool.take().unwrap()).unwrap();
+        let error = qp.connect(to, &options).await.unwrap_err();
+        assert_eq!(error.to_string(), "the peer did not answer in time");
+        // The attempt goes on, until the server answers it.
+        drop(qp);
+        drop(listener.accept().await.unwrap());
+        assert!(received.await.is_err());
+    });
+}
+
+#[test]
 fn accept_options_and_private_data_reach_the_other_end() {
     run(async {
         let (client, server) = (End::new(1), End::new(1));
@@ -319,5 +337,28 @@ fn accept_options_and_private_data_reach_the_other_end() {
         assert_eq!(&*near.connected().await.unwrap().private_data, b"from server");
         assert!(near.connect(to, &options).await.is_err(), "it is connected");
         near.disconnect().await;
+    });
+}
+
+/// Like `debug_output_is_short_and_identifies_the_object`.
+#[test]
+fn debug_output_is_short() {
+    run(async {
+        let (client, server) = (End::new(64), End::new(64));
+        let (near, far, listener) = (client.queue_pair(), server.queue_pair(), server.listen());
+        let queue = far.receive_queue(server.take(64)).unwrap();
+        connect_pairs(&near, &far, &server).await;
+        let posted = near.send_inline(&[0; 512]).unwrap();
+        let texts = [
+            (format!("{:?}", client.driver), "Driver { cq: CompletionQueue { id: "),
+            (format!("{near:?}"), "QueuePair { id: "),
+            (format!("{queue:?}"), "ReceiveQueue { target: QueuePair { id: "),
+            (format!("{posted:?}"), "Posted { id: Some("),
+            (format!("{listener:?}"), "Listener { local_addr: "),
+            (format!("{:?}", queue.recv().await.unwrap().unwrap()), "Message { qp: "),
+        ];
+        for (text, expected) in texts {
+            assert!(text.starts_with(expected) && text.len() < 400, "{text}");
+        }
     });
 }
