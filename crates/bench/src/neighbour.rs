@@ -3,10 +3,11 @@
 
 use crate::control::TIMEOUT;
 use crate::result::Result;
-use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, Listener, MemoryRegion,
-    ProtectionDomain, QueuePair, WorkRequest,
-};
+use ironwarp::completion::CompletionQueue;
+use ironwarp::connection::{AcceptOptions, ConnectOptions, Listener};
+use ironwarp::memory::{Access, Buffer, MemoryRegion};
+use ironwarp::queue::{QueuePair, WorkRequest};
+use ironwarp::{Adapter, ProtectionDomain};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -95,9 +96,11 @@ impl Neighbour {
 
 /// Exchanges one message in each direction. With `first`, this end sends first; otherwise it receives first.
 fn exchange(end: &End, first: bool) -> Result {
-    end.pair.post_receive(1, &[end.region.slice(0, 8)?])?;
+    end.pair.post_receive(1, &[end.region.slice(..8)?])?;
     let send = || {
-        end.pair.post_send(WorkRequest::send(2, &[end.region.slice(64, 8)?]).unsignaled()).map_err(Into::into)
+        end.pair
+            .post_send(WorkRequest::send(2, &[end.region.slice(64..72)?]).unsignaled())
+            .map_err(Into::into)
     };
     let receive = || -> Result {
         end.cq.wait(TIMEOUT)?.ok_or("no answer in time")?.success()?;

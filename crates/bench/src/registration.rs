@@ -6,7 +6,10 @@
 use crate::control::TIMEOUT;
 use crate::neighbour::{End, Neighbour, connect};
 use crate::result::Result;
-use ironwarp::{Access, Adapter, Buffer, ControlQueue, MemoryRegion, WorkRequest};
+use ironwarp::Adapter;
+use ironwarp::control::ControlQueue;
+use ironwarp::memory::{Access, Buffer, MemoryRegion};
+use ironwarp::queue::WorkRequest;
 use std::time::{Duration, Instant};
 
 /// Number of regions, and length of each in bytes.
@@ -89,7 +92,7 @@ fn measure(
         .map(|buffer| register(near, queued.then_some(&control), buffer))
         .collect::<Result<Vec<_>>>()?;
     let last = regions.last().ok_or("nothing to register")?;
-    near.pair.post_send(WorkRequest::write(1, &[last.slice(len - 8, 8)?], far.region.place(0)?))?;
+    near.pair.post_send(WorkRequest::write(1, &[last.slice(len - 8..)?], far.region.place(0)?))?;
     let posted = start.elapsed();
     if queued {
         for _ in 0..count {

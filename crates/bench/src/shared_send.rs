@@ -6,10 +6,11 @@
 use crate::control::{self, TIMEOUT};
 use crate::measure::resident;
 use crate::result::Result;
-use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, Listener, MemoryRegion, Place,
-    ProtectionDomain, QueuePair, SharedSendQueue, WorkRequest,
-};
+use ironwarp::completion::CompletionQueue;
+use ironwarp::connection::{AcceptOptions, ConnectOptions, Listener};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, Place};
+use ironwarp::queue::{QueuePair, SharedSendQueue, WorkRequest};
+use ironwarp::{Adapter, ProtectionDomain};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -110,7 +111,7 @@ impl Method {
 
     /// Returns a Write to the peer's memory.
     fn request(&self) -> Result<WorkRequest> {
-        Ok(WorkRequest::write(1, &[self.region.slice(0, SIZE)?], self.to))
+        Ok(WorkRequest::write(1, &[self.region.slice(..SIZE)?], self.to))
     }
 
     /// Posts requests to a connection.

@@ -6,10 +6,10 @@
 use crate::control::{self, TIMEOUT};
 use crate::neighbour::connect_pairs;
 use crate::result::Result;
-use ironwarp::{
-    Access, Adapter, Buffer, Class, CompletionHandler, CompletionQueue, Config, MemoryRegion, Place,
-    QueuePair, WorkRequest,
-};
+use ironwarp::completion::{Class, CompletionHandler, CompletionQueue};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, Place};
+use ironwarp::queue::{QueuePair, WorkRequest};
+use ironwarp::{Adapter, Config};
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -139,7 +139,7 @@ fn keep_busy(
     stop: &AtomicBool,
 ) -> Result {
     let post = |index: usize| -> Result {
-        Ok(pairs[index].post_send(WorkRequest::write(index as u64, &[source.slice(0, SIZE)?], place))?)
+        Ok(pairs[index].post_send(WorkRequest::write(index as u64, &[source.slice(..SIZE)?], place))?)
     };
     for index in (0..pairs.len()).flat_map(|index| [index; QUEUED]) {
         post(index)?;

@@ -91,7 +91,7 @@ impl Client {
         Self { side, pair }
     }
 
-    fn outcome(&self) -> Result<Arc<Established>, Arc<ConnectError>> {
+    fn outcome(&self) -> Result<Established, ConnectError> {
         self.pair.wait_connected(TIMEOUT)
     }
 }
@@ -324,7 +324,7 @@ fn connecting_to_an_unused_port_is_refused() {
     let begun = Instant::now();
     let error = Client::dial(&engine, free()).outcome().unwrap_err();
     assert!(
-        matches!(&*error, ConnectError::System(error) if error.kind() == io::ErrorKind::ConnectionRefused),
+        matches!(&error, ConnectError::System(error) if error.kind() == io::ErrorKind::ConnectionRefused),
         "{error}"
     );
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
@@ -355,7 +355,7 @@ fn a_rejection_is_final() {
         server.incoming.wait(TIMEOUT).unwrap().reject(REPLY_DATA).unwrap();
         let error = client.outcome().unwrap_err();
         assert!(
-            matches!(&*error, ConnectError::Rejected { private_data, .. } if **private_data == *REPLY_DATA),
+            matches!(&error, ConnectError::Rejected { private_data, .. } if **private_data == *REPLY_DATA),
             "{error}"
         );
     }
@@ -376,12 +376,12 @@ fn other_peers_as_clients() {
     let server = Server::new(&engine, at);
     let there = SocketAddr::new(at.ip(), server.port());
     let error = Client::dial_with(&plain(), there, None).outcome().unwrap_err();
-    let ConnectError::Rejected { private_data, .. } = &*error else { panic!("{error}") };
+    let ConnectError::Rejected { private_data, .. } = &error else { panic!("{error}") };
     assert_eq!(CmHeader::parse(private_data).unwrap().0.kind, CmKind::NotListening);
     assert!(server.incoming.try_next().is_none(), "the program saw the connection");
     // A candidate is not an RDMA port for Ironwarp clients, either.
     let error = Client::dial(&engine, there).outcome().unwrap_err();
-    assert!(matches!(&*error, ConnectError::Elsewhere), "{error}");
+    assert!(matches!(&error, ConnectError::Elsewhere), "{error}");
 }
 
 /// As servers, they see the program's private data and no private extensions.
@@ -481,7 +481,7 @@ fn a_squatter_of_another_user() {
                 while squatter.line() == "0" {}
             }
             let error = client.outcome().unwrap_err();
-            assert!(matches!(&*error, ConnectError::Elsewhere), "{error}");
+            assert!(matches!(&error, ConnectError::Elsewhere), "{error}");
         } else {
             talk(&engine, &Server::new(&engine, at), at);
             assert_eq!(squatter.line(), "0", "the squatter received data");

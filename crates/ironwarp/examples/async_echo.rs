@@ -3,8 +3,10 @@
 //!     cargo run --release --features tokio --example async_echo -- --connections 1000
 
 use clap::Parser;
+use ironwarp::connection::{AcceptOptions, ConnectOptions};
+use ironwarp::memory::{Access, Buffer, Chunk, Pool};
 use ironwarp::tokio::{Driver, Incoming, Listener, QueuePair};
-use ironwarp::{AcceptOptions, Access, Adapter, Buffer, Chunk, ConnectOptions, Pool, ProtectionDomain};
+use ironwarp::{Adapter, ProtectionDomain};
 use std::collections::HashMap;
 use std::error::Error;
 use std::net::SocketAddr;

@@ -9,10 +9,11 @@
 
 use clap::Parser;
 use crc_fast::{CrcAlgorithm, Digest};
-use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, Incoming, MemoryRegion, Place,
-    QpError, QueuePair, WorkRequest,
-};
+use ironwarp::Adapter;
+use ironwarp::completion::CompletionQueue;
+use ironwarp::connection::{AcceptOptions, ConnectOptions, Incoming};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, Place};
+use ironwarp::queue::{QpError, QueuePair, WorkRequest};
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{IsTerminal, Read, Write};
@@ -93,7 +94,8 @@ impl Ring {
 
     /// Posts the receive buffer with this index.
     fn post_receive(&self, message: usize) -> Result<(), Failure> {
-        let room = self.region.slice(SLOTS * CHUNK + message * MAX_MESSAGE, MAX_MESSAGE)?;
+        let at = SLOTS * CHUNK + message * MAX_MESSAGE;
+        let room = self.region.slice(at..at + MAX_MESSAGE)?;
         Ok(self.qp.post_receive(message as u64, &[room])?)
     }
 
@@ -151,7 +153,7 @@ fn send(path: &Path, receiver: SocketAddr) -> Result<(), Failure> {
         ring.region.write(at, &bytes[..len])?;
         let place = Place { offset: there.offset + at as u64, ..there };
         ring.qp.post_send_all(vec![
-            WorkRequest::write(0, &[ring.region.slice(at, len)?], place).unsignaled(),
+            WorkRequest::write(0, &[ring.region.slice(at..at + len)?], place).unsignaled(),
             WorkRequest::send_inline(0, &u32::try_from(len)?.to_be_bytes()).unsignaled().into(),
         ])?;
         (sent, chunks, free) = (sent + len as u64, chunks + 1, free - 1);

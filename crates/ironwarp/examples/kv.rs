@@ -5,10 +5,11 @@
 //!     cargo run --example kv -- get ADDRESS colour
 
 use clap::Parser;
-use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, Completes, CompletionQueue, ConnectOptions, Incoming,
-    MemoryRegion, Place, ProtectionDomain, QueuePair, WorkRequest,
-};
+use ironwarp::completion::CompletionQueue;
+use ironwarp::connection::{AcceptOptions, ConnectOptions, Incoming};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, Place};
+use ironwarp::queue::{Completes, QueuePair, WorkRequest};
+use ironwarp::{Adapter, ProtectionDomain};
 use std::error::Error;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
@@ -213,7 +214,7 @@ impl Table {
     /// Locks a slot by making its version odd. Returns false if another client has changed the version. The compare and
     /// swap is atomic, so only one client succeeds.
     fn claim(&self, slot: Place, version: u64) -> Result<bool, Failure> {
-        let result = self.scratch.slice(0, VERSION)?;
+        let result = self.scratch.slice(..VERSION)?;
         self.qp.post_send(WorkRequest::compare_swap(0, result, slot, version, version + 1))?;
         self.wait_completion()?;
         let mut before = [0; VERSION];
@@ -243,9 +244,9 @@ impl Table {
         for _ in 0..MAX_TRIES {
             let (before, whole, after) = (0, VERSION, VERSION + self.slot);
             self.qp.post_send_all(vec![
-                WorkRequest::read(0, &[self.scratch.slice(before, VERSION)?], slot).unsignaled(),
-                WorkRequest::read(0, &[self.scratch.slice(whole, self.slot)?], slot).unsignaled(),
-                WorkRequest::read(0, &[self.scratch.slice(after, VERSION)?], slot),
+                WorkRequest::read(0, &[self.scratch.slice(before..before + VERSION)?], slot).unsignaled(),
+                WorkRequest::read(0, &[self.scratch.slice(whole..whole + self.slot)?], slot).unsignaled(),
+                WorkRequest::read(0, &[self.scratch.slice(after..after + VERSION)?], slot),
             ])?;
             self.wait_completion()?;
             let bytes = self.scratch.to_vec()?;

@@ -4,10 +4,11 @@
 //!     cargo run --release --example ping -- run ADDRESS
 
 use clap::Parser;
-use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, Completion, CompletionQueue, ConnectOptions, Incoming,
-    MemoryRegion, QpError, QueuePair, WorkRequest,
-};
+use ironwarp::Adapter;
+use ironwarp::completion::{Completion, CompletionQueue};
+use ironwarp::connection::{AcceptOptions, ConnectOptions, Incoming};
+use ironwarp::memory::{Access, Buffer, MemoryRegion};
+use ironwarp::queue::{QpError, QueuePair, WorkRequest};
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -80,12 +81,12 @@ impl End {
 
     /// Posts a receive into the receive buffer.
     fn post_receive(&self) -> Result<(), Failure> {
-        Ok(self.qp.post_receive(0, &[self.region.slice(self.size, self.size)?])?)
+        Ok(self.qp.post_receive(0, &[self.region.slice(self.size..2 * self.size)?])?)
     }
 
     /// Sends `len` bytes at offset `at`. The request is unsignaled, because the reply implies its completion.
     fn send(&self, at: usize, len: usize) -> Result<(), Failure> {
-        Ok(self.qp.post_send(WorkRequest::send(0, &[self.region.slice(at, len)?]).unsignaled())?)
+        Ok(self.qp.post_send(WorkRequest::send(0, &[self.region.slice(at..at + len)?]).unsignaled())?)
     }
 
     /// Waits for the next message. `wait` polls briefly before it sleeps, so a fast reply costs no wakeup.

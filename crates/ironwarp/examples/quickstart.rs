@@ -1,4 +1,4 @@
-use ironwarp::{AcceptOptions, Access, Adapter, Buffer, Completes, ConnectOptions, Place, WorkRequest};
+use ironwarp::prelude::*;
 use std::{error::Error, net::SocketAddr};
 
 fn main() -> Result<(), Box<dyn Error>> {

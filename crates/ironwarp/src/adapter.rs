@@ -15,7 +15,7 @@ use std::sync::Arc;
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
-/// use ironwarp::{Adapter, Config};
+/// use ironwarp::prelude::*;
 ///
 /// let adapter = Adapter::open(Config::default().lanes(1))?;
 /// let completions = adapter.completion_queue(64)?;
@@ -48,7 +48,7 @@ impl Adapter {
     /// example for the first connection.
     ///
     /// ```
-    /// use ironwarp::{Adapter, Config};
+    /// use ironwarp::prelude::*;
     ///
     /// // Read settings from environment variables such as IRONWARP_LANES.
     /// let adapter = Adapter::open(Config::from_env()?)?;

@@ -1,9 +1,6 @@
 //! Two connected queue pairs in one process, for the examples in the documentation.
 
-use crate::{
-    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, MemoryRegion, ProtectionDomain,
-    QueuePair,
-};
+use crate::prelude::*;
 use std::error::Error;
 use std::time::Duration;
 
@@ -51,7 +48,7 @@ pub struct AsyncEnd {
     /// The driver of the queue pair.
     pub driver: crate::tokio::Driver,
     /// A pool of 16 chunks of 256 bytes.
-    pub pool: crate::Pool,
+    pub pool: crate::memory::Pool,
     /// A region of 4096 zero bytes, with all access rights.
     pub region: MemoryRegion,
     /// The protection domain of the queue pair, the pool and the region.
@@ -87,7 +84,7 @@ fn create_async_end() -> Result<AsyncEnd, Box<dyn Error>> {
     let domain = adapter.protection_domain();
     let driver = crate::tokio::Driver::new(adapter.completion_queue(64)?)?;
     let qp = driver.create(domain.queue_pair(driver.cq()))?;
-    let pool = crate::Pool::new(domain.register(Buffer::new(4096)?, Access::all())?, 256);
+    let pool = crate::memory::Pool::new(domain.register(Buffer::new(4096)?, Access::all())?, 256);
     let region = domain.register(Buffer::new(4096)?, Access::all())?;
     Ok(AsyncEnd { qp, driver, pool, region, domain, adapter })
 }
@@ -95,7 +92,7 @@ fn create_async_end() -> Result<AsyncEnd, Box<dyn Error>> {
 #[cfg(feature = "tokio")]
 impl AsyncEnd {
     /// Takes a chunk that contains `bytes`.
-    pub fn chunk_of(&self, bytes: &[u8]) -> Result<crate::Chunk, Box<dyn Error>> {
+    pub fn chunk_of(&self, bytes: &[u8]) -> Result<crate::memory::Chunk, Box<dyn Error>> {
         let mut chunk = self.pool.take().ok_or("no chunk is free")?;
         chunk.set_len(bytes.len())?;
         chunk.write(0, bytes)?;
@@ -103,7 +100,7 @@ impl AsyncEnd {
     }
 
     /// Takes free chunks: up to this many.
-    pub fn chunks(&self, count: usize) -> Vec<crate::Chunk> {
+    pub fn chunks(&self, count: usize) -> Vec<crate::memory::Chunk> {
         (0..count).map_while(|_| self.pool.take()).collect()
     }
 }

@@ -16,7 +16,7 @@
 //!
 //! # Sending a message
 //! ```
-//! use ironwarp::{AcceptOptions, Access, Adapter, Buffer, ConnectOptions, Place, WorkRequest};
+//! use ironwarp::prelude::*;
 //! use std::time::Duration;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,77 +46,59 @@
 //! # }
 //! ```
 //!
+//! # Modules
+//! | module | contents |
+//! |---|---|
+//! | [`prelude`] | the names that a first program needs |
+//! | [`memory`] | buffers, regions, windows, scatter/gather elements, remote addresses |
+//! | [`queue`] | queue pairs, shared queues, work requests |
+//! | [`completion`] | completion queues and handlers, completions |
+//! | [`connection`] | listening, connecting, disconnecting |
+//! | [`datagram`] | queue pairs without a connection |
+//! | [`control`] | registration and creation in the background |
+//! | [`event`] | asynchronous events, the event map |
+//! | [`steering`] | lanes: the threads of the adapter, and which connections they serve |
+//! | [`config`] | settings |
+//! | `tokio` | asynchronous connections and requests (feature `tokio`) |
+//! | [`protocol`] | causes of protocol errors, as data |
+//!
 //! # Concepts
+//! - Each method returns its own error type; [`Error`] can hold all of them. Methods that wait take a timeout as
+//!   `impl Into<Option<Duration>>`: a [`Duration`](std::time::Duration), or `None` to wait forever.
 //! - Polling a completion queue and posting requests make progress. The adapter's threads make progress while the
 //!   program does neither.
 //! - Objects keep the objects they depend on alive. Dropping a queue pair sends all posted requests and disconnects it;
 //!   dropping a region deregisters it, after which no peer can access its memory.
-//! - A failed request ends its connection. The completion of the request contains the reason: [`Completion::cause`].
+//! - A failed request ends its connection. The completion of the request contains the reason: [`Completion::cause`](completion::Completion::cause).
 //! - A message that arrives before its receive is posted waits for the receive. With [`Config::strict_receive`] such a
 //!   message ends the connection, as the RFC demands.
 #![deny(missing_docs)]
 
 mod adapter;
-mod connect;
+pub mod completion;
+pub mod config;
+pub mod connection;
+pub mod control;
+pub mod datagram;
 mod deferred_dereg;
-pub mod detail;
 mod error;
-mod events;
+pub mod event;
 #[doc(hidden)]
 pub mod example;
-mod memory;
+pub mod memory;
 #[cfg(doctest)]
 mod misuse;
+pub mod prelude;
 mod protection_domain;
-mod queue;
+pub mod protocol;
+pub mod queue;
 mod shared;
-mod steering;
+pub mod steering;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 
 pub use adapter::{Adapter, Limits};
-pub use connect::{AcceptOptions, BringUpOptions, ConnectOptions, Incoming, Listener};
-pub use error::{AccessError, AllocateError, ChangeError, ControlError, CreateError, OutOfMemory};
-pub use events::{AsyncEvents, VectorDescriptor};
-pub use memory::{
-    ArrayView, Buffer, BufferBuilder, Chunk, Contents, FastRegion, MemoryRegion, Pool, RegionChange, View,
-    Window,
-};
+pub use config::Config;
+pub use error::{Error, Result};
+pub use ironwarp_engine::Statistics;
 pub use protection_domain::ProtectionDomain;
-pub use queue::{CompletionHandler, CompletionQueue, ControlQueue, Pending, QueuePairInfo};
-pub use queue::{DatagramQueuePair, DatagramQueuePairBuilder, DatagramRequest, QueuePair, QueuePairBuilder};
-pub use queue::{SendRequest, WorkRequest, WriteImmRequest};
-pub use queue::{SharedReceiveQueue, SharedSendQueue, XrcDomain};
-pub use steering::Steering;
-
-pub use ironwarp_engine::Class;
-pub use ironwarp_engine::config::{
-    ClusterKey, Config, ConfigError, DeviceName, LogLevel, Persona, PortPolicy, PortRange, Setting,
-    Stability, Users,
-};
-pub use ironwarp_engine::gid::GidEntry;
-pub use ironwarp_engine::{BringUpError, Remote};
-pub use ironwarp_engine::{
-    ConnectError, ConnectionEvent, ConnectionEventKind, Established, EventChannel, Statistics,
-};
-pub use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane, SetMapError, WaitError};
-pub use ironwarp_rnic::bug::Bug;
-pub use ironwarp_rnic::connect::{Agreed, Depths, MpaMode, StartupError};
-pub use ironwarp_rnic::datagram::{AddressHandle, Destination, DropCounts, Grh};
-pub use ironwarp_rnic::error::{ErrorOrigin, PostError, Protocol, QpError};
-pub use ironwarp_rnic::event::{AsyncEvent, CqEvent, EventQueueStats, HandlerId, QueueState};
-pub use ironwarp_rnic::event::{
-    Code as EventCode, EventMap, Function as EventFunction, MapError, Route as EventRoute, Shape as MapShape,
-    Vector as EventVector,
-};
-pub use ironwarp_rnic::fault::FaultPlan;
-pub use ironwarp_rnic::gid::Gid;
-pub use ironwarp_rnic::memory::{
-    Check, Denied, DeregisterError, RegisterError, ReregisterError, Rights as Access,
-};
-pub use ironwarp_rnic::qp::{Completes, IllegalTransition, RegistrationFailure, Retries, State};
-pub use ironwarp_rnic::queue::{
-    Arm, Completion, Opcode, Overrun, RequestError, Sender, Sge, SrqStatus, Status, TooSmall,
-};
-pub use ironwarp_rnic::steering::{HashKey, NoHashKey, RedirectionTable};
-pub use ironwarp_wire::{AtomicOp, Cause, Place, Tag, Terminate};

@@ -16,7 +16,7 @@ pub struct ProtectionDomain {
 
 impl ProtectionDomain {
     /// Returns the number of the domain, as it appears in errors and in
-    /// [`QueuePairInfo::domain`](crate::QueuePairInfo).
+    /// [`QueuePairInfo::domain`](crate::queue::QueuePairInfo).
     pub fn id(&self) -> u32 {
         self.domain.0
     }

@@ -3,10 +3,11 @@
 use crate::adapter::Adapter;
 use crate::queue::QueuePair;
 use crate::shared::Shared;
-use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane};
-use ironwarp_rnic::steering::RedirectionTable;
 use std::io;
 use std::sync::Arc;
+
+pub use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane};
+pub use ironwarp_rnic::steering::{HashKey, NoHashKey, RedirectionTable};
 
 /// Controls which lane of an adapter serves which queue pair. Lanes are threads of the adapter, which serve connections
 /// while no thread of the program polls or waits for their completions.
@@ -38,7 +39,7 @@ impl Steering {
     /// Returns the number of lanes: [`Config::lanes`](crate::Config::lanes), but at most the number of processors.
     ///
     /// ```
-    /// # use ironwarp::{Adapter, Config};
+    /// # use ironwarp::prelude::*;
     /// let adapter = Adapter::open(Config::default().lanes(1))?;
     /// assert_eq!(adapter.steering().lanes(), 1);
     /// # Ok::<(), std::io::Error>(())
@@ -51,7 +52,7 @@ impl Steering {
     ///
     /// ```
     /// # let steering = ironwarp::Adapter::new()?.steering();
-    /// assert_eq!(steering.table(), ironwarp::RedirectionTable::spread(steering.lanes()));
+    /// assert_eq!(steering.table(), ironwarp::steering::RedirectionTable::spread(steering.lanes()));
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn table(&self) -> RedirectionTable {
@@ -63,7 +64,7 @@ impl Steering {
     ///
     /// ```
     /// # let steering = ironwarp::Adapter::new()?.steering();
-    /// use ironwarp::RedirectionTable;
+    /// use ironwarp::steering::RedirectionTable;
     ///
     /// steering.set_table(RedirectionTable::spread(1)).expect("there is a lane 0");
     /// assert!(steering.set_table(RedirectionTable::spread(steering.lanes() + 1)).is_err());

@@ -2,7 +2,11 @@
 //! must accept.
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
-use ironwarp::{Adapter, Buffer, Completes, Config, DatagramRequest, Destination, Opcode, WorkRequest};
+use ironwarp::completion::Opcode;
+use ironwarp::datagram::{DatagramRequest, Destination};
+use ironwarp::memory::Buffer;
+use ironwarp::queue::{Completes, WorkRequest};
+use ironwarp::{Adapter, Config};
 use ironwarp_pcap::{Capture, Conversation, Frame, Kind};
 use ironwarp_testkit::native::{ALL, Case, Completions, End, SOON, pair_with, pattern};
 use ironwarp_testkit::tshark::{ERRORS, tshark};
@@ -32,8 +36,8 @@ fn talk(client: &End, server: &End) {
     let (here, there) = (client.region(&pattern(1, longest), ALL), server.region(&pattern(2, longest), ALL));
     let place = there.place(0).unwrap();
     for size in SIZES {
-        server.qp.post_receive(7, &[there.slice(0, size).unwrap()]).unwrap();
-        let mine = || here.slice(0, size).unwrap();
+        server.qp.post_receive(7, &[there.slice(..size).unwrap()]).unwrap();
+        let mine = || here.slice(..size).unwrap();
         client.qp.post_send(WorkRequest::send(1, &[mine()])).unwrap();
         client.done(Opcode::Send, 1);
         server.done(Opcode::Receive, 7);
@@ -42,8 +46,8 @@ fn talk(client: &End, server: &End) {
         client.qp.post_send(WorkRequest::read(3, &[mine()], place)).unwrap();
         client.done(Opcode::Read, 3);
     }
-    client.qp.post_receive(8, &[here.slice(0, 9).unwrap()]).unwrap();
-    server.qp.post_send(WorkRequest::send(4, &[there.slice(0, 9).unwrap()])).unwrap();
+    client.qp.post_receive(8, &[here.slice(..9).unwrap()]).unwrap();
+    server.qp.post_send(WorkRequest::send(4, &[there.slice(..9).unwrap()])).unwrap();
     server.done(Opcode::Send, 4);
     client.done(Opcode::Receive, 8);
     client.qp.disconnect();
@@ -206,8 +210,8 @@ fn a_captured_reset_ends_its_connection() {
     let config = into(&path).faults("cut@1".parse().unwrap());
     let (client, server) = pair_with(V4, config, Config::default());
     let region = client.region(&pattern(1, 9), ALL);
-    client.qp.post_send(WorkRequest::send(1, &[region.slice(0, 9).unwrap()])).unwrap();
-    assert_ne!(client.next().status, ironwarp::Status::Success);
+    client.qp.post_send(WorkRequest::send(1, &[region.slice(..9).unwrap()])).unwrap();
+    assert_ne!(client.next().status, ironwarp::completion::Status::Success);
     drop((client, server));
     assert_eq!(tshark(&path, &["-Y", "tcp.flags.reset == 1"]).lines().count(), 1);
     assert_eq!(tshark(&path, &["-Y", "tcp.flags.fin == 1"]), "");
@@ -221,10 +225,10 @@ fn datagrams_are_captured_where_they_are_sent_and_where_they_arrive() {
     let region = domain.register(Buffer::copy_of(&pattern(1, 4096)).unwrap(), ALL).unwrap();
     let [sender, receiver] = [1, 2].map(|_| domain.datagram_queue_pair(&cq).qkey(7).create().unwrap());
     for ip in ["127.0.0.1", "::1"] {
-        receiver.post_receive(5, &[region.slice(0, 1000).unwrap()]).unwrap();
+        receiver.post_receive(5, &[region.slice(..1000).unwrap()]).unwrap();
         let address = sender.address_handle(ip.parse().unwrap()).unwrap();
         let destination = Destination { address, qpn: receiver.qpn(), qkey: 7 };
-        let request = DatagramRequest::send(6, &[region.slice(0, 100).unwrap()], destination);
+        let request = DatagramRequest::send(6, &[region.slice(..100).unwrap()], destination);
         sender.post_send(request).unwrap();
         for _ in 0..2 {
             cq.wait(SOON).unwrap().expect("both complete").success().unwrap();

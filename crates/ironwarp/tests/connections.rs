@@ -1,9 +1,11 @@
 //! Connection setup, rejection and failure.
 
-use ironwarp::{
-    AcceptOptions, Adapter, Completes, Config, ConnectError, ConnectOptions, ConnectionEventKind,
-    CreateError, EventChannel, MpaMode, Opcode, PostError, QpError, State, WorkRequest,
+use ironwarp::completion::Opcode;
+use ironwarp::connection::{
+    AcceptOptions, ConnectError, ConnectOptions, ConnectionEventKind, EventChannel, MpaMode,
 };
+use ironwarp::queue::{Completes, CreateError, PostError, QpError, State, WorkRequest};
+use ironwarp::{Adapter, Config};
 use ironwarp_testkit::native::{Completions, End, SOON, pair};
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -72,7 +74,7 @@ fn a_rejection_carries_its_reason() {
     listener.accept(SOON).unwrap().reject(b"the queue is full").unwrap();
     let error = client.qp.wait_connected(SOON).unwrap_err();
     assert!(
-        matches!(&*error, ConnectError::Rejected { private_data, .. } if &private_data[..] == b"the queue is full")
+        matches!(&error, ConnectError::Rejected { private_data, .. } if &private_data[..] == b"the queue is full")
     );
     assert_eq!(error.to_string(), "the peer rejected the connection: \"the queue is full\"");
     assert!(client.qp.wait_closed(SOON));
@@ -85,7 +87,7 @@ fn an_incoming_connection_that_is_dropped_is_rejected() {
     let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     client.qp.start_connect(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
     drop(listener.accept(SOON).unwrap());
-    assert!(matches!(&*client.qp.wait_connected(SOON).unwrap_err(), ConnectError::Rejected { .. }));
+    assert!(matches!(&client.qp.wait_connected(SOON).unwrap_err(), ConnectError::Rejected { .. }));
 }
 
 #[test]
@@ -105,7 +107,7 @@ fn connecting_to_a_silent_peer_times_out() {
         .qp
         .connect(silent.local_addr().unwrap(), &ConnectOptions::new())
         .unwrap_err();
-    assert!(matches!(*error, ConnectError::TimedOut), "{error}");
+    assert!(matches!(error, ConnectError::TimedOut), "{error}");
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(100) && took < Duration::from_secs(5), "{took:?}");
 }
@@ -118,7 +120,7 @@ fn a_caller_may_set_a_shorter_timeout() {
     let client = End::new(config, Completes::WhenSent);
     let options = ConnectOptions::new().timeout(Duration::from_millis(50));
     let error = client.qp.connect(silent.local_addr().unwrap(), &options).unwrap_err();
-    assert!(matches!(*error, ConnectError::TimedOut), "{error}");
+    assert!(matches!(error, ConnectError::TimedOut), "{error}");
 }
 
 #[test]
@@ -127,12 +129,12 @@ fn a_queue_pair_connects_only_once() {
     let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let to = listener.local_addr().unwrap();
     let error = client.qp.connect(to, &ConnectOptions::new()).unwrap_err();
-    assert!(matches!(*error, ConnectError::Connected(_)), "{error}");
+    assert!(matches!(error, ConnectError::Connected(_)), "{error}");
     let other = client.domain.queue_pair(&client.cq).create().unwrap();
     other.start_connect(to, &ConnectOptions::new()).unwrap();
     let error = listener.accept(SOON).unwrap().accept(&server.qp, &AcceptOptions::new()).unwrap_err();
-    assert!(matches!(*error, ConnectError::Connected(_)), "{error}");
-    assert!(matches!(&*other.wait_connected(SOON).unwrap_err(), ConnectError::Rejected { .. }));
+    assert!(matches!(error, ConnectError::Connected(_)), "{error}");
+    assert!(matches!(&other.wait_connected(SOON).unwrap_err(), ConnectError::Rejected { .. }));
 
     server.qp.post_receive(1, &[]).unwrap();
     client.qp.post_send(WorkRequest::send(2, &[])).unwrap();
@@ -198,7 +200,7 @@ fn events_report_the_life_of_a_connection() {
     server.qp.disconnect();
     let event = events.wait(Some(SOON)).unwrap();
     assert!(
-        matches!(&event.kind, ConnectionEventKind::Ended(error) if **error == QpError::Closed),
+        matches!(&event.kind, ConnectionEventKind::Ended(error) if *error == QpError::Closed),
         "{event:?}"
     );
 }

@@ -1,17 +1,18 @@
 //! Control queues (requirement X6) through the native API.
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
+use ironwarp::completion::{CompletionQueue, Opcode, Status};
+use ironwarp::control::ControlError;
 use ironwarp::example::{End, pair};
-use ironwarp::{
-    Access, Adapter, Buffer, CompletionQueue, Config, ControlError, Opcode, PostError, QpError,
-    RegisterError, Status, WorkRequest,
-};
+use ironwarp::memory::{Access, Buffer, RegisterError};
+use ironwarp::queue::{PostError, QpError, WorkRequest};
+use ironwarp::{Adapter, Config};
 use std::collections::HashSet;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-fn next(cq: &CompletionQueue) -> ironwarp::Completion {
+fn next(cq: &CompletionQueue) -> ironwarp::completion::Completion {
     cq.wait(TIMEOUT).unwrap().expect("a completion arrives")
 }
 
@@ -37,7 +38,7 @@ fn requests_can_be_posted_before_their_registrations_complete() {
         while written.len() + 32 < regions.len() {
             written.insert(next(&client.cq).success().unwrap().wr_id);
         }
-        client.qp.post_send(WorkRequest::write(number, &[region.slice(0, 64).unwrap()], to)).unwrap();
+        client.qp.post_send(WorkRequest::write(number, &[region.slice(..64).unwrap()], to)).unwrap();
         regions.push(region);
     }
     for number in 0..200 {
@@ -72,7 +73,7 @@ fn a_registration_that_fails_completes_with_its_cause() {
     let control = client.adapter.control_queue(&done, 16).unwrap();
     let wrong = Access::REMOTE_WRITE; // lacks the local right
     let region = control.register(1, &client.domain, Buffer::new(64).unwrap(), wrong).unwrap();
-    client.qp.post_send(WorkRequest::send(2, &[region.slice(0, 8).unwrap()])).unwrap();
+    client.qp.post_send(WorkRequest::send(2, &[region.slice(..8).unwrap()])).unwrap();
     let pending = control.create_queue_pair(3, client.domain.queue_pair(&client.cq)).unwrap();
 
     let failed = next(&done);
@@ -105,8 +106,8 @@ fn queues_are_created_and_destroyed() {
     let [one, another] = [one, another].map(|made| made.take().unwrap().unwrap());
     let gid = "127.0.0.1".parse().unwrap();
     for (near, far) in [(&one, &another), (&another, &one)] {
-        let remote = ironwarp::Remote { gid, qpn: far.id() };
-        near.bring_up(remote, &ironwarp::BringUpOptions::new().gid(gid)).unwrap();
+        let remote = ironwarp::connection::Remote { gid, qpn: far.id() };
+        near.bring_up(remote, &ironwarp::connection::BringUpOptions::new().gid(gid)).unwrap();
     }
     another.post_receive(7, &[]).unwrap();
     one.post_send(WorkRequest::send(8, &[]).unsignaled()).unwrap();
@@ -159,7 +160,7 @@ fn prefaulted_memory_is_resident_before_it_is_used() {
     let adapter = Adapter::open(Config::default()).unwrap();
     let (cq, domain) = (adapter.completion_queue(16).unwrap(), adapter.protection_domain());
     let control = adapter.control_queue(&cq, 16).unwrap();
-    let grown = |register: &dyn Fn(Buffer) -> ironwarp::MemoryRegion| {
+    let grown = |register: &dyn Fn(Buffer) -> ironwarp::memory::MemoryRegion| {
         let before = resident();
         let region = register(Buffer::new(LEN).unwrap());
         while region.is_pending() {

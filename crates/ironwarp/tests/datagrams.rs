@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
-use ironwarp::{
-    Adapter, AddressHandle, Arm, Buffer, Completion, CompletionQueue, Config, CreateError, DatagramQueuePair,
-    DatagramRequest, Destination, Gid, Grh, MemoryRegion, Opcode, PortRange, PostError, ProtectionDomain,
-    QpError, State, Status,
-};
+use ironwarp::completion::{Arm, Completion, CompletionQueue, Opcode, Status};
+use ironwarp::config::PortRange;
+use ironwarp::connection::Gid;
+use ironwarp::datagram::{AddressHandle, DatagramQueuePair, DatagramRequest, Destination, Grh};
+use ironwarp::memory::{Buffer, MemoryRegion};
+use ironwarp::queue::{CreateError, PostError, QpError, State};
+use ironwarp::{Adapter, Config, ProtectionDomain};
 use ironwarp_testkit::child::{self, Partner};
 use ironwarp_testkit::native::{ALL, Completions, SOON, pattern};
 use std::collections::BTreeSet;
@@ -45,7 +47,7 @@ impl End {
     }
 
     fn receive(&self, id: u64, at: usize, len: usize) {
-        self.qp.post_receive(id, &[self.region.slice(at, len).unwrap()]).unwrap();
+        self.qp.post_receive(id, &[self.region.slice(at..at + len).unwrap()]).unwrap();
     }
 
     fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
@@ -87,7 +89,7 @@ fn datagrams_of_every_size_arrive_whole_after_their_grh() {
                 one.region.write(100, &data).unwrap();
                 other.region.write(0, &[0xcc; 8192]).unwrap();
                 other.receive(1, 0, 8192);
-                let list = [one.region.slice(100, size).unwrap()];
+                let list = [one.region.slice(100..100 + size).unwrap()];
                 one.qp
                     .post_send(if inline {
                         DatagramRequest::send_inline(2, &data, to)
@@ -116,7 +118,7 @@ fn datagrams_are_gathered_and_scattered() {
     let to = other.destination(&one.qp, "127.0.0.1");
     let data = pattern(3, 3000);
     one.region.write(0, &data).unwrap();
-    let slice = |end: &End, at, len| end.region.slice(at, len).unwrap();
+    let slice = |end: &End, at, len| end.region.slice(at..at + len).unwrap();
     // The GRH is split, one element is empty, and the last is longer than needed.
     let into = [(50_000, 13), (1000, 0), (2000, 30), (40_000, 1500), (10_000, 4000)];
     let list: Vec<_> = into.iter().map(|&(at, len)| slice(&other, at, len)).collect();
@@ -196,7 +198,7 @@ fn datagram_queue_pairs_share_receives() {
     let pairs = [pair(), pair()];
     assert_eq!(pairs[0].post_receive(1, &[]), Err(PostError::NoReceiveQueue));
     for (id, qp) in (10..).zip(&pairs) {
-        srq.post_receive(id, &[other.region.slice(0, 100).unwrap()]).unwrap();
+        srq.post_receive(id, &[other.region.slice(..100).unwrap()]).unwrap();
         let address = one.qp.address_handle(gid("127.0.0.1")).unwrap();
         let to = Destination { address, qpn: qp.qpn(), qkey: QKEY };
         one.qp.post_send(DatagramRequest::send_inline(1, &[u8::try_from(id).unwrap()], to)).unwrap();
@@ -261,7 +263,7 @@ fn a_receive_that_is_too_short_for_its_datagram_fails_alone() {
 fn a_failed_datagram_stops_the_send_queue_until_it_is_restarted() {
     let (one, other) = (End::new(), End::new());
     let to = other.destination(&one.qp, "127.0.0.1");
-    let long = [one.region.slice(0, 4097).unwrap()];
+    let long = [one.region.slice(..4097).unwrap()];
     one.qp.post_send(DatagramRequest::send(1, &long, to)).unwrap();
     let cause = one.failed(Opcode::Send, 1, Status::LocalLength).cause.unwrap();
     assert_eq!(*cause, QpError::DatagramTooLong { len: 4097, limit: 4096 });
@@ -305,7 +307,7 @@ fn a_datagram_queue_pair_receives_at_its_own_addresses_only() {
         one.qp.post_send(DatagramRequest::send_inline(9, &[byte], to).unsignaled()).unwrap();
     };
     for (id, to) in (1..).zip(at) {
-        other.post_receive(id, &[one.region.slice(0, 100).unwrap()]).unwrap();
+        other.post_receive(id, &[one.region.slice(..100).unwrap()]).unwrap();
         send(from, 0); // to the same port, at an address that the queue pair does not have
         send(to, 1);
         one.done(Opcode::Receive, id);
@@ -348,7 +350,7 @@ fn a_manual_datagram_queue_pair_receives_from_ready_to_receive_on() {
     assert!(other.post_receive(1, &[]).is_err());
     other.set_state(State::Init).unwrap();
     other.set_qkey(QKEY);
-    other.post_receive(1, &[one.region.slice(0, 100).unwrap()]).unwrap();
+    other.post_receive(1, &[one.region.slice(..100).unwrap()]).unwrap();
     let address = one.qp.address_handle(gid("127.0.0.1")).unwrap();
     let to = Destination { address, qpn: other.qpn(), qkey: QKEY };
     let send = |id| one.qp.post_send(DatagramRequest::send_inline(id, b"", to)).unwrap();
@@ -368,7 +370,7 @@ fn a_manual_datagram_queue_pair_receives_from_ready_to_receive_on() {
 fn a_dropped_datagram_queue_pair_releases_its_port() {
     let one = End::new();
     let other = one.domain.datagram_queue_pair(&one.cq).create().unwrap();
-    other.post_receive(1, &[one.region.slice(0, 100).unwrap()]).unwrap();
+    other.post_receive(1, &[one.region.slice(..100).unwrap()]).unwrap();
     let port = u16::try_from(other.qpn() >> 8).unwrap();
     assert!(UdpSocket::bind(("127.0.0.1", port)).is_err(), "the port is in use");
     drop(other);

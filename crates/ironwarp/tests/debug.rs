@@ -1,7 +1,10 @@
 //! The `Debug` output of public types identifies the object, and is short.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use ironwarp::{Buffer, ConnectOptions, DatagramRequest, Destination, Pool, WorkRequest};
+use ironwarp::connection::ConnectOptions;
+use ironwarp::datagram::{DatagramRequest, Destination};
+use ironwarp::memory::{Buffer, Pool};
+use ironwarp::queue::WorkRequest;
 use ironwarp_testkit::native::{ALL, CASES, End, SOON, pair};
 use std::fmt::Debug;
 
@@ -26,7 +29,7 @@ fn debug_output_is_short_and_identifies_the_object() {
     let many = || (0..1000).map(|_| Buffer::new(10).unwrap()).collect::<Vec<_>>();
     let region = domain.register_list(many(), ALL).unwrap();
     expect_short(&region, &format!("MemoryRegion {{ tag: {:?}, len: 10000", region.tag()));
-    let contents: &ironwarp::Contents = &region;
+    let contents: &ironwarp::memory::Contents = &region;
     expect_short(contents, "Contents { len: 10000");
     let fast = domain.allocate_region(many()).unwrap();
     expect_short(&fast, &format!("FastRegion {{ tag: {:?}", fast.tag()));
@@ -39,7 +42,7 @@ fn debug_output_is_short_and_identifies_the_object() {
     expect_short(&window, &format!("Window {{ tag: {:?}", window.tag()));
 
     let srq = domain.shared_receive_queue(4096);
-    (0..1000).for_each(|id| srq.post_receive(id, &[region.slice(0, 8).unwrap()]).unwrap());
+    (0..1000).for_each(|id| srq.post_receive(id, &[region.slice(..8).unwrap()]).unwrap());
     expect_short(&srq, &format!("SharedReceiveQueue {{ id: {}", srq.id()));
     expect_short(&adapter.xrc_domain(), "XrcDomain");
 
@@ -53,7 +56,7 @@ fn debug_output_is_short_and_identifies_the_object() {
 
     expect_short(&WorkRequest::send_inline(1, &[0; 5000]), "len: 5000");
     expect_short(&WorkRequest::register(2, &fast, ALL), "WorkRequest { id: 2, operation: Register");
-    expect_short(&WorkRequest::bind(3, &window, &region, 0, 8, ALL).unwrap(), "operation: Bind");
+    expect_short(&WorkRequest::bind(3, &window, &region, ..8, ALL).unwrap(), "operation: Bind");
 
     let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let at = listener.local_addr().unwrap();

@@ -1,14 +1,16 @@
 //! The examples, run as processes that talk to each other, and the quick start page, which contains one of them.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use ironwarp::{Access, Adapter, Buffer, ConnectError, ConnectOptions, WorkRequest};
+use ironwarp::Adapter;
+use ironwarp::connection::{ConnectError, ConnectOptions};
+use ironwarp::memory::{Access, Buffer};
+use ironwarp::queue::WorkRequest;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Returns a command that runs an example. Cargo builds the examples together with the tests, in a directory beside
@@ -248,12 +250,12 @@ fn copy_transfers_every_byte_and_refuses_to_overwrite() {
 
 /// Runs a sender that misbehaves: announces ten bytes, sends these messages, waits for the first reply, and
 /// disconnects.
-fn run_odd_sender(receiver: &Server, name: &str, messages: &[&[u8]]) -> Result<(), Arc<ConnectError>> {
+fn run_odd_sender(receiver: &Server, name: &str, messages: &[&[u8]]) -> Result<(), ConnectError> {
     let adapter = Adapter::new().unwrap();
     let (cq, domain) = (adapter.completion_queue(64).unwrap(), adapter.protection_domain());
     let region = domain.register(Buffer::new(256).unwrap(), Access::LOCAL_WRITE).unwrap();
     let qp = domain.queue_pair(&cq).create().unwrap();
-    (0..8).for_each(|id| qp.post_receive(id, &[region.slice(0, 256).unwrap()]).unwrap());
+    (0..8).for_each(|id| qp.post_receive(id, &[region.slice(..256).unwrap()]).unwrap());
     let hello = [&10_u64.to_be_bytes(), name.as_bytes()].concat();
     let to: SocketAddr = receiver.addr.parse().unwrap();
     qp.connect(to, &ConnectOptions::new().private_data(&hello))?;

@@ -1,9 +1,11 @@
 //! Memory regions and windows: remote access, and its end.
 
-use ironwarp::{
-    Access, AccessError, Buffer, Check, Completes, Config, DeregisterError, MemoryRegion, Opcode, Place,
-    PostError, QpError, RegisterError, Sge, State, Status, WorkRequest,
+use ironwarp::Config;
+use ironwarp::completion::{Opcode, Status};
+use ironwarp::memory::{
+    Access, AccessError, Buffer, Check, DeregisterError, MemoryRegion, Place, RegisterError, Sge,
 };
+use ironwarp::queue::{Completes, PostError, QpError, State, WorkRequest};
 use ironwarp_testkit::native::{ALL, CASES, Completions, End, pair, pattern};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +16,7 @@ fn reads_and_writes_are_exact_to_the_byte() {
     let end = End::new(Config::default(), Completes::WhenSent);
     let one = end.region(&[0; 40], ALL);
     let several = [1, 6, 9, 24].map(|len| Buffer::new(len).unwrap());
-    let several = end.domain.register_list(several.into(), ALL).unwrap();
+    let several = end.domain.register_list(several, ALL).unwrap();
     for region in [&one, &several] {
         for at in 0..=40 {
             for len in 0..=40 - at {
@@ -32,7 +34,7 @@ fn reads_and_writes_are_exact_to_the_byte() {
         let error = AccessError::OutOfBounds { at: 39, len: 2, size: 40 };
         assert_eq!(region.write(39, &[0; 2]).unwrap_err(), error);
         assert_eq!(region.read(39, &mut [0; 2]).unwrap_err(), error);
-        assert_eq!(region.slice(39, 2).unwrap_err(), error);
+        assert_eq!(region.slice(39..41).unwrap_err(), error);
         assert!(region.place(40).is_ok() && region.place(41).is_err());
         assert!(region.read(usize::MAX, &mut [0; 2]).is_err());
     }
@@ -77,9 +79,9 @@ fn invalid_registrations_are_refused() {
 fn peers_access_only_permitted_memory() {
     type Wrong = fn(&MemoryRegion, &MemoryRegion) -> Place;
     let rows: [(&str, bool, Check, Wrong); 7] = [
-        ("no such tag", true, Check::Valid, |_, _| Place { tag: ironwarp::Tag(0xff), offset: 0 }),
+        ("no such tag", true, Check::Valid, |_, _| Place { tag: ironwarp::memory::Tag(0xff), offset: 0 }),
         ("the instance is older", true, Check::Instance, |region, _| Place {
-            tag: ironwarp::Tag(region.tag().0 ^ 1),
+            tag: ironwarp::memory::Tag(region.tag().0 ^ 1),
             offset: 0,
         }),
         ("the domain is another", true, Check::Domain, |_, foreign| foreign.place(0).unwrap()),
@@ -97,7 +99,7 @@ fn peers_access_only_permitted_memory() {
         let region = server.region(&[1; 64], access);
         let foreign = server.adapter.protection_domain().register(Buffer::new(64).unwrap(), ALL).unwrap();
         let mine = client.region(&[2; 8], ALL);
-        let (slice, place) = (mine.slice(0, 8).unwrap(), wrong(&region, &foreign));
+        let (slice, place) = (mine.slice(..8).unwrap(), wrong(&region, &foreign));
         let request = if write {
             WorkRequest::write(1, &[slice], place)
         } else {
@@ -110,7 +112,7 @@ fn peers_access_only_permitted_memory() {
         assert!(matches!(failed.cause.as_deref(), Some(QpError::Terminated(_))), "{why}: {failed:?}");
         assert!(server.qp.wait_closed(ironwarp_testkit::native::SOON));
         let error = server.qp.error().unwrap();
-        assert!(matches!(&*error, QpError::Remote(denied) if denied.check == check), "{why}: {error}");
+        assert!(matches!(&error, QpError::Remote(denied) if denied.check == check), "{why}: {error}");
         assert_eq!(region.to_vec().unwrap(), [1; 64], "{why}");
         assert_eq!(foreign.to_vec().unwrap(), [0; 64], "{why}");
         assert_eq!(mine.to_vec().unwrap(), [2; 8], "{why}");
@@ -123,11 +125,11 @@ fn local_memory_is_checked() {
     type Wrong = fn(&MemoryRegion) -> Sge;
     let rows: [(&str, Check, Wrong); 3] = [
         ("no such tag", Check::Valid, |region| Sge {
-            tag: ironwarp::Tag(0xff),
-            ..region.slice(0, 8).unwrap()
+            tag: ironwarp::memory::Tag(0xff),
+            ..region.slice(..8).unwrap()
         }),
-        ("one byte too far", Check::Range, |region| Sge { addr: 57, ..region.slice(0, 8).unwrap() }),
-        ("no right to read", Check::Right, |region| region.slice(0, 8).unwrap()),
+        ("one byte too far", Check::Range, |region| Sge { addr: 57, ..region.slice(..8).unwrap() }),
+        ("no right to read", Check::Right, |region| region.slice(..8).unwrap()),
     ];
     for (why, check, wrong) in rows {
         let (client, server) = pair(CASES[0]);
@@ -183,7 +185,7 @@ fn shared_regions_are_deregistered_one_by_one() {
     let sink = client.region(&[0; 8], ALL);
     client
         .qp
-        .post_send(WorkRequest::read(2, &[sink.slice(0, 8).unwrap()], readable.place(0).unwrap()))
+        .post_send(WorkRequest::read(2, &[sink.slice(..8).unwrap()], readable.place(0).unwrap()))
         .unwrap();
     client.done(Opcode::Read, 2);
     assert_eq!(sink.to_vec().unwrap(), b"together");
@@ -198,8 +200,9 @@ fn windows_open_and_close() {
     let region = server.region(b"0123456789", Access::LOCAL_READ | Access::LOCAL_WRITE | Access::BIND);
     let window = server.domain.window().unwrap();
     let unbound = window.tag();
-    let bind = |id, at, len| WorkRequest::bind(id, &window, &region, at, len, Access::REMOTE_READ).unwrap();
-    assert!(WorkRequest::bind(0, &window, &region, 8, 3, Access::REMOTE_READ).is_err(), "beyond the region");
+    let bind =
+        |id, at, len| WorkRequest::bind(id, &window, &region, at..at + len, Access::REMOTE_READ).unwrap();
+    assert!(WorkRequest::bind(0, &window, &region, 8..11, Access::REMOTE_READ).is_err(), "beyond the region");
 
     let next = window.next_tag();
     server.qp.post_send(bind(1, 2, 3)).unwrap();
@@ -207,14 +210,14 @@ fn windows_open_and_close() {
     assert!(window.tag() == next && next != unbound);
     let first = window.place(0);
     let sink = client.region(&[0; 10], ALL);
-    let read = |id, len, place| WorkRequest::read(id, &[sink.slice(0, len).unwrap()], place);
+    let read = |id, len, place| WorkRequest::read(id, &[sink.slice(..len).unwrap()], place);
     client.qp.post_send(read(2, 3, first)).unwrap();
     client.done(Opcode::Read, 2);
     assert_eq!(&sink.to_vec().unwrap()[..3], b"234");
 
     // A request that is not posted, or refused, changes nothing.
     let _ = bind(9, 0, 1);
-    let flood = (0..129).map(|id| bind(id, 0, 1)).collect();
+    let flood = (0..129).map(|id| bind(id, 0, 1));
     assert_eq!(server.qp.post_send_all(flood).unwrap_err(), PostError::Full { capacity: 128 });
     assert_eq!(window.place(0), first);
     server.qp.post_send(bind(3, 7, 2)).unwrap();
@@ -235,7 +238,7 @@ fn a_send_with_invalidate_closes_a_window() {
         let window = server.domain.window().unwrap();
         server
             .qp
-            .post_send(WorkRequest::bind(1, &window, &region, 0, 64, Access::REMOTE_READ).unwrap())
+            .post_send(WorkRequest::bind(1, &window, &region, ..64, Access::REMOTE_READ).unwrap())
             .unwrap();
         server.done(Opcode::Bind, 1);
         server.qp.post_receive(2, &[]).unwrap();
@@ -244,7 +247,7 @@ fn a_send_with_invalidate_closes_a_window() {
         assert_eq!((received.invalidated, received.solicited), (Some(window.tag()), true));
         client.done(Opcode::Send, 3);
         let sink = client.region(&[0; 8], ALL);
-        client.qp.post_send(WorkRequest::read(4, &[sink.slice(0, 8).unwrap()], window.place(0))).unwrap();
+        client.qp.post_send(WorkRequest::read(4, &[sink.slice(..8).unwrap()], window.place(0))).unwrap();
         client.failed(Opcode::Read, 4, Status::RemoteAccess);
     }
 }
@@ -270,16 +273,13 @@ fn strict_windows_deny_access_to_regions() {
     let (client, server) = ironwarp_testkit::native::pair_with(CASES[1], Config::default(), strict);
     let region = server.region(b"hello", ALL);
     let window = server.domain.window().unwrap();
-    server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 5, Access::REMOTE_READ).unwrap()).unwrap();
+    server.qp.post_send(WorkRequest::bind(1, &window, &region, ..5, Access::REMOTE_READ).unwrap()).unwrap();
     server.done(Opcode::Bind, 1);
     let sink = client.region(&[0; 5], ALL);
-    client.qp.post_send(WorkRequest::read(2, &[sink.slice(0, 5).unwrap()], window.place(0))).unwrap();
+    client.qp.post_send(WorkRequest::read(2, &[sink.slice(..5).unwrap()], window.place(0))).unwrap();
     client.done(Opcode::Read, 2);
     assert_eq!(sink.to_vec().unwrap(), b"hello");
-    client
-        .qp
-        .post_send(WorkRequest::read(3, &[sink.slice(0, 5).unwrap()], region.place(0).unwrap()))
-        .unwrap();
+    client.qp.post_send(WorkRequest::read(3, &[sink.slice(..5).unwrap()], region.place(0).unwrap())).unwrap();
     client.failed(Opcode::Read, 3, Status::RemoteAccess);
 }
 
@@ -290,11 +290,11 @@ fn a_dropped_region_stays_while_a_window_is_bound() {
     let region = server.region(b"hello", Access::LOCAL_READ | Access::BIND);
     let tag = region.tag();
     let window = server.domain.window().unwrap();
-    server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 5, Access::REMOTE_READ).unwrap()).unwrap();
+    server.qp.post_send(WorkRequest::bind(1, &window, &region, ..5, Access::REMOTE_READ).unwrap()).unwrap();
     server.done(Opcode::Bind, 1);
     assert_eq!(region.deregister().unwrap_err(), DeregisterError::Busy { tag, windows: 1 });
     let sink = client.region(&[0; 5], ALL);
-    client.qp.post_send(WorkRequest::read(2, &[sink.slice(0, 5).unwrap()], window.place(0))).unwrap();
+    client.qp.post_send(WorkRequest::read(2, &[sink.slice(..5).unwrap()], window.place(0))).unwrap();
     client.done(Opcode::Read, 2);
     assert_eq!(sink.to_vec().unwrap(), b"hello", "the memory is still registered");
 }
@@ -306,7 +306,7 @@ fn a_dropped_region_is_released_with_its_last_window() {
     let (_client, server) = ironwarp_testkit::native::pair_with(CASES[0], Config::default(), few);
     let region = server.region(&[0; 8], Access::LOCAL_READ | Access::BIND);
     let window = server.domain.window().unwrap();
-    server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 8, Access::REMOTE_READ).unwrap()).unwrap();
+    server.qp.post_send(WorkRequest::bind(1, &window, &region, ..8, Access::REMOTE_READ).unwrap()).unwrap();
     server.done(Opcode::Bind, 1);
     drop(region);
     assert!(server.domain.register(Buffer::new(1).unwrap(), ALL).is_err(), "both entries are in use");
@@ -329,11 +329,11 @@ fn registration_by_work_request_in_one_list_with_the_send_that_uses_it() {
         let (client, server) = pair(case);
         let bytes = pattern(4, 5000);
         let parts = [&bytes[..1000], &bytes[1000..]].map(|part| Buffer::copy_of(part).unwrap());
-        let region = server.domain.allocate_region(parts.into()).unwrap();
+        let region = server.domain.allocate_region(parts).unwrap();
         let note = client.region(&[0; 4], ALL);
         let sink = client.region(&[0; 5000], ALL);
         for round in 0..3 {
-            client.qp.post_receive(round, &[note.slice(0, 4).unwrap()]).unwrap();
+            client.qp.post_receive(round, &[note.slice(..4).unwrap()]).unwrap();
             let tag = region.next_tag();
             server
                 .qp
@@ -347,7 +347,7 @@ fn registration_by_work_request_in_one_list_with_the_send_that_uses_it() {
             server.done(Opcode::Send, 11);
             assert_eq!(note.to_vec().unwrap(), region.tag().0.to_be_bytes());
 
-            let read = WorkRequest::read(20, &[sink.slice(0, 5000).unwrap()], region.place(0).unwrap());
+            let read = WorkRequest::read(20, &[sink.slice(..5000).unwrap()], region.place(0).unwrap());
             client.qp.post_send(read).unwrap();
             client.done(Opcode::Read, 20);
             assert!(sink.to_vec().unwrap() == bytes);
@@ -362,7 +362,7 @@ fn registration_by_work_request_in_one_list_with_the_send_that_uses_it() {
                 client.done(Opcode::Send, 32);
             }
         }
-        let read = WorkRequest::read(40, &[sink.slice(0, 1).unwrap()], region.place(0).unwrap());
+        let read = WorkRequest::read(40, &[sink.slice(..1).unwrap()], region.place(0).unwrap());
         client.qp.post_send(read).unwrap();
         client.failed(Opcode::Read, 40, Status::RemoteAccess);
     }
@@ -375,7 +375,7 @@ fn a_posted_registration_keeps_its_memory() {
     let big = server.region(&vec![7; 4 << 20], ALL);
     let sink = client.region(&vec![0; 4 << 20], ALL);
     let region = client.domain.allocate_region(vec![Buffer::new(1 << 20).unwrap()]).unwrap();
-    let read = WorkRequest::read(1, &[sink.slice(0, 4 << 20).unwrap()], big.place(0).unwrap());
+    let read = WorkRequest::read(1, &[sink.slice(..4 << 20).unwrap()], big.place(0).unwrap());
     client.qp.post_send_all(vec![read, WorkRequest::register(2, &region, ALL).fenced()]).unwrap();
     drop(region);
     client.done(Opcode::Read, 1);

@@ -1,9 +1,11 @@
 //! Atomic operations, immediate data, shared receive queues, XRC, fences, retries, and the states of a queue pair.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests, with small numbers")]
 
-use ironwarp::{
-    Access, AtomicOp, Buffer, Completes, Config, IllegalTransition, Opcode, PostError, QpError, Retries,
-    State, Status, WorkRequest,
+use ironwarp::Config;
+use ironwarp::completion::{Opcode, Status};
+use ironwarp::memory::{Access, Buffer};
+use ironwarp::queue::{
+    AtomicOp, Completes, IllegalTransition, PostError, QpError, Retries, State, WorkRequest,
 };
 use ironwarp_testkit::native::{ALL, CASES, Case, Completions, End, SOON, connect, pair, pair_with, pattern};
 
@@ -21,7 +23,7 @@ fn atomic_operations_return_the_old_value_and_store_the_new() {
         let (client, server) = pair(case);
         let (here, there) = (client.region(&[0; 64], ALL), server.region(&pattern(1, 64), ALL));
         let before = there.to_vec().unwrap();
-        let result = |at| here.slice(at, 8).unwrap();
+        let result = |at| here.slice(at..at + 8).unwrap();
         let place = there.place(16).unwrap();
         let was = word(&before, 16);
         let masked = AtomicOp::CompareSwap { swap: 0xab, swap_mask: 0xff, compare: 0, compare_mask: 0 };
@@ -61,12 +63,12 @@ fn atomic_operations_of_many_connections_lose_no_update() {
             std::thread::spawn(move || {
                 let client = End::new(Config::default(), Completes::WhenSent);
                 let result = client.region(&[0; 8], ALL);
-                client.qp.connect(addr, &ironwarp::ConnectOptions::new()).unwrap();
+                client.qp.connect(addr, &ironwarp::connection::ConnectOptions::new()).unwrap();
                 let mut last = None;
                 for id in 0..EACH {
                     client
                         .qp
-                        .post_send(WorkRequest::fetch_add(id, result.slice(0, 8).unwrap(), place, 1))
+                        .post_send(WorkRequest::fetch_add(id, result.slice(..8).unwrap(), place, 1))
                         .unwrap();
                     client.done(Opcode::FetchAdd, id);
                     let now = word(&result.to_vec().unwrap(), 0);
@@ -80,7 +82,7 @@ fn atomic_operations_of_many_connections_lose_no_update() {
         .map(|_| {
             let qp = server.domain.queue_pair(&server.cq).create().unwrap();
             let incoming = listener.accept(SOON).expect("a client connects");
-            incoming.accept(&qp, &ironwarp::AcceptOptions::new()).unwrap();
+            incoming.accept(&qp, &ironwarp::connection::AcceptOptions::new()).unwrap();
             qp
         })
         .collect();
@@ -94,7 +96,7 @@ fn an_atomic_operation_without_the_right_is_refused() {
     let (client, server) = pair(ACKNOWLEDGED);
     let here = client.region(&[0; 8], ALL);
     let there = server.region(&[7; 8], Access::all() - Access::REMOTE_ATOMIC);
-    let request = WorkRequest::fetch_add(1, here.slice(0, 8).unwrap(), there.place(0).unwrap(), 1);
+    let request = WorkRequest::fetch_add(1, here.slice(..8).unwrap(), there.place(0).unwrap(), 1);
     client.qp.post_send(request).unwrap();
     client.failed(Opcode::FetchAdd, 1, Status::RemoteAccess);
     assert_eq!(there.to_vec().unwrap(), [7; 8]);
@@ -105,7 +107,7 @@ fn an_atomic_result_has_eight_bytes() {
     let (client, server) = pair(ACKNOWLEDGED);
     let (here, there) = (client.region(&[0; 64], ALL), server.region(&[0; 64], ALL));
     for len in [0, 7, 9] {
-        let request = WorkRequest::fetch_add(1, here.slice(0, len).unwrap(), there.place(0).unwrap(), 1);
+        let request = WorkRequest::fetch_add(1, here.slice(..len).unwrap(), there.place(0).unwrap(), 1);
         assert_eq!(client.qp.post_send(request), Err(PostError::AtomicData { len: len as u64 }));
     }
 }
@@ -120,7 +122,7 @@ fn a_write_with_immediate_reports_its_own_length() {
         for (id, len) in [0, 1, 4096, 9000].into_iter().enumerate() {
             let id = id as u64;
             server.qp.post_receive(100 + id, &[]).unwrap();
-            let (from, to) = (here.slice(0, len).unwrap(), there.place(0).unwrap());
+            let (from, to) = (here.slice(..len).unwrap(), there.place(0).unwrap());
             let request = WorkRequest::write_immediate(id, &[from], to, 0xfeed_0000 + len as u32);
             client.qp.post_send(request.solicited()).unwrap();
             client.done(Opcode::Write, id);
@@ -161,8 +163,8 @@ fn a_send_with_immediate_carries_both() {
         let (here, there) = (client.region(&sent, ALL), server.region(&[0; 200_000], ALL));
         for (id, len) in [0, 1, 7, 200_000].into_iter().enumerate() {
             let id = id as u64;
-            server.qp.post_receive(100 + id, &[there.slice(0, 200_000).unwrap()]).unwrap();
-            let request = WorkRequest::send(id, &[here.slice(0, len).unwrap()]).immediate(7 + len as u32);
+            server.qp.post_receive(100 + id, &[there.slice(..200_000).unwrap()]).unwrap();
+            let request = WorkRequest::send(id, &[here.slice(..len).unwrap()]).immediate(7 + len as u32);
             client.qp.post_send(request).unwrap();
             client.done(Opcode::Send, id);
             let received = server.done(Opcode::Receive, 100 + id);
@@ -227,7 +229,7 @@ fn a_write_with_immediate_reaches_a_foreign_peer() {
     let (here, there) = (client.region(&pattern(4, 100), ALL), server.region(&[0; 100], ALL));
     server.qp.post_receive(1, &[]).unwrap();
     let to = there.place(0).unwrap();
-    client.qp.post_send(WorkRequest::write_immediate(2, &[here.slice(0, 100).unwrap()], to, 5)).unwrap();
+    client.qp.post_send(WorkRequest::write_immediate(2, &[here.slice(..100).unwrap()], to, 5)).unwrap();
     client.done(Opcode::Write, 2);
     let received = server.done(Opcode::ReceiveWrite, 1);
     assert_eq!((received.byte_len, received.immediate), (100, Some(5)));
@@ -245,14 +247,14 @@ fn a_read_needs_no_registration_of_its_sink() {
     let from = there.place(0).unwrap();
 
     let sink = client.region(&[0; 1000], Access::LOCAL_WRITE);
-    client.qp.post_send(WorkRequest::read(1, &[sink.slice(0, 1000).unwrap()], from)).unwrap();
+    client.qp.post_send(WorkRequest::read(1, &[sink.slice(..1000).unwrap()], from)).unwrap();
     client.done(Opcode::Read, 1);
     assert_eq!(sink.to_vec().unwrap(), pattern(5, 1000));
 
     let granted = client.domain.allocate_region(vec![Buffer::new(1000).unwrap()]).unwrap();
     let register = WorkRequest::register(2, &granted, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
     client.qp.post_send(register).unwrap();
-    let read = WorkRequest::read(3, &[granted.slice(0, 1000).unwrap()], from);
+    let read = WorkRequest::read(3, &[granted.slice(..1000).unwrap()], from);
     // Not before the response arrives, or it would be refused.
     let invalidate = WorkRequest::invalidate_region(4, &granted).fenced();
     client.qp.post_send_all(vec![read, invalidate]).unwrap();
@@ -291,7 +293,7 @@ fn queue_pairs_share_receives() {
     one.qp.post_send(WorkRequest::send_inline(1, &pattern(1, 100))).unwrap();
     other.qp.post_send(WorkRequest::send_inline(2, &pattern(2, 100))).unwrap();
     for id in 0..2 {
-        srq.post_receive(id, &[buffers.slice(100 * id as usize, 100).unwrap()]).unwrap();
+        srq.post_receive(id, &[buffers.slice(100 * id as usize..100 * id as usize + 100).unwrap()]).unwrap();
     }
     one.done(Opcode::Send, 1);
     other.done(Opcode::Send, 2);
@@ -324,7 +326,7 @@ fn an_xrc_message_uses_a_receive_of_the_addressed_queue() {
     connect(&client, &target, "127.0.0.1:0".parse().unwrap());
     let buffers = server.region(&[0; 200], ALL);
     for (i, (srq, _)) in queues.iter().enumerate() {
-        srq.post_receive(i as u64, &[buffers.slice(100 * i, 100).unwrap()]).unwrap();
+        srq.post_receive(i as u64, &[buffers.slice(100 * i..100 * i + 100).unwrap()]).unwrap();
     }
     let message = |id: u64, number| WorkRequest::send_inline(id, &pattern(id as u8, 100)).to_srq(number);
     client.qp.post_send(message(1, queues[1].0.id())).unwrap();
@@ -350,7 +352,7 @@ fn an_xrc_message_uses_a_receive_of_the_addressed_queue() {
 
 #[test]
 fn a_queue_pair_restricts_remote_operations() {
-    type Post = fn(&End, ironwarp::Sge, ironwarp::Place) -> Opcode;
+    type Post = fn(&End, ironwarp::memory::Sge, ironwarp::memory::Place) -> Opcode;
     let requests: [(&str, Access, Post); 3] = [
         ("write", Access::REMOTE_WRITE, |end, sge, place| {
             end.qp.post_send(WorkRequest::write(1, &[sge], place)).unwrap();
@@ -370,7 +372,7 @@ fn a_queue_pair_restricts_remote_operations() {
             let (client, server) = pair(ACKNOWLEDGED);
             server.qp.set_access(if allowed { right } else { ALL - right });
             let (here, there) = (client.region(&[1; 8], ALL), server.region(&[2; 8], ALL));
-            let opcode = post(&client, here.slice(0, 8).unwrap(), there.place(0).unwrap());
+            let opcode = post(&client, here.slice(..8).unwrap(), there.place(0).unwrap());
             if allowed {
                 client.done(opcode, 1);
             } else {
@@ -392,7 +394,7 @@ fn a_drained_queue_starts_no_request() {
     // The other direction is not affected.
     server.qp.post_send(WorkRequest::send_inline(2, b"still here")).unwrap();
     let received = client.region(&[0; 10], ALL);
-    client.qp.post_receive(3, &[received.slice(0, 10).unwrap()]).unwrap();
+    client.qp.post_receive(3, &[received.slice(..10).unwrap()]).unwrap();
     client.done(Opcode::Receive, 3);
     server.done(Opcode::Send, 2);
     assert_eq!(there.to_vec().unwrap(), [0; 8]);
@@ -463,7 +465,7 @@ fn the_refused_write_is_the_one_that_fails() {
     let (client, server) = pair(ACKNOWLEDGED);
     let (there, small) = (server.region(&[0; 64], ALL), server.region(&[0; 8], ALL));
     let good = there.place(0).unwrap();
-    let bad = ironwarp::Place { offset: 60, ..good };
+    let bad = ironwarp::memory::Place { offset: 60, ..good };
     let write = |id: u64, place| WorkRequest::write_inline(id, &[id as u8; 8], place);
     client.qp.post_send_all(vec![write(1, good), write(2, bad), write(3, bad), write(4, good)]).unwrap();
     client.done(Opcode::Write, 1);
@@ -478,10 +480,10 @@ fn the_refused_write_is_the_one_that_fails() {
 fn a_fence_waits_for_atomic_operations() {
     let (client, server) = pair(ACKNOWLEDGED);
     let (here, there) = (client.region(&[0; 8], ALL), server.region(&7_u64.to_ne_bytes(), ALL));
-    let (result, place) = (here.slice(0, 8).unwrap(), there.place(0).unwrap());
+    let (result, place) = (here.slice(..8).unwrap(), there.place(0).unwrap());
     let echo = server.region(&[0; 8], ALL);
     // The Send carries the result of the atomic operation, which requires a fence.
-    server.qp.post_receive(9, &[echo.slice(0, 8).unwrap()]).unwrap();
+    server.qp.post_receive(9, &[echo.slice(..8).unwrap()]).unwrap();
     client
         .qp
         .post_send_all(vec![

@@ -1,6 +1,9 @@
 //! Pools: memory whose owner is known to the compiler.
 
-use ironwarp::{AccessError, Chunk, Completes, Config, Opcode, Pool, Status, WorkRequest};
+use ironwarp::Config;
+use ironwarp::completion::{Opcode, Status};
+use ironwarp::memory::{AccessError, Chunk, Pool};
+use ironwarp::queue::{Completes, WorkRequest};
 use ironwarp_testkit::native::{ALL, CASES, Completions, End, pair, pattern};
 use std::iter;
 
@@ -113,11 +116,11 @@ fn a_send_is_gathered_from_three_regions_and_scattered_into_two() {
         let mut first = sinks.take().unwrap();
         first.write(0, &[0xee; 100]).unwrap();
         let second = server.region(&vec![0xee; 200_000], ALL);
-        let sink = [first.slice(5..75).unwrap(), second.slice(1001, 150_000).unwrap()];
+        let sink = [first.slice(5..75).unwrap(), second.slice(1001..1001 + 150_000).unwrap()];
         server.qp.post_receive(1, &sink).unwrap();
 
         let source =
-            [header.slice(3..=30).unwrap(), body.slice(7, 90_001).unwrap(), trailer.slice(11..).unwrap()];
+            [header.slice(3..=30).unwrap(), body.slice(7..7 + 90_001).unwrap(), trailer.slice(11..).unwrap()];
         client.qp.post_send(WorkRequest::send(2, &source)).unwrap();
         let sent =
             [&pattern(1, 32)[3..31], &pattern(2, 100_000)[7..90_008], &pattern(3, 50_000)[11..]].concat();

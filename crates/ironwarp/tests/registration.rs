@@ -1,16 +1,18 @@
 //! Changed registrations, registrations for a single message, and failed registrations.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use ironwarp::{
-    Access, Buffer, ChangeError, Check, Completes, Config, MemoryRegion, Opcode, Place, QpError,
-    RegionChange, RegisterError, RegistrationFailure, ReregisterError, State, Status, WorkRequest,
+use ironwarp::Config;
+use ironwarp::completion::{Opcode, Status};
+use ironwarp::memory::{
+    Access, Buffer, ChangeError, Check, MemoryRegion, Place, RegionChange, RegisterError, ReregisterError,
 };
+use ironwarp::queue::{Completes, QpError, RegistrationFailure, State, WorkRequest};
 use ironwarp_testkit::native::{ALL, CASES, Completions, End, connect, pair, pattern};
 
 const LOCAL: Access = Access::LOCAL_READ.union(Access::LOCAL_WRITE);
 
 fn read(end: &End, sink: &MemoryRegion, from: Place) -> Vec<u8> {
-    let slice = sink.slice(0, sink.len()).expect("all of it");
+    let slice = sink.slice(..sink.len()).expect("all of it");
     end.qp.post_send(WorkRequest::read(1, &[slice], from)).expect("room");
     end.done(Opcode::Read, 1);
     sink.to_vec().expect("its own")
@@ -31,7 +33,7 @@ fn a_region_can_change_rights_domain_and_memory() {
         assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"original");
 
         let buffers = [&b"repl"[..], b"aced", b"!"].map(|part| Buffer::copy_of(part).unwrap());
-        region.reregister(RegionChange::new().buffers(buffers.into())).unwrap();
+        region.reregister(RegionChange::new().buffers(buffers)).unwrap();
         tags.push(region.tag());
         assert_eq!((region.len(), &region.to_vec().unwrap()[..]), (9, &b"replaced!"[..]));
         assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"replaced");
@@ -66,7 +68,7 @@ fn the_old_tag_of_a_changed_region_is_invalid() {
     // Slices from before are invalid as well.
     let (_client, server) = pair(CASES[1]);
     let mut region = server.region(&[1; 8], ALL);
-    let slice = region.slice(0, 8).unwrap();
+    let slice = region.slice(..8).unwrap();
     region.reregister(RegionChange::new()).unwrap();
     server.qp.post_send(WorkRequest::send(2, &[slice])).unwrap();
     server.failed(Opcode::Send, 2, Status::LocalProtection);
@@ -91,7 +93,7 @@ fn a_refused_change_changes_nothing() {
         assert!(matches!(error, Some(ReregisterError::Register(_))), "{error:?}");
     }
     let window = server.domain.window().unwrap();
-    server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 8, Access::REMOTE_READ).unwrap()).unwrap();
+    server.qp.post_send(WorkRequest::bind(1, &window, &region, ..8, Access::REMOTE_READ).unwrap()).unwrap();
     server.done(Opcode::Bind, 1);
     let busy = ChangeError::Refused(ReregisterError::Busy { tag, windows: 1 });
     assert_eq!(region.reregister(RegionChange::new().access(LOCAL)), Err(busy));
@@ -129,11 +131,11 @@ impl Once<'_> {
     fn touch(&self, opcode: Opcode, place: Place) -> Check {
         let len = self.bytes.len();
         let mine = self.client.region(&self.bytes, ALL);
-        let slice = mine.slice(0, len).expect("inside");
+        let slice = mine.slice(..len).expect("inside");
         let request = |id| match opcode {
             Opcode::Write => WorkRequest::write(id, &[slice], place),
             Opcode::Read => WorkRequest::read(id, &[slice], place),
-            _ => WorkRequest::fetch_add(id, mine.slice(0, 8).expect("inside"), place, 5),
+            _ => WorkRequest::fetch_add(id, mine.slice(..8).expect("inside"), place, 5),
         };
         self.client.qp.post_send(request(1)).expect("room");
         self.client.done(opcode, 1);
@@ -143,7 +145,7 @@ impl Once<'_> {
         self.client.qp.post_send(request(2)).expect("room");
         self.client.failed(opcode, 2, Status::RemoteAccess);
         assert!(self.server.qp.wait_closed(ironwarp_testkit::native::SOON));
-        match &*self.server.qp.error().expect("the stream ended") {
+        match &self.server.qp.error().expect("the stream ended") {
             QpError::Remote(denied) => denied.check,
             error => panic!("{error}"),
         }
@@ -179,7 +181,7 @@ fn one_touch_memory_of_any_kind_serves_one_message_of_any_kind() {
                 _ => {
                     let region = server.domain.register(buffer, LOCAL | Access::BIND).unwrap();
                     let window = server.domain.window().unwrap();
-                    let bind = WorkRequest::bind_once(9, &window, &region, 0, len, remote).unwrap();
+                    let bind = WorkRequest::bind_once(9, &window, &region, ..len, remote).unwrap();
                     server.qp.post_send(bind).unwrap();
                     server.done(Opcode::Bind, 9);
                     let check = once.touch(opcode, window.place(0));
@@ -222,7 +224,7 @@ fn a_one_touch_region_is_registered_again_for_each_message() {
 
 /// A server that registers memory and sends the tag to its client in one list (requirement M12), while the tag is
 /// already valid.
-fn refused(failure: RegistrationFailure) -> (End, End, ironwarp::FastRegion) {
+fn refused(failure: RegistrationFailure) -> (End, End, ironwarp::memory::FastRegion) {
     let (client, mut server) = (
         End::new(Config::default(), Completes::WhenAcknowledged),
         End::new(Config::default(), Completes::WhenAcknowledged),
@@ -245,7 +247,7 @@ fn refused(failure: RegistrationFailure) -> (End, End, ironwarp::FastRegion) {
 }
 
 /// The Send carries the tag that the registration before it assigns.
-fn register_and_send(id: u64, region: &ironwarp::FastRegion) -> Vec<WorkRequest> {
+fn register_and_send(id: u64, region: &ironwarp::memory::FastRegion) -> Vec<WorkRequest> {
     let tag = region.next_tag();
     vec![
         WorkRequest::register(id, region, ALL - Access::BIND),

@@ -1,7 +1,10 @@
 //! Buffers that another process maps.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use ironwarp::{AllocateError, Buffer, Completes, Config, Opcode, WorkRequest};
+use ironwarp::Config;
+use ironwarp::completion::Opcode;
+use ironwarp::memory::{AllocateError, Buffer};
+use ironwarp::queue::{Completes, WorkRequest};
 use ironwarp_testkit::child::{self, Partner};
 use ironwarp_testkit::mapping::Mapping;
 use ironwarp_testkit::native::{ALL, CASES, Completions, End, pair, pattern};
@@ -57,14 +60,14 @@ fn another_process_maps_memory_that_peers_write_and_read() {
     partner.wait_for("found that");
 
     let source = client.region(&pattern(2, BY_PEER.1), ALL);
-    let (from, to) = (source.slice(0, BY_PEER.1).unwrap(), region.place(BY_PEER.0).unwrap());
+    let (from, to) = (source.slice(..BY_PEER.1).unwrap(), region.place(BY_PEER.0).unwrap());
     client.qp.post_send(WorkRequest::write(1, &[from], to)).unwrap();
     client.done(Opcode::Write, 1);
     partner.tell("peer wrote");
     partner.wait_for("process wrote");
 
     let sink = client.region(&vec![0; LEN], ALL);
-    let read = WorkRequest::read(2, &[sink.slice(0, LEN).unwrap()], region.place(0).unwrap());
+    let read = WorkRequest::read(2, &[sink.slice(..LEN).unwrap()], region.place(0).unwrap());
     client.qp.post_send(read).unwrap();
     client.done(Opcode::Read, 2);
     assert!(sink.to_vec().unwrap() == expected(true), "what the peer read");

@@ -1,10 +1,11 @@
 //! Shared send queues (requirement X7) through the native API.
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
-use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, Completes, Completion, CompletionQueue, ConnectOptions,
-    MemoryRegion, PostError, ProtectionDomain, QpError, QueuePair, SharedSendQueue, Status, WorkRequest,
-};
+use ironwarp::completion::{Completion, CompletionQueue, Status};
+use ironwarp::connection::{AcceptOptions, ConnectOptions};
+use ironwarp::memory::{Access, Buffer, MemoryRegion};
+use ironwarp::queue::{Completes, PostError, QpError, QueuePair, SharedSendQueue, WorkRequest};
+use ironwarp::{Adapter, ProtectionDomain};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -55,7 +56,7 @@ fn next(cq: &CompletionQueue) -> Completion {
 
 impl Star {
     fn receive(&self, connection: usize, id: u64) {
-        let place = self.region.slice(connection * LEN, LEN).unwrap();
+        let place = self.region.slice(connection * LEN..(connection + 1) * LEN).unwrap();
         self.far[connection].post_receive(id, &[place]).unwrap();
     }
 
@@ -68,7 +69,7 @@ impl Star {
     fn transmit_without_receive(&self, connection: usize, ids: &[u64]) {
         let read = WorkRequest::read(0, &[], self.region.place(0).unwrap());
         let send = |id: &u64| WorkRequest::send_inline(*id, b"no receive is posted for it").into();
-        let requests = std::iter::once(read).chain(ids.iter().map(send)).collect();
+        let requests = std::iter::once(read).chain(ids.iter().map(send));
         self.ssq.post_all(&self.near[connection], requests).unwrap();
         assert_eq!(next(&self.sent).success().unwrap().wr_id, 0);
     }
@@ -167,7 +168,7 @@ fn a_blocked_connection_is_overtaken() {
     }
     let room = star.server.register(Buffer::new(long.len()).unwrap(), Access::LOCAL_WRITE).unwrap();
     for id in 0..3 {
-        star.far[0].post_receive(id, &[room.slice(0, long.len()).unwrap()]).unwrap();
+        star.far[0].post_receive(id, &[room.slice(..long.len()).unwrap()]).unwrap();
         assert_eq!(next(&star.sent).success().unwrap().wr_id, id);
     }
     for id in 0..3 {
@@ -196,7 +197,7 @@ fn a_failed_connection_flushes_only_its_own_requests() {
         |error| assert_eq!(error, PostError::NotConnected),
         |()| assert_eq!(next(&star.sent).status, Status::Flushed),
     );
-    let place = star.region.slice(2 * LEN, LEN).unwrap();
+    let place = star.region.slice(2 * LEN..3 * LEN).unwrap();
     star.far[1].post_receive(12, &[place]).unwrap();
     star.ssq.post(&star.near[2], WorkRequest::send_inline(5, b"continues")).unwrap();
     assert_eq!(next(&star.sent).success().unwrap().wr_id, 5);
@@ -208,8 +209,8 @@ fn a_failed_connection_flushes_only_its_own_requests() {
 fn a_full_shared_send_queue_is_full_for_all_connections() {
     let star = star(2, 4, Completes::WhenAcknowledged);
     star.transmit_without_receive(0, &[1, 2, 3]);
-    let waits = |id| WorkRequest::send_inline(id, b"no receive is posted for it").into();
-    let two = vec![waits(4), waits(5)];
+    let waits = |id| WorkRequest::send_inline(id, b"no receive is posted for it");
+    let two = [waits(4), waits(5)];
     assert_eq!(star.ssq.post_all(&star.near[1], two), Err(PostError::Full { capacity: 4 }));
     star.ssq.post(&star.near[1], WorkRequest::send_inline(6, b"fits")).unwrap();
     assert_eq!(star.ssq.post(&star.near[1], waits(7)), Err(PostError::Full { capacity: 4 }));

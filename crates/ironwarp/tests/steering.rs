@@ -1,10 +1,12 @@
 //! Queue pairs that move between lanes (requirement I9). Data is verified meanwhile, whichever thread makes progress.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use ironwarp::{
-    AcceptOptions, Adapter, Arm, Buffer, Class, Completes, Completion, CompletionHandler, CompletionQueue,
-    Config, ConnectOptions, CqEvent, MemoryRegion, Opcode, QueuePair, RedirectionTable, WorkRequest,
-};
+use ironwarp::completion::{Arm, Class, Completion, CompletionHandler, CompletionQueue, CqEvent, Opcode};
+use ironwarp::connection::{AcceptOptions, ConnectOptions};
+use ironwarp::memory::{Buffer, MemoryRegion};
+use ironwarp::queue::{Completes, QueuePair, WorkRequest};
+use ironwarp::steering::RedirectionTable;
+use ironwarp::{Adapter, Config};
 use ironwarp_testkit::native::{ALL, SOON, pattern};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::num::NonZero;
@@ -73,13 +75,14 @@ impl Side {
     }
 
     fn receive(&self, which: usize, number: u64) {
-        let into = self.sink.slice(Self::slot(which, number), MAX_SIZE).unwrap();
+        let at = Self::slot(which, number);
+        let into = self.sink.slice(at..at + MAX_SIZE).unwrap();
         self.qps[which].post_receive(number, &[into]).unwrap();
     }
 
     fn send(&self, which: usize, number: u64) {
         let at = usize::try_from(number % PLACES).unwrap();
-        let list = [self.source.slice(at, length(number)).unwrap()];
+        let list = [self.source.slice(at..at + length(number)).unwrap()];
         self.qps[which].post_send(WorkRequest::send(number, &list)).unwrap();
     }
 

@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(deprecated, reason = "the replacement of AsyncFd::new in new versions is unsafe, and does the same")]
 
-use ironwarp::{
-    AcceptOptions, Arm, Completes, Completion, CompletionQueue, Config, ConnectOptions, ConnectionEvent,
-    ConnectionEventKind, Established, EventChannel, Listener, MemoryRegion, Opcode, QueuePair, WorkRequest,
+use ironwarp::Config;
+use ironwarp::completion::{Arm, Completion, CompletionQueue, Opcode};
+use ironwarp::connection::{
+    AcceptOptions, ConnectOptions, ConnectionEvent, ConnectionEventKind, Established, EventChannel, Listener,
 };
+use ironwarp::memory::MemoryRegion;
+use ironwarp::queue::{Completes, QueuePair, WorkRequest};
 use ironwarp_testkit::native::{ALL, End, SOON, pattern};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +43,7 @@ impl Task {
         }
     }
 
-    async fn connected(&self) -> Arc<Established> {
+    async fn connected(&self) -> Established {
         loop {
             if let Some(event) = self.events.get_ref().try_next() {
                 assert_eq!(event.qp, self.qp.id());
@@ -67,12 +70,12 @@ impl Task {
     }
 
     fn post_receive(&self) {
-        self.qp.post_receive(1, &[self.region.slice(MAX_LEN, MAX_LEN).unwrap()]).unwrap();
+        self.qp.post_receive(1, &[self.region.slice(MAX_LEN..2 * MAX_LEN).unwrap()]).unwrap();
     }
 
     fn send(&self, bytes: &[u8]) {
         self.region.write(0, bytes).unwrap();
-        let list = [self.region.slice(0, bytes.len()).unwrap()];
+        let list = [self.region.slice(..bytes.len()).unwrap()];
         self.qp.post_send(WorkRequest::send(2, &list).unsignaled()).unwrap();
     }
 

@@ -1,6 +1,8 @@
 //! Every verb, between two adapters over loopback, with IPv4 and IPv6 and both completion modes.
 
-use ironwarp::{Access, Arm, Buffer, Opcode, PostError, QpError, State, Status, WorkRequest};
+use ironwarp::completion::{Arm, Opcode, Status};
+use ironwarp::memory::{Access, Buffer};
+use ironwarp::queue::{PostError, QpError, State, WorkRequest};
 use ironwarp_testkit::native::{ALL, CASES, Completions, SOON, pair, pattern};
 use std::time::Duration;
 
@@ -15,8 +17,8 @@ fn sends_of_all_lengths_arrive_whole_and_in_order() {
         for (id, len) in (0..).zip(lengths) {
             let bytes = pattern(7, len.max(1));
             let source = client.region(&bytes, Access::LOCAL_READ);
-            server.qp.post_receive(id, &[sink.slice(0, len).unwrap()]).unwrap();
-            client.qp.post_send(WorkRequest::send(100 + id, &[source.slice(0, len).unwrap()])).unwrap();
+            server.qp.post_receive(id, &[sink.slice(..len).unwrap()]).unwrap();
+            client.qp.post_send(WorkRequest::send(100 + id, &[source.slice(..len).unwrap()])).unwrap();
             let received = server.done(Opcode::Receive, id);
             assert_eq!(received.byte_len as usize, len, "{case:?}");
             assert_eq!(received.qp, server.qp.id());
@@ -36,9 +38,9 @@ fn writes_and_reads_of_all_lengths_move_the_right_bytes() {
                 (client.region(&bytes, Access::LOCAL_READ), client.region(&vec![0; len], ALL));
             let target = server.region(&vec![0; len + 2], ALL);
             let there = target.place(1).unwrap();
-            client.qp.post_send(WorkRequest::write(1, &[source.slice(0, len).unwrap()], there)).unwrap();
+            client.qp.post_send(WorkRequest::write(1, &[source.slice(..len).unwrap()], there)).unwrap();
             client.done(Opcode::Write, 1);
-            client.qp.post_send(WorkRequest::read(2, &[back.slice(0, len).unwrap()], there)).unwrap();
+            client.qp.post_send(WorkRequest::read(2, &[back.slice(..len).unwrap()], there)).unwrap();
             assert_eq!(client.done(Opcode::Read, 2).byte_len as usize, len);
             assert!(back.to_vec().unwrap() == bytes, "{len} bytes came back, {case:?}");
             let there = target.to_vec().unwrap();
@@ -52,7 +54,7 @@ fn writes_and_reads_of_all_lengths_move_the_right_bytes() {
 fn empty_messages_of_every_kind() {
     for case in CASES {
         let (client, server) = pair(case);
-        let nowhere = ironwarp::Place { tag: ironwarp::Tag(0xdead_be00), offset: 1 << 60 };
+        let nowhere = ironwarp::memory::Place { tag: ironwarp::memory::Tag(0xdead_be00), offset: 1 << 60 };
         for id in 1..=3 {
             server.qp.post_receive(id, &[]).unwrap();
         }
@@ -85,14 +87,15 @@ fn lists_gather_and_scatter() {
         let bytes = pattern(9, 30_000);
         let source = client.region(&bytes, Access::LOCAL_READ);
         let list = [(0, 10_000), (10_000, 1), (10_001, 0), (10_001, 19_999)];
-        let list = list.map(|(at, len)| source.slice(at, len).unwrap());
+        let list = list.map(|(at, len)| source.slice(at..at + len).unwrap());
         let buffers = [5, 8192, 100_000].map(|len| Buffer::new(len).unwrap());
-        let target = server.domain.register_list(buffers.into(), ALL).unwrap();
+        let target = server.domain.register_list(buffers, ALL).unwrap();
         assert_eq!(target.len(), 108_197);
 
         client.qp.post_send(WorkRequest::write(1, &list, target.place(3).unwrap())).unwrap();
         client.done(Opcode::Write, 1);
-        let parts = [target.slice(50_000, 1).unwrap(), target.slice(60_000, 29_999).unwrap()];
+        let parts =
+            [target.slice(50_000..50_000 + 1).unwrap(), target.slice(60_000..60_000 + 29_999).unwrap()];
         server.qp.post_receive(7, &parts).unwrap();
         client.qp.post_send(WorkRequest::send(2, &list)).unwrap();
         server.done(Opcode::Receive, 7);
@@ -105,7 +108,7 @@ fn lists_gather_and_scatter() {
             "the Send, across two parts"
         );
         let back = client.region(&[0; 30_000], Access::LOCAL_WRITE);
-        let sinks = [back.slice(29_990, 10).unwrap(), back.slice(0, 29_990).unwrap()];
+        let sinks = [back.slice(29_990..29_990 + 10).unwrap(), back.slice(..29_990).unwrap()];
         client.qp.post_send(WorkRequest::read(3, &sinks, target.place(3).unwrap())).unwrap();
         client.done(Opcode::Read, 3);
         assert!(
@@ -141,7 +144,7 @@ fn a_fence_waits_for_reads() {
         client
             .qp
             .post_send_all(vec![
-                WorkRequest::read(1, &[sink.slice(0, LONG).unwrap()], source.place(0).unwrap()),
+                WorkRequest::read(1, &[sink.slice(..LONG).unwrap()], source.place(0).unwrap()),
                 WorkRequest::send(2, &[]).fenced().into(),
             ])
             .unwrap();
@@ -198,7 +201,7 @@ fn unsignaled_requests_are_silent_unless_they_fail() {
     client.qp.post_send(WorkRequest::write_inline(1, b"a", there).unsignaled()).unwrap();
     client.qp.post_send(WorkRequest::write_inline(2, b"b", there)).unwrap();
     client.done(Opcode::Write, 2);
-    let beyond = ironwarp::Place { offset: 8, ..there };
+    let beyond = ironwarp::memory::Place { offset: 8, ..there };
     client.qp.post_send(WorkRequest::write_inline(3, b"c", beyond).unsignaled()).unwrap();
     client.failed(Opcode::Write, 3, Status::RemoteAccess);
     assert_eq!(&target.to_vec().unwrap()[..2], b"b\0");
@@ -209,10 +212,10 @@ fn unsignaled_requests_are_silent_unless_they_fail() {
 fn lists_that_do_not_fit_are_refused_as_a_whole() {
     let (client, server) = pair(CASES[0]);
     let region = client.region(&[0; 64], ALL);
-    let list = [region.slice(0, 1).unwrap(); 17];
+    let list = [region.slice(..1).unwrap(); 17];
     let error = client.qp.post_send(WorkRequest::send(1, &list)).unwrap_err();
     assert_eq!(error, PostError::TooManySges { have: 17, limit: 16 });
-    let flood = (0..129).map(|id| WorkRequest::send(id, &[]).into()).collect();
+    let flood = (0..129).map(|id| WorkRequest::send(id, &[]));
     assert_eq!(client.qp.post_send_all(flood).unwrap_err(), PostError::Full { capacity: 128 });
     for id in 0..128 {
         server.qp.post_receive(id, &[]).unwrap();
@@ -248,7 +251,7 @@ fn disconnecting_and_dropping_lose_nothing() {
             let (client, server) = pair(case);
             let bytes = pattern(5, LONG);
             let sink = server.region(&vec![0; LONG], Access::LOCAL_WRITE);
-            server.qp.post_receive(1, &[sink.slice(0, LONG).unwrap()]).unwrap();
+            server.qp.post_receive(1, &[sink.slice(..LONG).unwrap()]).unwrap();
             server.qp.post_receive(2, &[]).unwrap();
             client.qp.post_send(WorkRequest::send_inline(1, &bytes)).unwrap();
             if dropped {

@@ -1,6 +1,9 @@
 //! Typed views of regions and chunks.
 
-use ironwarp::{AccessError, Buffer, Completes, Config, Opcode, Pool, WorkRequest};
+use ironwarp::Config;
+use ironwarp::completion::Opcode;
+use ironwarp::memory::{AccessError, Buffer, Pool};
+use ironwarp::queue::{Completes, WorkRequest};
 use ironwarp_testkit::native::{ALL, CASES, Completions, End, pair};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use zerocopy::byteorder::big_endian::{U16, U32};
@@ -31,7 +34,7 @@ fn views_are_exact_to_the_byte() {
     let end = End::new(Config::default(), Completes::WhenSent);
     let one = end.region(&[0; 40], ALL);
     let several = [1, 6, 9, 24].map(|len| Buffer::new(len).unwrap());
-    let several = end.domain.register_list(several.into(), ALL).unwrap();
+    let several = end.domain.register_list(several, ALL).unwrap();
     for region in [&one, &several] {
         for at in 0..=33 {
             region.fill(0xaa).unwrap();
@@ -137,7 +140,7 @@ fn peers_and_views_see_the_same_bytes() {
         let (ours, theirs) = (client.region(&[0; 4096], ALL), server.region(&[0xaa; 4096], ALL));
         let records: Vec<Record> = (0..200).map(Record::new).collect();
         ours.array::<Record>(11, 200).unwrap().write(0, &records);
-        let (from, to) = (ours.slice(11, 1400).unwrap(), theirs.place(501).unwrap());
+        let (from, to) = (ours.slice(11..1411).unwrap(), theirs.place(501).unwrap());
         client.qp.post_send(WorkRequest::write(1, &[from], to)).unwrap();
         client.done(Opcode::Write, 1);
         server.qp.post_receive(2, &[]).unwrap();

@@ -1,9 +1,10 @@
 //! Helpers for tests of the native API: two ends of a connection over loopback, each with an adapter of its own.
 
-use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, Completes, Completion, CompletionQueue, Config, ConnectOptions,
-    MemoryRegion, Opcode, ProtectionDomain, QueuePair, Status,
-};
+use ironwarp::completion::{Completion, CompletionQueue, Opcode, Status};
+use ironwarp::connection::{AcceptOptions, ConnectOptions};
+use ironwarp::memory::{Access, Buffer, MemoryRegion};
+use ironwarp::queue::{Completes, QueuePair};
+use ironwarp::{Adapter, Config, ProtectionDomain};
 use std::net::SocketAddr;
 use std::time::Duration;
 

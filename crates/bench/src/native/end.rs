@@ -3,10 +3,11 @@
 use crate::control::TIMEOUT;
 use crate::result::Result;
 use crate::turn::Turn;
-use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, Completes, Completion, CompletionQueue, Config, ConnectOptions,
-    Listener, MemoryRegion, Place, ProtectionDomain, QueuePair,
-};
+use ironwarp::completion::{Completion, CompletionQueue};
+use ironwarp::connection::{AcceptOptions, ConnectOptions, Listener};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, Place};
+use ironwarp::queue::{Completes, QueuePair};
+use ironwarp::{Adapter, Config, ProtectionDomain};
 use std::net::SocketAddr;
 
 /// The adapter of a process, with a protection domain and a completion queue.

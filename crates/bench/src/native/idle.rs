@@ -5,7 +5,8 @@ use crate::control::{self, TIMEOUT};
 use crate::measure::{Measured, resident};
 use crate::result::Result;
 use crate::turn::Turn;
-use ironwarp::{AcceptOptions, ConnectOptions, Listener, QueuePair};
+use ironwarp::connection::{AcceptOptions, ConnectOptions, Listener};
+use ironwarp::queue::QueuePair;
 use std::net::SocketAddr;
 
 /// Depth of each queue.

@@ -5,7 +5,9 @@ use crate::control::{Server, TIMEOUT};
 use crate::measure::{Measured, pattern, ping_pong};
 use crate::result::Result;
 use crate::turn::Turn;
-use ironwarp::{Buffer, Listener, MemoryRegion, PostError, QueuePair, WorkRequest};
+use ironwarp::connection::Listener;
+use ironwarp::memory::{Buffer, MemoryRegion};
+use ironwarp::queue::{PostError, QueuePair, WorkRequest};
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -42,7 +44,7 @@ impl<'h> Player<'h> {
     fn send(&self, at: usize) -> Result {
         let request = match self.turn.size <= INLINE {
             true => WorkRequest::send_inline(0, &self.message),
-            false => WorkRequest::send(0, &[self.end.region.slice(at, self.turn.size)?]),
+            false => WorkRequest::send(0, &[self.end.region.slice(at..at + self.turn.size)?]),
         };
         Ok(self.end.pair.post_send(request.unsignaled())?)
     }
@@ -67,7 +69,8 @@ impl<'h> Player<'h> {
 
 /// Posts the receive with this index.
 fn post_receive(pair: &QueuePair, region: &MemoryRegion, slot: u64, size: usize) -> Result {
-    Ok(pair.post_receive(slot, &[region.slice(usize::try_from(slot)? * size, size)?])?)
+    let at = usize::try_from(slot)? * size;
+    Ok(pair.post_receive(slot, &[region.slice(at..at + size)?])?)
 }
 
 /// Returns a function that posts all receives.

@@ -8,9 +8,9 @@ use crate::control::{Server, TIMEOUT};
 use crate::measure::{Measured, Stopwatch};
 use crate::result::Result;
 use crate::turn::Turn;
-use ironwarp::{
-    AcceptOptions, Access, Buffer, ConnectOptions, Listener, MemoryRegion, QueuePair, WorkRequest,
-};
+use ironwarp::connection::{AcceptOptions, ConnectOptions, Listener};
+use ironwarp::memory::{Access, Buffer, MemoryRegion};
+use ironwarp::queue::{QueuePair, WorkRequest};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,12 +65,12 @@ impl Load {
 
 /// Posts a bulk Send.
 fn send(pair: &QueuePair, id: u64, region: &MemoryRegion) -> Result {
-    Ok(pair.post_send(WorkRequest::send(id, &[region.slice(0, BULK)?]))?)
+    Ok(pair.post_send(WorkRequest::send(id, &[region.slice(..BULK)?]))?)
 }
 
 /// Posts a receive for a bulk message.
 fn receive(pair: &QueuePair, id: u64, region: &MemoryRegion) -> Result {
-    Ok(pair.post_receive(id, &[region.slice(0, BULK)?])?)
+    Ok(pair.post_receive(id, &[region.slice(..BULK)?])?)
 }
 
 /// Registers memory for local access.
@@ -89,7 +89,7 @@ fn accept(listener: &Listener, pair: &QueuePair) -> Result {
 pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
     let quick = measured_consumer(turn, host)?;
     let (pair, memory) = (quick.pair(host, QUEUED)?, region(host, turn.size)?);
-    let slice = || memory.slice(0, turn.size);
+    let slice = || memory.slice(..turn.size);
     pair.post_receive(0, &[slice()?])?;
     pair.post_receive(0, &[slice()?])?;
     accept(listener, &pair)?;
@@ -118,7 +118,7 @@ pub(super) fn run(turn: &Turn, server: &Server, at: SocketAddr) -> Result<Measur
     let host = Host::open(turn)?;
     let quick = measured_consumer(turn, &host)?;
     let (pair, memory) = (quick.pair(&host, QUEUED)?, region(&host, turn.size)?);
-    let slice = || memory.slice(0, turn.size);
+    let slice = || memory.slice(..turn.size);
     let connect = |pair: &QueuePair| -> Result {
         pair.connect(at, &ConnectOptions::new()).map_err(|error| error.to_string())?;
         Ok(())

@@ -6,7 +6,9 @@ use crate::measure::{Measured, Stopwatch, compare, edges, pattern};
 use crate::result::Result;
 use crate::scattered::Scattered;
 use crate::turn::Turn;
-use ironwarp::{AcceptOptions, Buffer, ConnectOptions, Listener, MemoryRegion, QueuePair, WorkRequest};
+use ironwarp::connection::{AcceptOptions, ConnectOptions, Listener};
+use ironwarp::memory::{Buffer, MemoryRegion};
+use ironwarp::queue::{QueuePair, WorkRequest};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -37,7 +39,7 @@ impl<'h> Connections<'h> {
     }
 
     /// Polls the completion queue once, and replaces `completions`.
-    fn poll(&self, completions: &mut Vec<ironwarp::Completion>) -> Result {
+    fn poll(&self, completions: &mut Vec<ironwarp::completion::Completion>) -> Result {
         completions.clear();
         self.host.cq.poll(completions, MAX_POLLED)?;
         Ok(())
@@ -49,7 +51,7 @@ const MAX_POLLED: usize = 64;
 
 /// Posts the receive of the connection with index `which`.
 fn post_receive(pair: &QueuePair, region: &MemoryRegion, which: usize, size: usize) -> Result {
-    Ok(pair.post_receive(which as u64, &[region.slice(which * size, size)?])?)
+    Ok(pair.post_receive(which as u64, &[region.slice(which * size..(which + 1) * size)?])?)
 }
 
 /// Runs the client.

@@ -3,7 +3,8 @@
 use super::end::Host;
 use crate::control::TIMEOUT;
 use crate::result::Result;
-use ironwarp::{Arm, Class, Completion, CompletionHandler, CompletionQueue, QueuePair};
+use ironwarp::completion::{Arm, Class, Completion, CompletionHandler, CompletionQueue};
+use ironwarp::queue::QueuePair;
 
 /// A completion queue with a completion handler.
 #[derive(Debug)]

@@ -7,7 +7,9 @@ use crate::control::{self, Server, TIMEOUT};
 use crate::measure::{Measured, Stopwatch, compare, edges, pattern};
 use crate::result::Result;
 use crate::turn::{Operation, Turn};
-use ironwarp::{Buffer, Listener, MemoryRegion, QueuePair, WorkRequest};
+use ironwarp::connection::Listener;
+use ironwarp::memory::{Buffer, MemoryRegion};
+use ironwarp::queue::{QueuePair, WorkRequest};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -51,7 +53,7 @@ fn receives(turn: &Turn) -> usize {
 
 /// Posts a receive.
 fn post_receive(turn: &Turn, pair: &QueuePair, region: &MemoryRegion) -> Result {
-    Ok(pair.post_receive(0, &[region.slice(0, turn.size)?])?)
+    Ok(pair.post_receive(0, &[region.slice(..turn.size)?])?)
 }
 
 /// Runs the client.
@@ -86,7 +88,7 @@ pub(super) fn run(turn: &Turn, server: &mut Server, at: SocketAddr) -> Result<Me
 
 /// Keeps requests outstanding for the given time, then waits until all have arrived. Returns their number.
 fn run_phase(turn: &Turn, end: &End<'_>, fence: &MemoryRegion, time: Duration) -> Result<u64> {
-    let list = [end.region.slice(0, turn.size)?];
+    let list = [end.region.slice(..turn.size)?];
     let request = || match turn.operation {
         Operation::Write => WorkRequest::write(0, &list, end.peer),
         Operation::Read => WorkRequest::read(0, &list, end.peer),
@@ -106,7 +108,7 @@ fn run_phase(turn: &Turn, end: &End<'_>, fence: &MemoryRegion, time: Duration) -
                 let room = (turn.queued - (posted - done)).min(turn.batch);
                 match room {
                     1 => end.pair.post_send(request())?,
-                    _ => end.pair.post_send_all((0..room).map(|_| request()).collect())?,
+                    _ => end.pair.post_send_all((0..room).map(|_| request()))?,
                 }
                 posted += room;
             }
@@ -121,7 +123,7 @@ fn run_phase(turn: &Turn, end: &End<'_>, fence: &MemoryRegion, time: Duration) -
         }
     }
     if !turn.acked && turn.operation != Operation::Read {
-        end.pair.post_send(WorkRequest::read(0, &[fence.slice(0, 1)?], end.peer))?;
+        end.pair.post_send(WorkRequest::read(0, &[fence.slice(..1)?], end.peer))?;
         end.host.completion(turn)?;
     }
     Ok(posted as u64)

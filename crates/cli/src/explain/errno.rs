@@ -1,7 +1,7 @@
 //! Explains errors of verbs and connection manager calls (`errno`).
 
 use super::explanation::{Explanation, at_fault, normalise};
-use ironwarp::ErrorOrigin;
+use ironwarp::queue::ErrorOrigin;
 use std::io;
 
 /// An errno.

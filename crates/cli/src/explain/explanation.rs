@@ -1,6 +1,6 @@
 //! An explanation, and how it is printed.
 
-use ironwarp::ErrorOrigin;
+use ironwarp::queue::ErrorOrigin;
 
 /// The explanation of one code.
 #[derive(Debug, PartialEq, Eq)]

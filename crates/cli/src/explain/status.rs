@@ -1,7 +1,7 @@
 //! Explains completion statuses (`ibv_wc_status`).
 
 use super::explanation::{Explanation, at_fault, normalise};
-use ironwarp::ErrorOrigin;
+use ironwarp::queue::ErrorOrigin;
 
 /// A completion status. Its index in the table is its number.
 struct Row {

@@ -1,7 +1,8 @@
 //! Explains the `vendor_err` of a completion, which encodes the cause (`ironwarp_rnic::error::VendorError`).
 
 use super::explanation::{Explanation, at_fault};
-use ironwarp::{Cause, Check};
+use ironwarp::memory::Check;
+use ironwarp::protocol::Cause;
 use ironwarp_rnic::error::VendorError;
 use ironwarp_wire::{MpaFault, Protection, TaggedBuffer, UntaggedBuffer};
 

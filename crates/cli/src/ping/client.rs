@@ -5,12 +5,12 @@ use super::message::{TIMEOUT, check_success, expected_byte, message_bytes};
 use super::options::{Arguments, Op};
 use super::report::{Report, micros};
 use crate::say::{self, Failure};
-use ironwarp::{
-    Access, Adapter, Buffer, Completes, CompletionQueue, ConnectOptions, Established, MemoryRegion, Opcode,
-    Place, PostError, QueuePair, Sge, WorkRequest,
-};
+use ironwarp::Adapter;
+use ironwarp::completion::{CompletionQueue, Opcode};
+use ironwarp::connection::{ConnectOptions, Established};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, Place, Sge};
+use ironwarp::queue::{Completes, PostError, QueuePair, WorkRequest};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Pings a server and prints the results. Returns false if not all pings were answered.
@@ -38,7 +38,7 @@ struct Client {
     sink: MemoryRegion,
     /// The remote address of the server's memory.
     remote: Place,
-    established: Arc<Established>,
+    established: Established,
     /// Whether Sends and Writes complete only when acknowledged.
     acknowledged: bool,
     /// Whether the parameters of the connection were printed.
@@ -56,7 +56,7 @@ impl Client {
         let qp = domain.queue_pair(&cq).completes(completes).create()?;
         let source = domain.register(Buffer::new(size.max(1))?, Access::LOCAL_READ)?;
         let sink = domain.register(Buffer::new(size.max(1))?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        post_receive(&qp, op, sink.slice(0, size)?)?;
+        post_receive(&qp, op, sink.slice(..size)?)?;
         let hello = Hello { op, size: arguments.size, place: sink.place(0)? };
         let established = qp
             .connect(to, &ConnectOptions::new().private_data(&hello.to_bytes()))
@@ -84,7 +84,7 @@ impl Client {
         if std::mem::replace(&mut self.parameters_printed, true) {
             return Ok(());
         }
-        let Established { peer, local, agreed, .. } = &*self.established;
+        let Established { peer, local, agreed, .. } = &self.established;
         let title = say::bold(format_args!("PING {peer}"));
         let crc = if agreed.send.crc { "CRC" } else { "no CRC" };
         let (ird, ord) = (agreed.ird, agreed.ord);
@@ -123,7 +123,7 @@ impl Client {
         let seed = if self.op == Op::Read { 0 } else { seq };
         self.source.write(0, &message_bytes(seed, self.size))?;
         self.sink.fill(!expected_byte(seed, 0))?;
-        let (ours, answer) = (self.source.slice(0, self.size)?, self.sink.slice(0, self.size)?);
+        let (ours, answer) = (self.source.slice(..self.size)?, self.sink.slice(..self.size)?);
         let requests = match self.op {
             Op::Send => vec![WorkRequest::send(seq, &[ours]).into()],
             Op::Write => vec![

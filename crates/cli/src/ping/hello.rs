@@ -2,7 +2,7 @@
 //! addresses.
 
 use super::options::Op;
-use ironwarp::{Place, Tag};
+use ironwarp::memory::{Place, Tag};
 
 /// Name and version of the protocol.
 const MAGIC: [u8; 8] = *b"iwping01";

@@ -1,7 +1,7 @@
 //! The contents of messages, and checks of completions, which client and server share.
 
 use crate::say::Failure;
-use ironwarp::{Completion, RequestError};
+use ironwarp::completion::{Completion, RequestError};
 use std::time::Duration;
 
 /// How long to wait for a message or a close of the peer.

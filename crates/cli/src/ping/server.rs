@@ -4,10 +4,11 @@ use super::hello::{Hello, Welcome};
 use super::message::{TIMEOUT, check_success, message_bytes};
 use super::options::{MAX_SIZE, Op};
 use crate::say::{self, Failure};
-use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, Incoming, MemoryRegion, Opcode, QpError,
-    QueuePair, WorkRequest,
-};
+use ironwarp::Adapter;
+use ironwarp::completion::{CompletionQueue, Opcode};
+use ironwarp::connection::{AcceptOptions, Incoming};
+use ironwarp::memory::{Access, Buffer, MemoryRegion};
+use ironwarp::queue::{QpError, QueuePair, WorkRequest};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -117,7 +118,8 @@ impl Session {
     fn post_receive(&self, ping: u64) -> Result<(), Failure> {
         let posted = match self.hello.op {
             Op::Send => {
-                self.qp.post_receive(ping, &[self.region.slice(self.slot_offset(ping), self.size())?])
+                let at = self.slot_offset(ping);
+                self.qp.post_receive(ping, &[self.region.slice(at..at + self.size())?])
             }
             Op::Write | Op::Read => self.qp.post_receive(ping, &[]),
         };
@@ -130,12 +132,12 @@ impl Session {
         self.post_receive(ping + 1)?;
         let requests = match self.hello.op {
             Op::Send => {
-                let echo = self.region.slice(self.slot_offset(ping), received as usize)?;
+                let at = self.slot_offset(ping);
+                let echo = self.region.slice(at..at + received as usize)?;
                 vec![WorkRequest::send(ping, &[echo]).unsignaled().into()]
             }
             Op::Write => vec![
-                WorkRequest::write(ping, &[self.region.slice(0, self.size())?], self.hello.place)
-                    .unsignaled(),
+                WorkRequest::write(ping, &[self.region.slice(..self.size())?], self.hello.place).unsignaled(),
                 WorkRequest::send(ping, &[]).unsignaled().into(),
             ],
             Op::Read => return Err("unexpected message from a client that announced only Reads".into()),

@@ -4,9 +4,10 @@ use ironwarp_rnic::bug::Bug;
 use ironwarp_rnic::connect::{Depths, StartupError};
 use ironwarp_wire::private::{Reason, Unreadable, VERSION};
 use std::io;
+use std::sync::Arc;
 
 /// Why a connection was not established.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The remote program rejected the connection.
@@ -51,7 +52,7 @@ pub enum ConnectError {
     GivenUp,
     /// A system call failed.
     #[error("{}{}", .0, hint(.0))]
-    System(#[from] io::Error),
+    System(Arc<io::Error>),
     /// An argument is invalid.
     #[error("{0}")]
     InvalidArgument(#[from] ironwarp_rnic::connect::InvalidArgument),
@@ -61,6 +62,12 @@ pub enum ConnectError {
     /// The queue pair is connected, or was connected since its last reset.
     #[error("{0}")]
     Connected(#[from] ironwarp_rnic::qp::AlreadyConnected),
+}
+
+impl From<io::Error> for ConnectError {
+    fn from(error: io::Error) -> Self {
+        Self::System(Arc::new(error))
+    }
 }
 
 /// Returns an explanation to append to errors whose cause is not obvious.

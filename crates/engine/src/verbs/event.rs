@@ -4,7 +4,6 @@ use super::error::ConnectError;
 use ironwarp_rnic::connect::Agreed;
 use ironwarp_rnic::error::QpError;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 /// An event of a queue pair's connection.
 #[derive(Clone, Debug)]
@@ -21,11 +20,11 @@ pub struct ConnectionEvent {
 #[non_exhaustive]
 pub enum ConnectionEventKind {
     /// The connection is established.
-    Connected(Arc<Established>),
+    Connected(Established),
     /// The connection was not established.
-    Failed(Arc<ConnectError>),
+    Failed(ConnectError),
     /// The connection ended.
-    Ended(Arc<QpError>),
+    Ended(QpError),
 }
 
 /// An established connection.

@@ -249,9 +249,11 @@ impl QueuePair {
 
     /// Waits until the connection is established or has failed. Returns [`ConnectError::TimedOut`] if the timeout
     /// expires first.
-    pub fn wait_connected(&self, timeout: Duration) -> Result<Arc<Established>, Arc<ConnectError>> {
-        self.wait(timeout, |progress| progress.outcome.clone())
-            .unwrap_or_else(|| Err(Arc::new(ConnectError::TimedOut)))
+    pub fn wait_connected(&self, timeout: impl Into<Option<Duration>>) -> Result<Established, ConnectError> {
+        match self.wait(timeout.into(), |progress| progress.outcome.clone()) {
+            Some(outcome) => outcome.map(Arc::unwrap_or_clone).map_err(Arc::unwrap_or_clone),
+            None => Err(ConnectError::TimedOut),
+        }
     }
 
     /// Returns the peer: the queue pair that the program named for a manual connection, or the address that the queue
@@ -267,19 +269,23 @@ impl QueuePair {
     }
 
     /// Waits until both directions of the connection are closed. Returns false if the timeout expires first.
-    pub fn wait_closed(&self, timeout: Duration) -> bool {
-        self.wait(timeout, |progress| progress.closed.then_some(())).is_some()
+    pub fn wait_closed(&self, timeout: impl Into<Option<Duration>>) -> bool {
+        self.wait(timeout.into(), |progress| progress.closed.then_some(())).is_some()
     }
 
     /// Waits until `done` returns a value, and returns it; `None` if the timeout expires first.
-    fn wait<T>(&self, timeout: Duration, done: impl Fn(&Progress) -> Option<T>) -> Option<T> {
-        let deadline = Instant::now() + timeout;
+    fn wait<T>(&self, timeout: Option<Duration>, done: impl Fn(&Progress) -> Option<T>) -> Option<T> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut progress = lock(&self.progress);
         loop {
             if let Some(result) = done(&progress) {
                 return Some(result);
             }
-            let left = deadline.checked_duration_since(Instant::now())?;
+            // Without a deadline, the maximum is forever.
+            let left = match deadline {
+                Some(deadline) => deadline.checked_duration_since(Instant::now())?,
+                None => Duration::MAX,
+            };
             progress = match self.changed.wait_timeout(progress, left) {
                 Ok((progress, _)) => progress,
                 Err(poisoned) => poisoned.into_inner().0,
@@ -295,7 +301,7 @@ impl QueuePair {
             progress.outcome = Some(Err(Arc::clone(&error)));
             progress.closed = true;
         });
-        self.send_event(ConnectionEventKind::Failed(error));
+        self.send_event(|| ConnectionEventKind::Failed(Arc::unwrap_or_clone(error)));
     }
 
     /// Changes the progress, and wakes threads that wait.
@@ -305,9 +311,9 @@ impl QueuePair {
     }
 
     /// Sends an event of the connection.
-    fn send_event(&self, kind: ConnectionEventKind) {
+    fn send_event(&self, kind: impl FnOnce() -> ConnectionEventKind) {
         if let Some(events) = &self.events {
-            events.send(ConnectionEvent { qp: self.id(), kind });
+            events.send(ConnectionEvent { qp: self.id(), kind: kind() });
         }
     }
 
@@ -415,11 +421,11 @@ impl ConnectionOwner for QueuePair {
             progress.outcome = Some(Ok(Arc::clone(&established)));
             progress.closed = false; // `connect_failed` has set it if an earlier attempt failed
         });
-        self.send_event(ConnectionEventKind::Connected(established));
+        self.send_event(|| ConnectionEventKind::Connected(Arc::unwrap_or_clone(established)));
     }
 
     fn on_stream_ended(&self, error: &Arc<QpError>) {
-        self.send_event(ConnectionEventKind::Ended(Arc::clone(error)));
+        self.send_event(|| ConnectionEventKind::Ended(error.as_ref().clone()));
     }
 
     fn on_closed(&self) {

@@ -150,7 +150,7 @@ fn a_card_that_resets_revision_1_as_well_is_left_alone() {
         receive_request(&listener, &CXGB4).0.reset();
     }
     let error = pair.wait_connected(TIMEOUT).unwrap_err();
-    assert!(matches!(*error, ConnectError::Closed | ConnectError::System(_)), "{error}");
+    assert!(matches!(error, ConnectError::Closed | ConnectError::System(_)), "{error}");
     listener.set_nonblocking(true).unwrap();
     assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "a third time");
 }
@@ -168,7 +168,7 @@ fn a_card_that_rejects_is_understood_and_not_asked_again() {
         peer.send_bytes(&card.rejection(&request.unwrap(), b"not today"));
         peer.finish();
         let error = pair.wait_connected(TIMEOUT).unwrap_err();
-        let ConnectError::Rejected { private_data, depths } = &*error else { panic!("{error}") };
+        let ConnectError::Rejected { private_data, depths } = &error else { panic!("{error}") };
         assert_eq!(&private_data[..], b"not today");
         assert_eq!(depths.ird, Some(card.ird), "{depths:?}");
         assert_eq!(peer.receive_next(), Received::End);

@@ -114,7 +114,7 @@ pub(crate) fn talk(one: &mut Host, a: &QueuePair, other: &mut Host, b: &QueuePai
 }
 
 /// Waits until connecting a queue pair has failed, and returns the error.
-pub(crate) fn refusal(pair: &QueuePair) -> Arc<ConnectError> {
+pub(crate) fn refusal(pair: &QueuePair) -> ConnectError {
     pair.wait_connected(TIMEOUT).unwrap_err()
 }
 

@@ -153,7 +153,7 @@ fn a_replayed_proof_is_refused() {
 }
 
 /// Tries to connect two ends with these settings, the first of which dials. Returns its error.
-fn why_not(dialler: Config, acceptor: Config) -> Arc<ConnectError> {
+fn why_not(dialler: Config, acceptor: Config) -> ConnectError {
     let (mut one, other) = (Host::new(dialler), Host::new(acceptor));
     let (near, far) = (one.pair(), other.pair());
     other.bring_up(&far, LOCAL_IP, (PEER_IP, near.id()));
@@ -165,20 +165,20 @@ fn why_not(dialler: Config, acceptor: Config) -> Arc<ConnectError> {
 #[test]
 fn ends_with_different_keys_do_not_connect() {
     let error = why_not(with_key(KEY), with_key(b"a key of another cluster"));
-    assert!(matches!(*error, ConnectError::Refused(Reason::WrongProof)), "{error}");
+    assert!(matches!(error, ConnectError::Refused(Reason::WrongProof)), "{error}");
     assert!(error.to_string().contains("set the same key on both ends"), "{error}");
 }
 
 #[test]
 fn a_key_at_the_accepting_end_alone_is_named() {
     let error = why_not(Config::default(), with_key(KEY));
-    assert!(matches!(*error, ConnectError::Refused(Reason::KeyNeeded)), "{error}");
+    assert!(matches!(error, ConnectError::Refused(Reason::KeyNeeded)), "{error}");
 }
 
 #[test]
 fn a_key_at_the_dialling_end_alone_is_named() {
     let error = why_not(with_key(KEY), Config::default());
-    assert!(matches!(*error, ConnectError::Refused(Reason::NoKey)), "{error}");
+    assert!(matches!(error, ConnectError::Refused(Reason::NoKey)), "{error}");
 }
 
 /// However often they try, each end logs once what is wrong and what to do, and neither logs the key. Runs in a process of
@@ -234,7 +234,7 @@ fn a_squatter_on_the_peers_port_is_not_taken_for_the_peer() {
         }
     });
     let error = refusal(&pair);
-    assert!(matches!(*error, ConnectError::Unproven), "{error}");
+    assert!(matches!(error, ConnectError::Unproven), "{error}");
     drop(squatter_thread); // the thread ends with the process
 }
 

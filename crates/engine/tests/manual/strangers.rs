@@ -107,7 +107,7 @@ fn a_peer_that_rejects_without_a_reason_is_taken_for_an_older_release() {
         }
     });
     let error = refusal(&pair);
-    assert!(matches!(*error, ConnectError::NoReason), "{error}");
+    assert!(matches!(error, ConnectError::NoReason), "{error}");
     assert!(error.to_string().contains("run the same release on both ends"), "{error}");
     assert_eq!(host.next().status, Status::RetryExceeded);
     drop(rejects); // the thread ends with the process

@@ -33,7 +33,7 @@ pub(super) struct State {
     /// Whether `rconnect` has returned success.
     pub(super) reported_connected: bool,
     /// Addresses and parameters of the connection. `None` until it is established.
-    pub(super) established: Option<Arc<Established>>,
+    pub(super) established: Option<Box<Established>>,
     pub(super) out: Outgoing,
     pub(super) incoming: Incoming,
     pub(super) mappings: Mappings,

@@ -176,7 +176,7 @@ impl Stream {
             match event {
                 ConnectionEventKind::Connected(established) => self.on_connected(state, established),
                 ConnectionEventKind::Failed(error) => {
-                    (state.failed, state.error) = (true, Some(Errno::from(&*error)));
+                    (state.failed, state.error) = (true, Some(Errno::from(&error)));
                     state.phase = Phase::Over;
                 }
                 ConnectionEventKind::Ended(error) => end = Some(error),
@@ -216,11 +216,11 @@ impl Stream {
     }
 
     /// Updates the state after the connection was established. Ends the connection if the peer is not an rsocket.
-    fn on_connected(&self, state: &mut State, established: Arc<Established>) {
+    fn on_connected(&self, state: &mut State, established: Established) {
         if let Some(hello) = Hello::from_bytes(&established.private_data) {
             state.out.set_peer(&hello);
             state.mappings.set_peer(&hello);
-            (state.phase, state.established) = (Phase::Connected, Some(established));
+            (state.phase, state.established) = (Phase::Connected, Some(Box::new(established)));
         } else {
             tracing::warn!(peer = %established.peer, "the peer is not an rsocket of Ironwarp");
             (state.failed, state.error) = (true, Some(Errno(libc::ECONNREFUSED)));

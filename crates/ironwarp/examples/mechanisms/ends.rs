@@ -1,9 +1,10 @@
 //! Two connected ends in one process, each with an adapter of its own, and how to wait for completions.
 
-use ironwarp::{
-    AcceptOptions, Access, AccessError, Adapter, Buffer, Completes, Completion, CompletionQueue, Config,
-    ConnectOptions, MemoryRegion, ProtectionDomain, QueuePair, QueuePairBuilder, Sge,
-};
+use ironwarp::completion::{Completion, CompletionQueue};
+use ironwarp::connection::{AcceptOptions, ConnectOptions};
+use ironwarp::memory::{Access, AccessError, Buffer, MemoryRegion, Sge};
+use ironwarp::queue::{Completes, QueuePair, QueuePairBuilder};
+use ironwarp::{Adapter, Config, ProtectionDomain};
 use std::error::Error;
 use std::time::Duration;
 
@@ -90,7 +91,7 @@ pub(crate) fn next(cq: &CompletionQueue) -> Result<Completion> {
 
 /// All bytes of a region, as an element of a scatter/gather list.
 pub(crate) fn whole(region: &MemoryRegion) -> std::result::Result<Sge, AccessError> {
-    region.slice(0, region.len())
+    region.slice(..region.len())
 }
 
 /// Fails with this text unless it is true. These programs verify what they print.

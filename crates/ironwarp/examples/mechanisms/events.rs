@@ -2,10 +2,11 @@
 //! event or a connection is assigned to.
 
 use crate::ends::{End, Result, TIMEOUT, acknowledged, check, connect, pair};
-use ironwarp::{
-    Arm, AsyncEvent, Config, EventCode, EventMap, EventRoute, EventVector, MapShape, RedirectionTable, State,
-    WorkRequest,
-};
+use ironwarp::Config;
+use ironwarp::completion::Arm;
+use ironwarp::event::{AsyncEvent, EventCode, EventMap, EventRoute, EventVector, MapShape};
+use ironwarp::queue::{State, WorkRequest};
+use ironwarp::steering::RedirectionTable;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -161,7 +162,7 @@ pub(crate) fn table() -> Result {
         }
         Ok(ends)
     };
-    let on = |ends: &[(ironwarp::QueuePair, ironwarp::QueuePair)], lane| {
+    let on = |ends: &[(ironwarp::queue::QueuePair, ironwarp::queue::QueuePair)], lane| {
         ends.iter().filter(|(_, far)| far.lane() == Some(lane)).count()
     };
     let spread = connections()?;

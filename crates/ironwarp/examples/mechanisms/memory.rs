@@ -3,17 +3,17 @@
 use crate::ends::{
     End, LOCAL, REMOTE, Result, TIMEOUT, acknowledged, check, connect, pair, pair_with, whole,
 };
-use ironwarp::{
-    Access, Buffer, Check, Config, FastRegion, MemoryRegion, Place, QpError, RegistrationFailure, State,
-    Status, Tag, WorkRequest,
-};
+use ironwarp::Config;
+use ironwarp::completion::Status;
+use ironwarp::memory::{Access, Buffer, Check, FastRegion, MemoryRegion, Place, Tag};
+use ironwarp::queue::{QpError, RegistrationFailure, State, WorkRequest};
 
 /// Writes to a place that the server must refuse. Returns the failed check.
 fn refused(client: &End, server: &End, place: Place) -> Result<Check> {
     client.qp.post_send(WorkRequest::write_inline(9, b"not here", place))?;
     check(client.next()?.status == Status::RemoteAccess, "the Write fails")?;
     check(server.qp.wait_closed(TIMEOUT), "the connection ends")?;
-    match server.qp.error().as_deref() {
+    match server.qp.error() {
         Some(QpError::Remote(denied)) => Ok(denied.check),
         error => Err(format!("unexpected error {error:?}").into()),
     }
@@ -85,7 +85,7 @@ pub(crate) fn window() -> Result {
     let (client, server) = pair()?;
     let region = server.register(&[b'.'; 24], LOCAL | Access::BIND)?;
     let window = server.domain.window()?;
-    server.qp.post_send(WorkRequest::bind(1, &window, &region, 8, 8, Access::REMOTE_WRITE)?)?;
+    server.qp.post_send(WorkRequest::bind(1, &window, &region, 8..16, Access::REMOTE_WRITE)?)?;
     server.done()?;
     client.qp.post_send(WorkRequest::write_inline(2, b"a window", window.place(0)))?;
     client.done()?;
@@ -94,7 +94,7 @@ pub(crate) fn window() -> Result {
     check(region.to_vec()? == b"........a window........", "no other byte changed")?;
     println!("a Write that leaves the window: refused, {failed}");
     let busy = region.deregister().err().ok_or("the region has a window")?;
-    check(matches!(busy, ironwarp::DeregisterError::Busy { windows: 1, .. }), "the region waits")?;
+    check(matches!(busy, ironwarp::memory::DeregisterError::Busy { windows: 1, .. }), "the region waits")?;
     println!("the region cannot be deregistered while a window is bound to it");
 
     let strict = Config::default().strict_windows(true);

@@ -3,10 +3,12 @@
 use crate::ends::{
     End, LOCAL, REMOTE, Result, TIMEOUT, acknowledged, check, next, pair, pair_with, pattern, whole,
 };
-use ironwarp::{
-    AcceptOptions, Access, Adapter, Arm, Buffer, Completes, Config, ConnectOptions, DatagramRequest,
-    Destination, Grh, Opcode, QpError, WorkRequest,
-};
+use ironwarp::completion::{Arm, Opcode};
+use ironwarp::connection::{AcceptOptions, ConnectOptions};
+use ironwarp::datagram::{DatagramRequest, Destination, Grh};
+use ironwarp::memory::{Access, Buffer};
+use ironwarp::queue::{Completes, QpError, WorkRequest};
+use ironwarp::{Adapter, Config};
 use ironwarp_pcap::{Capture, Kind};
 use std::path::{Path, PathBuf};
 
@@ -89,7 +91,7 @@ fn connectionless() -> Result {
     for (number, text) in [b"first ", b"second"].into_iter().enumerate() {
         let inbox = adapter.completion_queue(64)?;
         let receiver = domain.datagram_queue_pair(&inbox).qkey(QKEY).create()?;
-        receiver.post_receive(1, &[region.slice(8192 * number, 8192)?])?;
+        receiver.post_receive(1, &[region.slice(8192 * number..8192 * number + 8192)?])?;
         let address = sender.address_handle("127.0.0.1".parse()?)?;
         let to = Destination { address, qpn: receiver.qpn(), qkey: QKEY };
         sender.post_send(DatagramRequest::send_inline(1, text, to))?;
@@ -101,7 +103,7 @@ fn connectionless() -> Result {
         check(body == text, "the message arrives")?;
         if number == 1 {
             println!("connectionless: one queue pair sends to two others, which its requests name");
-            let long = DatagramRequest::send(2, &[region.slice(0, 5000)?], to);
+            let long = DatagramRequest::send(2, &[region.slice(..5000)?], to);
             sender.post_send(long)?;
             let failed = next(&cq)?;
             let cause = failed.cause.as_deref().ok_or("no cause")?;
@@ -274,7 +276,7 @@ pub(crate) fn reads() -> Result {
     let bytes = pattern(READS);
     let (sink, source) = (client.register(&[0; READS], LOCAL)?, server.register(&bytes, REMOTE)?);
     for at in 0..READS {
-        client.qp.post_send(WorkRequest::read(at as u64, &[sink.slice(at, 1)?], source.place(at)?))?;
+        client.qp.post_send(WorkRequest::read(at as u64, &[sink.slice(at..at + 1)?], source.place(at)?))?;
     }
     for at in 0..READS {
         check(client.done()?.wr_id == at as u64, "Reads complete in order")?;

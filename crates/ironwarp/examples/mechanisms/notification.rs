@@ -1,9 +1,9 @@
 //! Completion notification: who is told that a request has completed, and when.
 
 use crate::ends::{End, Result, TIMEOUT, acknowledged, check, connect, next, pair, pair_with};
-use ironwarp::{
-    Arm, Class, CompletionHandler, CompletionQueue, Config, HandlerId, QueuePair, Status, WorkRequest,
-};
+use ironwarp::Config;
+use ironwarp::completion::{Arm, Class, CompletionHandler, CompletionQueue, HandlerId, Status};
+use ironwarp::queue::{QueuePair, WorkRequest};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::num::NonZero;
 use std::time::Instant;
@@ -60,11 +60,11 @@ const MESSAGES: u64 = 1000;
 /// Requirement N4: a completion queue goes from handler to handler, and to none, while messages arrive.
 pub(crate) fn change_handler() -> Result {
     let depth = usize::try_from(MESSAGES)?;
-    let deep = |qp: ironwarp::QueuePairBuilder| acknowledged(qp).receive_depth(depth);
+    let deep = |qp: ironwarp::queue::QueuePairBuilder| acknowledged(qp).receive_depth(depth);
     let (client, server) = pair_with(Config::default(), Config::default(), deep)?;
     let sink = server.register(&vec![0; 8 * depth], crate::ends::LOCAL)?;
     for number in 0..depth {
-        server.qp.post_receive(number as u64, &[sink.slice(8 * number, 8)?])?;
+        server.qp.post_receive(number as u64, &[sink.slice(8 * number..8 * number + 8)?])?;
     }
     let handlers = [server.adapter.completion_handler()?, server.adapter.completion_handler()?];
     server.cq.set_handler(&handlers[0]);

@@ -1,7 +1,10 @@
 //! Queues that serve more than one connection: for control operations, and for sending.
 
 use crate::ends::{End, LOCAL, REMOTE, Result, acknowledged, check, connect, next, whole};
-use ironwarp::{Buffer, Config, Opcode, WorkRequest};
+use ironwarp::Config;
+use ironwarp::completion::Opcode;
+use ironwarp::memory::Buffer;
+use ironwarp::queue::WorkRequest;
 
 /// Requirement X6: registrations wait in a queue of their own. Requests may use the memory at once: a request that is
 /// ahead of its registration waits for it.
@@ -32,7 +35,7 @@ pub(crate) fn control() -> Result {
     }
     let expected = (0..COUNT).flat_map(|number| std::iter::repeat_n(number, LEN));
     check(target.to_vec()?.into_iter().map(usize::from).eq(expected), "every byte is right")?;
-    check(!regions.iter().any(ironwarp::MemoryRegion::is_pending), "no registration is pending")?;
+    check(!regions.iter().any(ironwarp::memory::MemoryRegion::is_pending), "no registration is pending")?;
     println!("each Write waited for its own registration if it had to: every byte is right");
 
     let made = control.create_queue_pair(100, client.domain.queue_pair(&client.cq))?;
@@ -65,14 +68,14 @@ pub(crate) fn shared_send() -> Result {
     queue.post_all(&ends[0].0, vec![read, WorkRequest::send_inline(1, b"message1").into()])?;
     check(next(&sent)?.success()?.wr_id == 0, "the Read is complete")?;
     for (number, (near, far)) in ends.iter().enumerate().skip(1) {
-        far.post_receive(number as u64 + 1, &[region.slice(8 * number, 8)?])?;
+        far.post_receive(number as u64 + 1, &[region.slice(8 * number..8 * number + 8)?])?;
         let message = format!("message{}", number + 1);
         queue.post(near, WorkRequest::send_inline(number as u64 + 1, message.as_bytes()))?;
         check(server.done()?.wr_id == number as u64 + 1, "it arrives")?;
     }
     check(sent.poll_one()?.is_none() && queue.outstanding() == CONNECTIONS, "nothing has completed")?;
     println!("the first message cannot be placed yet; those after it arrive, but do not complete before it");
-    ends[0].1.post_receive(1, &[region.slice(0, 8)?])?;
+    ends[0].1.post_receive(1, &[region.slice(..8)?])?;
     for (number, (near, _)) in ends.iter().enumerate() {
         let completion = next(&sent)?.success()?;
         check((completion.wr_id, completion.qp) == (number as u64 + 1, near.id()), "in order")?;

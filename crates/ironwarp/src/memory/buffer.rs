@@ -23,8 +23,8 @@
 //! for that, and must not create references either.
 #![expect(unsafe_code, reason = "allocates memory that must not be referenced, and copies to and from it")]
 
+use super::error::OutOfMemory;
 use super::{copy, memfd};
-use crate::error::OutOfMemory;
 use ironwarp_rnic::host::Span;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -45,7 +45,7 @@ const MIN_STRING_COPY: usize = 128;
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-/// use ironwarp::{Access, Buffer};
+/// use ironwarp::prelude::*;
 ///
 /// let region = domain.register(Buffer::new(1 << 20)?, Access::LOCAL_READ | Access::LOCAL_WRITE)?;
 /// assert_eq!(region.len(), 1 << 20);
@@ -80,10 +80,10 @@ impl Buffer {
     /// Allocates a buffer of `len` zero bytes.
     ///
     /// ```
-    /// let buffer = ironwarp::Buffer::new(1 << 20)?;
+    /// let buffer = ironwarp::memory::Buffer::new(1 << 20)?;
     /// assert_eq!(buffer.len(), 1 << 20);
-    /// assert!(ironwarp::Buffer::new(usize::MAX).is_err());
-    /// # Ok::<(), ironwarp::OutOfMemory>(())
+    /// assert!(ironwarp::memory::Buffer::new(usize::MAX).is_err());
+    /// # Ok::<(), ironwarp::memory::OutOfMemory>(())
     /// ```
     ///
     /// # Errors
@@ -113,9 +113,9 @@ impl Buffer {
     /// Allocates a buffer with a copy of `bytes`.
     ///
     /// ```
-    /// let buffer = ironwarp::Buffer::copy_of(b"hello")?;
+    /// let buffer = ironwarp::memory::Buffer::copy_of(b"hello")?;
     /// assert_eq!(buffer.len(), 5);
-    /// # Ok::<(), ironwarp::OutOfMemory>(())
+    /// # Ok::<(), ironwarp::memory::OutOfMemory>(())
     /// ```
     ///
     /// # Errors

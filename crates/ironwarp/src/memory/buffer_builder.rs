@@ -1,14 +1,14 @@
 //! Allocation of buffers with options.
 
 use super::buffer::Buffer;
-use crate::error::AllocateError;
+use super::error::AllocateError;
 
 /// Options for a new [`Buffer`]. [`Buffer::new`] allocates one without options.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-/// # use ironwarp::{Access, Buffer};
+/// # use ironwarp::prelude::*;
 /// use std::fs::File;
 /// use std::os::unix::fs::FileExt;
 ///
@@ -53,11 +53,11 @@ impl BufferBuilder {
     /// Allocates a buffer of `len` zero bytes.
     ///
     /// ```
-    /// # use ironwarp::Buffer;
+    /// # use ironwarp::memory::Buffer;
     /// let buffer = Buffer::builder().shareable().allocate(4096)?;
     /// assert!(buffer.shared_fd().is_some());
     /// assert!(Buffer::builder().allocate(4096)?.shared_fd().is_none());
-    /// # Ok::<(), ironwarp::AllocateError>(())
+    /// # Ok::<(), ironwarp::memory::AllocateError>(())
     /// ```
     ///
     /// # Errors
@@ -76,9 +76,9 @@ impl Buffer {
     /// Returns a builder, to allocate a buffer with options.
     ///
     /// ```
-    /// let buffer = ironwarp::Buffer::builder().shareable().allocate(1 << 20)?;
+    /// let buffer = ironwarp::memory::Buffer::builder().shareable().allocate(1 << 20)?;
     /// assert_eq!(buffer.len(), 1 << 20);
-    /// # Ok::<(), ironwarp::AllocateError>(())
+    /// # Ok::<(), ironwarp::memory::AllocateError>(())
     /// ```
     pub fn builder() -> BufferBuilder {
         BufferBuilder::default()

@@ -1,14 +1,15 @@
 //! The bytes of a region, and the methods with which programs copy them in and out.
 
 use super::buffer::{Buffer, PAGE};
-use crate::error::AccessError;
+use super::error::AccessError;
+use super::range::resolve;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::host::{Held, Span};
 use ironwarp_rnic::memory::{Memory, Rights, Spans, Translation, TranslationError};
 use ironwarp_rnic::queue::Sge;
 use ironwarp_wire::{Place, Tag};
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeBounds};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -66,7 +67,11 @@ impl Contents {
     }
 
     /// Creates contents that own `buffers` and consist of them, one after the other.
-    pub(crate) fn owned(device: &Arc<Device>, buffers: Vec<Buffer>) -> Result<Arc<Self>, TranslationError> {
+    pub(crate) fn owned(
+        device: &Arc<Device>,
+        buffers: impl IntoIterator<Item = Buffer>,
+    ) -> Result<Arc<Self>, TranslationError> {
+        let buffers: Vec<_> = buffers.into_iter().collect();
         let spans: Vec<Span> = buffers.iter().map(Buffer::span).collect();
         let translation = match spans[..] {
             [one] => Translation::direct(one.addr, one.len as u64)?,
@@ -101,7 +106,7 @@ impl Contents {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # let region = domain.register(ironwarp::Buffer::new(16)?, ironwarp::Access::LOCAL_READ)?;
+    /// # let region = domain.register(ironwarp::memory::Buffer::new(16)?, ironwarp::memory::Access::LOCAL_READ)?;
     /// region.write(3, b"hello")?;
     /// let mut five = [0; 5];
     /// region.read(3, &mut five)?;
@@ -132,7 +137,8 @@ impl Contents {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, AccessError, Buffer};
+    /// # use ironwarp::memory::AccessError;
+    /// # use ironwarp::prelude::*;
     /// let region = domain.register(Buffer::new(8)?, Access::LOCAL_READ)?;
     /// region.write(3, b"hello")?;
     /// assert_eq!(region.to_vec()?, b"\0\0\0hello");
@@ -163,7 +169,7 @@ impl Contents {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # let region = domain.register(ironwarp::Buffer::new(4)?, ironwarp::Access::LOCAL_READ)?;
+    /// # let region = domain.register(ironwarp::memory::Buffer::new(4)?, ironwarp::memory::Access::LOCAL_READ)?;
     /// region.fill(7)?;
     /// assert_eq!(region.to_vec()?, [7; 4]);
     /// # Ok(())
@@ -185,7 +191,7 @@ impl Contents {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer};
+    /// # use ironwarp::prelude::*;
     /// let region = domain.register(Buffer::copy_of(b"hello")?, Access::LOCAL_READ)?;
     /// assert_eq!(region.to_vec()?, b"hello");
     /// # Ok(())
@@ -215,6 +221,11 @@ impl Contents {
         if inside { Ok(()) } else { Err(AccessError::OutOfBounds { at, len, size: self.len }) }
     }
 
+    /// Returns the offset and length of a range. Fails if the range is not completely inside.
+    pub(crate) fn resolve(&self, range: impl RangeBounds<usize>) -> Result<(usize, usize), AccessError> {
+        resolve(range, self.len)
+    }
+
     /// Returns the parameters with which the device registers these bytes, at remote addresses from `start` on.
     pub(crate) fn memory(&self, start: u64, rights: Rights) -> Memory {
         let translation = Arc::clone(&self.translation);
@@ -236,17 +247,16 @@ impl fmt::Debug for Contents {
     }
 }
 
-/// Returns a scatter/gather element for `len` bytes at offset `at` of `contents`, for the methods `slice` of regions.
-/// The bytes are registered with this tag, the first one at the remote address `start`. Fails if they are not all
-/// inside, or if `len` does not fit the element.
+/// Returns a scatter/gather element for a range of `contents`, for the methods `slice` of regions. The bytes are
+/// registered with this tag, the first one at the remote address `start`. Fails if they are not all inside, or if their
+/// number does not fit the element.
 pub(super) fn slice(
     contents: &Contents,
     tag: Tag,
     start: u64,
-    at: usize,
-    len: usize,
+    range: impl RangeBounds<usize>,
 ) -> Result<Sge, AccessError> {
-    contents.check_range(at, len)?;
+    let (at, len) = contents.resolve(range)?;
     let size = u32::try_from(len).map_err(|_| AccessError::TooLong { len })?;
     Ok(Sge { tag, addr: start + at as u64, len: size })
 }

@@ -2,30 +2,30 @@
 
 use super::buffer::Buffer;
 use super::contents::{Contents, place, slice};
+use super::error::AccessError;
 use super::registration::Registration;
-use crate::error::AccessError;
 use crate::protection_domain::ProtectionDomain;
 use ironwarp_rnic::memory::{Memory, RegisterError, Rights};
 use ironwarp_rnic::queue::Sge;
 use ironwarp_wire::{Place, Tag};
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, RangeBounds};
 use std::sync::Arc;
 
 /// A fast-register memory region: a region that work requests register and invalidate. Its tag becomes valid with
-/// [`WorkRequest::register`](crate::WorkRequest::register), and invalid again with
-/// [`WorkRequest::invalidate_region`](crate::WorkRequest::invalidate_region) or a Send with Invalidate from the peer.
+/// [`WorkRequest::register`](crate::queue::WorkRequest::register), and invalid again with
+/// [`WorkRequest::invalidate_region`](crate::queue::WorkRequest::invalidate_region) or a Send with Invalidate from the peer.
 /// Requests posted after the registration may use the tag, even in the same list (requirement M12).
 ///
 /// A `FastRegion` dereferences to its [`Contents`], which programs read and write.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use ironwarp::{Access, Buffer, WorkRequest};
+/// # use ironwarp::prelude::*;
 /// # use std::time::Duration;
 /// # let (client, server) = ironwarp::example::pair()?;
-/// # client.qp.post_receive(7, &[client.region.slice(0, 64)?])?;
-/// let region = server.domain.allocate_region(vec![Buffer::copy_of(b"hello")?])?;
+/// # client.qp.post_receive(7, &[client.region.slice(..64)?])?;
+/// let region = server.domain.allocate_region([Buffer::copy_of(b"hello")?])?;
 /// let tag = region.next_tag();
 /// server.qp.post_send_all(vec![
 ///     WorkRequest::register(1, &region, Access::LOCAL_READ | Access::REMOTE_READ).unsignaled(),
@@ -35,7 +35,7 @@ use std::sync::Arc;
 ///
 /// // The peer reads, and then invalidates the region.
 /// let place = region.place(0)?;
-/// client.qp.post_send(WorkRequest::read(3, &[client.region.slice(0, 5)?], place))?;
+/// client.qp.post_send(WorkRequest::read(3, &[client.region.slice(..5)?], place))?;
 /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
 /// # server.qp.post_receive(8, &[])?;
 /// client.qp.post_send(WorkRequest::send(4, &[]).invalidate(place.tag))?;
@@ -66,18 +66,18 @@ impl FastRegion {
         self.registration.tags.next_registration()
     }
 
-    /// Returns a scatter/gather element for `len` bytes at offset `at`, with the tag of the last posted registration.
+    /// Returns a scatter/gather element for a range of bytes, with the tag of the last posted registration.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
-    /// # client.qp.post_receive(1, &[client.region.slice(0, 5)?])?;
-    /// let region = server.domain.allocate_region(vec![Buffer::copy_of(b"hello")?])?;
+    /// # client.qp.post_receive(1, &[client.region.slice(..5)?])?;
+    /// let region = server.domain.allocate_region([Buffer::copy_of(b"hello")?])?;
     /// server.qp.post_send(WorkRequest::register(1, &region, Access::LOCAL_READ).unsignaled())?;
     /// // The region now has the tag of that registration.
-    /// server.qp.post_send(WorkRequest::send(2, &[region.slice(0, 5)?]))?;
+    /// server.qp.post_send(WorkRequest::send(2, &[region.slice(..5)?]))?;
     /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
     /// # assert_eq!(&client.region.to_vec()?[..5], b"hello");
     /// # Ok(())
@@ -86,8 +86,8 @@ impl FastRegion {
     ///
     /// # Errors
     /// Fails if the range is not completely inside the region, or longer than 4 GiB.
-    pub fn slice(&self, at: usize, len: usize) -> Result<Sge, AccessError> {
-        slice(self, self.tag(), 0, at, len)
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Sge, AccessError> {
+        slice(self, self.tag(), 0, range)
     }
 
     /// Returns the remote address of offset `at`, to be sent to a peer, with the tag of the last posted registration.
@@ -95,12 +95,12 @@ impl FastRegion {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
-    /// let region = server.domain.allocate_region(vec![Buffer::copy_of(b"hello")?])?;
+    /// let region = server.domain.allocate_region([Buffer::copy_of(b"hello")?])?;
     /// server.qp.post_send(WorkRequest::register(1, &region, Access::REMOTE_READ))?;
     /// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(0, 5)?], region.place(0)?))?;
+    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(..5)?], region.place(0)?))?;
     /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
     /// # assert_eq!(&client.region.to_vec()?[..5], b"hello");
     /// # Ok(())
@@ -139,13 +139,13 @@ impl fmt::Debug for FastRegion {
 
 impl ProtectionDomain {
     /// Creates a [`FastRegion`], which consists of these buffers, one after the other (requirement M6). Its tag is not
-    /// valid until a [`WorkRequest::register`](crate::WorkRequest::register) is executed.
+    /// valid until a [`WorkRequest::register`](crate::queue::WorkRequest::register) is executed.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::Buffer;
-    /// let region = domain.allocate_region(vec![Buffer::new(4096)?, Buffer::new(4096)?])?;
+    /// # use ironwarp::memory::Buffer;
+    /// let region = domain.allocate_region([Buffer::new(4096)?, Buffer::new(4096)?])?;
     /// assert_eq!(region.len(), 8192);
     /// # Ok(())
     /// # }
@@ -154,7 +154,10 @@ impl ProtectionDomain {
     /// # Errors
     /// Fails if there are no buffers, if one is empty, or if the maximum number of regions and windows is reached
     /// ([`Limits::tags`](crate::Limits::tags)).
-    pub fn allocate_region(&self, buffers: Vec<Buffer>) -> Result<FastRegion, RegisterError> {
+    pub fn allocate_region(
+        &self,
+        buffers: impl IntoIterator<Item = Buffer>,
+    ) -> Result<FastRegion, RegisterError> {
         let contents = Contents::owned(self.shared.device(), buffers)?;
         let tag = self.shared.device().table().allocate(self.domain())?;
         Ok(FastRegion { contents, registration: Registration::new(&self.shared, tag) })

@@ -1,13 +1,14 @@
 //! A pool: a region that is split into chunks of equal length, each with one owner at a time.
 
+use super::error::AccessError;
+use super::range::resolve;
 use super::region::MemoryRegion;
 use super::view::{ArrayView, View, byte_len};
-use crate::error::AccessError;
 use ironwarp_rnic::queue::Sge;
 use ironwarp_rnic::sync::lock;
 use ironwarp_wire::Place;
 use std::fmt;
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::{Arc, Mutex};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -18,11 +19,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use ironwarp::{Access, Buffer, Pool, WorkRequest};
+/// # use ironwarp::memory::Pool;
+/// # use ironwarp::prelude::*;
 /// # use std::time::Duration;
 /// # let (client, server) = ironwarp::example::pair()?;
 /// # let timeout = Duration::from_secs(5);
-/// # server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
+/// # server.qp.post_receive(1, &[server.region.slice(..64)?])?;
 /// let region = client.domain.register(Buffer::new(1 << 20)?, Access::LOCAL_READ | Access::LOCAL_WRITE)?;
 /// let pool = Pool::new(region, 4096);
 /// assert_eq!(pool.available(), 256);
@@ -59,7 +61,8 @@ impl Pool {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer, Pool};
+    /// # use ironwarp::memory::Pool;
+    /// # use ironwarp::prelude::*;
     /// let pool = Pool::new(domain.register(Buffer::new(1000)?, Access::all())?, 300);
     /// assert_eq!((pool.available(), pool.chunk_len()), (3, 300));
     /// # Ok(())
@@ -89,7 +92,8 @@ impl Pool {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer, Pool};
+    /// # use ironwarp::memory::Pool;
+    /// # use ironwarp::prelude::*;
     /// let pool = Pool::new(domain.register(Buffer::new(64)?, Access::all())?, 64);
     /// let only = pool.take().expect("a free chunk");
     /// assert!(pool.take().is_none());
@@ -127,7 +131,8 @@ impl Pool {
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-/// # use ironwarp::{Access, Buffer, Pool};
+/// # use ironwarp::memory::Pool;
+/// # use ironwarp::prelude::*;
 /// let pool = Pool::new(domain.register(Buffer::new(1 << 20)?, Access::LOCAL_READ)?, 4096);
 /// let mut chunk = pool.take().expect("a free chunk");
 /// chunk.set_len(5)?;
@@ -167,7 +172,8 @@ impl Chunk {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer, Pool};
+    /// # use ironwarp::memory::Pool;
+    /// # use ironwarp::prelude::*;
     /// # let pool = Pool::new(domain.register(Buffer::new(64)?, Access::all())?, 64);
     /// let mut chunk = pool.take().expect("a free chunk");
     /// chunk.set_len(5)?;
@@ -193,7 +199,8 @@ impl Chunk {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer, Pool};
+    /// # use ironwarp::memory::Pool;
+    /// # use ironwarp::prelude::*;
     /// # let pool = Pool::new(domain.register(Buffer::copy_of(b"hello")?, Access::all())?, 5);
     /// # let chunk = pool.take().expect("a free chunk");
     /// let mut two = [0; 2];
@@ -216,7 +223,8 @@ impl Chunk {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, AccessError, Buffer, Pool};
+    /// # use ironwarp::memory::{AccessError, Pool};
+    /// # use ironwarp::prelude::*;
     /// # let pool = Pool::new(domain.register(Buffer::new(8)?, Access::all())?, 8);
     /// # let mut chunk = pool.take().expect("a free chunk");
     /// chunk.write(3, b"hello")?;
@@ -239,7 +247,8 @@ impl Chunk {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer, Pool};
+    /// # use ironwarp::memory::Pool;
+    /// # use ironwarp::prelude::*;
     /// # let pool = Pool::new(domain.register(Buffer::copy_of(b"hello")?, Access::all())?, 5);
     /// # let chunk = pool.take().expect("a free chunk");
     /// assert_eq!(chunk.to_vec()?, b"hello");
@@ -260,7 +269,8 @@ impl Chunk {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer, Pool};
+    /// # use ironwarp::memory::Pool;
+    /// # use ironwarp::prelude::*;
     /// # let pool = Pool::new(domain.register(Buffer::copy_of(&[1, 2, 3, 4])?, Access::all())?, 4);
     /// # let chunk = pool.take().expect("a free chunk");
     /// use zerocopy::byteorder::big_endian::U16;
@@ -285,7 +295,8 @@ impl Chunk {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer, Pool};
+    /// # use ironwarp::memory::Pool;
+    /// # use ironwarp::prelude::*;
     /// # let pool = Pool::new(domain.register(Buffer::new(16)?, Access::all())?, 16);
     /// # let mut chunk = pool.take().expect("a free chunk");
     /// chunk.view::<u64>(8)?.store(&7);
@@ -310,7 +321,8 @@ impl Chunk {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer, Pool};
+    /// # use ironwarp::memory::Pool;
+    /// # use ironwarp::prelude::*;
     /// # let pool = Pool::new(domain.register(Buffer::new(4096)?, Access::all())?, 1024);
     /// # let mut chunk = pool.take().expect("a free chunk");
     /// chunk.array::<f32>(0, 256)?.write(0, &[1.5; 256]);
@@ -337,7 +349,8 @@ impl Chunk {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, Buffer, Chunk, Pool, WorkRequest};
+    /// # use ironwarp::memory::{Chunk, Pool};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let (client, server) = ironwarp::example::pair()?;
     /// # let pool = |domain: &ironwarp::ProtectionDomain| -> Result<Pool, Box<dyn std::error::Error>> {
@@ -374,7 +387,8 @@ impl Chunk {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, AccessError, Buffer, Pool};
+    /// # use ironwarp::memory::{AccessError, Pool};
+    /// # use ironwarp::prelude::*;
     /// # let pool = Pool::new(domain.register(Buffer::new(64)?, Access::all())?, 64);
     /// # let chunk = pool.take().expect("a free chunk");
     /// assert_eq!(chunk.slice(8..)?.len, 56);
@@ -386,19 +400,9 @@ impl Chunk {
     /// # Errors
     /// Fails if the range is not completely inside the chunk.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Sge, AccessError> {
-        let at = match range.start_bound() {
-            Bound::Included(&at) => at,
-            Bound::Excluded(&before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&last) => last.saturating_add(1),
-            Bound::Excluded(&end) => end,
-            Bound::Unbounded => self.len,
-        };
-        let len = end.saturating_sub(at);
-        self.check_range(at, len)?;
-        self.shared.region.slice(self.start + at, len)
+        let (at, len) = resolve(range, self.len)?;
+        let start = self.start + at;
+        self.shared.region.slice(start..start + len)
     }
 
     /// Returns the remote address of offset `at`, to be sent to a peer that writes or reads there.
@@ -410,7 +414,8 @@ impl Chunk {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer, Pool};
+    /// # use ironwarp::memory::Pool;
+    /// # use ironwarp::prelude::*;
     /// # let pool = Pool::new(domain.register(Buffer::new(64)?, Access::all())?, 32);
     /// # let first = pool.take().expect("a free chunk");
     /// let chunk = pool.take().expect("a free chunk");
@@ -465,7 +470,8 @@ impl fmt::Debug for Chunk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Access, Adapter, Buffer};
+    use crate::adapter::Adapter;
+    use crate::memory::{Access, Buffer};
 
     /// Returning a chunk must not allocate: the list of free chunks keeps its capacity, which is that of a full list.
     #[test]

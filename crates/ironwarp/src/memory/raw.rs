@@ -13,7 +13,7 @@ impl ProtectionDomain {
     ///
     /// ```
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// use ironwarp::Access;
+    /// use ironwarp::memory::Access;
     /// use std::sync::atomic::{AtomicU64, Ordering};
     ///
     /// static COUNTER: AtomicU64 = AtomicU64::new(0);

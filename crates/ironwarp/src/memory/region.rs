@@ -2,8 +2,8 @@
 
 use super::buffer::Buffer;
 use super::contents::{Contents, place, slice};
+use super::error::AccessError;
 use super::registration::Registration;
-use crate::error::AccessError;
 use crate::protection_domain::ProtectionDomain;
 use crate::shared::Shared;
 use ironwarp_rnic::device::Device;
@@ -11,7 +11,7 @@ use ironwarp_rnic::memory::{DeregisterError, Domain, Memory, RegisterError, Righ
 use ironwarp_rnic::queue::Sge;
 use ironwarp_wire::{Place, Tag};
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, RangeBounds};
 use std::sync::Arc;
 
 /// A memory region: registered memory. Dropping a region deregisters its memory: no peer can access the memory any
@@ -22,12 +22,12 @@ use std::sync::Arc;
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (client, server) = ironwarp::example::pair()?;
-/// # use ironwarp::{WorkRequest};
+/// # use ironwarp::prelude::*;
 /// # use std::time::Duration;
 /// client.region.write(0, b"hello")?;
-/// let (ours, theirs) = (client.region.slice(0, 5)?, server.region.place(100)?);
+/// let (ours, theirs) = (client.region.slice(..5)?, server.region.place(100)?);
 /// client.qp.post_send(WorkRequest::write(1, &[ours], theirs))?;
-/// # client.qp.post_send(WorkRequest::read(2, &[client.region.slice(8, 5)?], theirs))?;
+/// # client.qp.post_send(WorkRequest::read(2, &[client.region.slice(8..13)?], theirs))?;
 /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
 /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
 /// # let mut five = [0; 5];
@@ -83,7 +83,7 @@ impl MemoryRegion {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer};
+    /// # use ironwarp::prelude::*;
     /// let region = domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::LOCAL_WRITE)?;
     /// let for_peers = region.share(Access::REMOTE_READ)?;
     /// region.write(0, b"hello")?;
@@ -111,29 +111,30 @@ impl MemoryRegion {
         self.access
     }
 
-    /// Returns whether the region was posted to a [control queue](crate::ControlQueue), and is not registered yet.
+    /// Returns whether the region was posted to a [control queue](crate::control::ControlQueue), and is not registered yet.
     /// Requests that use the region wait until it is.
     pub fn is_pending(&self) -> bool {
         self.registration.shared.device().table().is_pending(self.tag)
     }
 
-    /// Returns a scatter/gather element for `len` bytes at offset `at`.
+    /// Returns a scatter/gather element for a range of bytes.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, AccessError, Buffer};
+    /// # use ironwarp::memory::AccessError;
+    /// # use ironwarp::prelude::*;
     /// let region = domain.register(Buffer::new(64)?, Access::LOCAL_READ)?;
-    /// assert_eq!(region.slice(8, 56)?.len, 56);
-    /// assert_eq!(region.slice(8, 57), Err(AccessError::OutOfBounds { at: 8, len: 57, size: 64 }));
+    /// assert_eq!(region.slice(8..)?.len, 56);
+    /// assert_eq!(region.slice(8..65), Err(AccessError::OutOfBounds { at: 8, len: 57, size: 64 }));
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// Fails if the range is not completely inside the region, or longer than 4 GiB.
-    pub fn slice(&self, at: usize, len: usize) -> Result<Sge, AccessError> {
-        slice(self, self.tag, self.start, at, len)
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Sge, AccessError> {
+        slice(self, self.tag, self.start, range)
     }
 
     /// Returns the remote address of offset `at`, to be sent to a peer that writes or reads there.
@@ -141,11 +142,11 @@ impl MemoryRegion {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer};
+    /// # use ironwarp::prelude::*;
     /// let region = domain.register(Buffer::new(64)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     /// let place = region.place(8)?;
     /// let for_the_peer = place.to_bytes();
-    /// assert_eq!(ironwarp::Place::from_bytes(&for_the_peer), Some(place));
+    /// assert_eq!(ironwarp::memory::Place::from_bytes(&for_the_peer), Some(place));
     /// # Ok(())
     /// # }
     /// ```
@@ -161,7 +162,7 @@ impl MemoryRegion {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # let region = domain.register(ironwarp::Buffer::new(64)?, ironwarp::Access::LOCAL_READ)?;
+    /// # let region = domain.register(ironwarp::memory::Buffer::new(64)?, ironwarp::memory::Access::LOCAL_READ)?;
     /// region.deregister()?;
     /// # Ok(())
     /// # }
@@ -198,7 +199,7 @@ impl ProtectionDomain {
     ///
     /// ```
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// use ironwarp::{Access, Buffer};
+    /// use ironwarp::prelude::*;
     ///
     /// let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     /// assert_eq!(region.place(100)?.offset, 100);
@@ -209,15 +210,15 @@ impl ProtectionDomain {
     /// Fails if the buffer is empty, if `access` allows remote writes without local writes, or if the maximum number of
     /// regions and windows is reached ([`Limits::tags`](crate::Limits::tags)).
     pub fn register(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
-        self.register_list(vec![buffer], access)
+        self.register_list([buffer], access)
     }
 
     /// Registers several buffers, one after the other, as one contiguous region with one tag (requirement M3).
     ///
     /// ```
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer};
-    /// let buffers = vec![Buffer::copy_of(b"one, ")?, Buffer::copy_of(b"two")?];
+    /// # use ironwarp::prelude::*;
+    /// let buffers = [Buffer::copy_of(b"one, ")?, Buffer::copy_of(b"two")?];
     /// let region = domain.register_list(buffers, Access::LOCAL_READ)?;
     /// assert_eq!(region.to_vec()?, b"one, two");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -225,18 +226,22 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// Fails like [`register`](Self::register).
-    pub fn register_list(&self, buffers: Vec<Buffer>, access: Rights) -> Result<MemoryRegion, RegisterError> {
+    pub fn register_list(
+        &self,
+        buffers: impl IntoIterator<Item = Buffer>,
+        access: Rights,
+    ) -> Result<MemoryRegion, RegisterError> {
         let contents = Contents::owned(self.shared.device(), buffers)?;
         MemoryRegion::create(self, contents, 0, access, Device::register)
     }
 
     /// Registers a buffer and allocates all of its pages, so that no message waits for a page fault later. The call
     /// takes as long as the kernel needs to clear the pages; a [control
-    /// queue](crate::ControlQueue::register_prefaulted) does the same in the background.
+    /// queue](crate::control::ControlQueue::register_prefaulted) does the same in the background.
     ///
     /// ```
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer};
+    /// # use ironwarp::prelude::*;
     /// let region = domain.register_prefaulted(Buffer::new(1 << 20)?, Access::LOCAL_WRITE)?;
     /// assert_eq!(region.len(), 1 << 20);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -245,7 +250,7 @@ impl ProtectionDomain {
     /// # Errors
     /// Fails like [`register`](Self::register).
     pub fn register_prefaulted(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
-        let contents = Contents::owned(self.shared.device(), vec![buffer])?;
+        let contents = Contents::owned(self.shared.device(), [buffer])?;
         MemoryRegion::create(self, contents, 0, access, Device::register_prefaulted)
     }
 
@@ -255,7 +260,7 @@ impl ProtectionDomain {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let (client, server) = ironwarp::example::pair()?;
     /// let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -267,7 +272,7 @@ impl ProtectionDomain {
     /// client.qp.post_send(WorkRequest::write_inline(3, b"no ", ballot.place(0)?))?;
     /// # server.qp.wait_closed(Duration::from_secs(5));
     /// assert_eq!(ballot.to_vec()?, b"yes");
-    /// # assert!(matches!(&*server.qp.error().unwrap(), ironwarp::QpError::Remote(_)));
+    /// # assert!(matches!(server.qp.error().unwrap(), ironwarp::queue::QpError::Remote(_)));
     /// # Ok(())
     /// # }
     /// ```
@@ -275,7 +280,7 @@ impl ProtectionDomain {
     /// # Errors
     /// Fails like [`register`](Self::register), and if `access` allows to bind windows.
     pub fn register_once(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
-        let contents = Contents::owned(self.shared.device(), vec![buffer])?;
+        let contents = Contents::owned(self.shared.device(), [buffer])?;
         MemoryRegion::create(self, contents, 0, access, |device, domain, memory| {
             device.register(domain, Memory { one_touch: true, ..memory })
         })

@@ -2,9 +2,9 @@
 
 use super::buffer::Buffer;
 use super::contents::Contents;
+use super::error::ChangeError;
 use super::region::MemoryRegion;
 use super::registration::Registration;
-use crate::error::ChangeError;
 use crate::protection_domain::ProtectionDomain;
 use ironwarp_rnic::memory::{Bytes, RegisterError, ReregisterError, Reregistration, Rights};
 use std::sync::Arc;
@@ -15,12 +15,13 @@ use std::sync::Arc;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let adapter = ironwarp::Adapter::new()?;
 /// # let (one, other) = (adapter.protection_domain(), adapter.protection_domain());
-/// # use ironwarp::{Access, Buffer, RegionChange};
+/// # use ironwarp::memory::RegionChange;
+/// # use ironwarp::prelude::*;
 /// let mut region = one.register(Buffer::new(64)?, Access::LOCAL_READ)?;
 /// let change = RegionChange::new()
 ///     .domain(&other)
 ///     .access(Access::LOCAL_READ | Access::REMOTE_READ)
-///     .buffers(vec![Buffer::copy_of(b"hello")?]);
+///     .buffers([Buffer::copy_of(b"hello")?]);
 /// region.reregister(change)?;
 /// assert_eq!(region.to_vec()?, b"hello");
 /// # Ok(())
@@ -56,8 +57,8 @@ impl RegionChange {
     }
 
     /// Sets the new memory: these buffers, one after the other.
-    pub fn buffers(mut self, buffers: Vec<Buffer>) -> Self {
-        self.buffers = Some(buffers);
+    pub fn buffers(mut self, buffers: impl IntoIterator<Item = Buffer>) -> Self {
+        self.buffers = Some(buffers.into_iter().collect());
         self
     }
 }
@@ -70,18 +71,18 @@ impl MemoryRegion {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// use ironwarp::RegionChange;
+    /// use ironwarp::memory::RegionChange;
     ///
     /// let mut region = server.domain.register(Buffer::new(64)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     /// let old = region.tag();
     /// let read_only = Access::LOCAL_READ | Access::REMOTE_READ;
-    /// region.reregister(RegionChange::new().access(read_only).buffers(vec![Buffer::copy_of(b"hello")?]))?;
+    /// region.reregister(RegionChange::new().access(read_only).buffers([Buffer::copy_of(b"hello")?]))?;
     /// assert_ne!(region.tag(), old);
     ///
-    /// let sink = client.region.slice(0, 5)?;
+    /// let sink = client.region.slice(..5)?;
     /// client.qp.post_send(WorkRequest::read(1, &[sink], region.place(0)?))?;
     /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
     /// assert_eq!(&client.region.to_vec()?[..5], b"hello");

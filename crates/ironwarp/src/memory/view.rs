@@ -1,7 +1,7 @@
 //! Typed views: plain data in the bytes of a region or a chunk.
 
 use super::contents::Contents;
-use crate::error::AccessError;
+use super::error::AccessError;
 use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-/// # use ironwarp::{Access, Buffer};
+/// # use ironwarp::prelude::*;
 /// use zerocopy::byteorder::little_endian::{U32, U64};
 /// use zerocopy::{FromBytes, Immutable, IntoBytes};
 ///
@@ -64,7 +64,7 @@ impl<T: FromBytes + IntoBytes + Immutable> View<'_, T> {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # let region = domain.register(ironwarp::Buffer::new(16)?, ironwarp::Access::LOCAL_READ)?;
+    /// # let region = domain.register(ironwarp::memory::Buffer::new(16)?, ironwarp::memory::Access::LOCAL_READ)?;
     /// region.view::<u32>(6)?.store(&0x0403_0201_u32.to_le());
     /// assert_eq!(region.to_vec()?[6..10], [1, 2, 3, 4]);
     /// # Ok(())
@@ -83,7 +83,7 @@ impl<T: FromBytes + IntoBytes + Immutable> View<'_, T> {
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-/// # let region = domain.register(ironwarp::Buffer::new(4096)?, ironwarp::Access::LOCAL_READ)?;
+/// # let region = domain.register(ironwarp::memory::Buffer::new(4096)?, ironwarp::memory::Access::LOCAL_READ)?;
 /// // Three numbers, the first one at offset 64.
 /// let numbers = region.array::<f32>(64, 3)?;
 /// numbers.write(0, &[0.5, 1.5, 2.5]);
@@ -135,7 +135,7 @@ impl<T: FromBytes + IntoBytes + Immutable> ArrayView<'_, T> {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer};
+    /// # use ironwarp::prelude::*;
     /// let region = domain.register(Buffer::copy_of(&[1, 0, 2, 0, 3, 0])?, Access::LOCAL_READ)?;
     /// assert_eq!(u16::from_le(region.array::<u16>(0, 3)?.load(2)), 3);
     /// # Ok(())
@@ -156,7 +156,7 @@ impl<T: FromBytes + IntoBytes + Immutable> ArrayView<'_, T> {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # let region = domain.register(ironwarp::Buffer::new(6)?, ironwarp::Access::LOCAL_READ)?;
+    /// # let region = domain.register(ironwarp::memory::Buffer::new(6)?, ironwarp::memory::Access::LOCAL_READ)?;
     /// region.array::<u16>(0, 3)?.store(1, &7_u16.to_le());
     /// assert_eq!(region.to_vec()?, [0, 0, 7, 0, 0, 0]);
     /// # Ok(())
@@ -175,7 +175,7 @@ impl<T: FromBytes + IntoBytes + Immutable> ArrayView<'_, T> {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # let region = domain.register(ironwarp::Buffer::new(4096)?, ironwarp::Access::LOCAL_READ)?;
+    /// # let region = domain.register(ironwarp::memory::Buffer::new(4096)?, ironwarp::memory::Access::LOCAL_READ)?;
     /// let numbers = region.array::<u64>(0, 512)?;
     /// numbers.store(9, &7);
     /// let mut some = [0; 3];
@@ -198,7 +198,7 @@ impl<T: FromBytes + IntoBytes + Immutable> ArrayView<'_, T> {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # let region = domain.register(ironwarp::Buffer::new(4096)?, ironwarp::Access::LOCAL_READ)?;
+    /// # let region = domain.register(ironwarp::memory::Buffer::new(4096)?, ironwarp::memory::Access::LOCAL_READ)?;
     /// let numbers = region.array::<u64>(0, 512)?;
     /// numbers.write(8, &[1, 2, 3]);
     /// assert_eq!(numbers.load(10), 3);
@@ -226,7 +226,7 @@ impl Contents {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # let region = domain.register(ironwarp::Buffer::new(16)?, ironwarp::Access::LOCAL_READ)?;
+    /// # let region = domain.register(ironwarp::memory::Buffer::new(16)?, ironwarp::memory::Access::LOCAL_READ)?;
     /// let counter = region.view::<u64>(8)?;
     /// counter.store(&(counter.load() + 1));
     /// assert_eq!(counter.load(), 1);
@@ -248,7 +248,7 @@ impl Contents {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # let region = domain.register(ironwarp::Buffer::new(16)?, ironwarp::Access::LOCAL_READ)?;
+    /// # let region = domain.register(ironwarp::memory::Buffer::new(16)?, ironwarp::memory::Access::LOCAL_READ)?;
     /// let pair = region.array::<u64>(0, 2)?;
     /// pair.store(1, &7);
     /// assert_eq!(pair.iter().collect::<Vec<_>>(), [0, 7]);

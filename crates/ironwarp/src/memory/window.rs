@@ -6,24 +6,24 @@ use ironwarp_rnic::memory::RegisterError;
 use ironwarp_wire::{Place, Tag};
 use std::fmt;
 
-/// A memory window. [`WorkRequest::bind`](crate::WorkRequest::bind) binds a window to a part of a region. The peer of
+/// A memory window. [`WorkRequest::bind`](crate::queue::WorkRequest::bind) binds a window to a part of a region. The peer of
 /// the queue pair that the request is posted to can then access that part. Remote addresses in a window start at 0.
 ///
 /// Each binding assigns a new tag, and invalidates the earlier tags of the window.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use ironwarp::{Access, Buffer, WorkRequest};
+/// # use ironwarp::prelude::*;
 /// # use std::time::Duration;
 /// # let (client, server) = ironwarp::example::pair()?;
 /// let access = Access::LOCAL_READ | Access::BIND;
 /// let region = server.domain.register(Buffer::copy_of(b"secret, public")?, access)?;
 /// let window = server.domain.window()?;
-/// server.qp.post_send(WorkRequest::bind(1, &window, &region, 8, 6, Access::REMOTE_READ)?)?;
+/// server.qp.post_send(WorkRequest::bind(1, &window, &region, 8..14, Access::REMOTE_READ)?)?;
 /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
 ///
 /// // The peer receives `window.place(0)` in a message, and reads.
-/// let sink = client.region.slice(0, 6)?;
+/// let sink = client.region.slice(..6)?;
 /// client.qp.post_send(WorkRequest::read(2, &[sink], window.place(0)))?;
 /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
 /// assert_eq!(&client.region.to_vec()?[..6], b"public");
@@ -56,10 +56,10 @@ impl Window {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
     /// let window = server.domain.window()?;
-    /// server.qp.post_send(WorkRequest::bind(1, &window, &region, 8, 6, Access::REMOTE_READ)?)?;
+    /// server.qp.post_send(WorkRequest::bind(1, &window, &region, 8..14, Access::REMOTE_READ)?)?;
     /// // The first byte of the window, which is the ninth byte of the region.
     /// assert_eq!(window.place(0).offset, 0);
     /// # Ok(())

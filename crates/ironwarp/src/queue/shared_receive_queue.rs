@@ -1,8 +1,8 @@
 //! Shared receive queues, and XRC domains, whose shared receive queues a peer addresses by number.
 
-use super::completion_queue::CompletionQueue;
 use super::defaults::DEFAULT_MAX_SGES;
 use crate::adapter::Adapter;
+use crate::completion::CompletionQueue;
 use crate::protection_domain::ProtectionDomain;
 use crate::shared::Shared;
 use ironwarp_rnic::error::PostError;
@@ -12,18 +12,18 @@ use ironwarp_rnic::queue::{
 use std::fmt;
 use std::sync::Arc;
 
-/// A shared receive queue: messages of all queue pairs that are [created with it](crate::QueuePairBuilder::srq) consume
+/// A shared receive queue: messages of all queue pairs that are [created with it](crate::queue::QueuePairBuilder::srq) consume
 /// its receives. Clones are handles to the same queue.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use ironwarp::{Adapter, Access, Buffer};
+/// # use ironwarp::prelude::*;
 /// let adapter = Adapter::new()?;
 /// let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
 /// let region = domain.register(Buffer::new(8192)?, Access::LOCAL_WRITE)?;
 /// let srq = domain.shared_receive_queue(16);
-/// srq.post_receive(1, &[region.slice(0, 4096)?])?;
-/// srq.post_receive(2, &[region.slice(4096, 4096)?])?;
+/// srq.post_receive(1, &[region.slice(..4096)?])?;
+/// srq.post_receive(2, &[region.slice(4096..8192)?])?;
 /// let (one, other) = (domain.queue_pair(&cq).srq(&srq).create()?, domain.queue_pair(&cq).srq(&srq).create()?);
 /// # let _ = (one, other);
 /// assert_eq!(srq.query().posted, 2);
@@ -39,12 +39,12 @@ pub struct SharedReceiveQueue {
 /// An XRC domain: a set of shared receive queues. A peer reaches all of them over one connection, and addresses one of
 /// them by number in each message. Clones are handles to the same domain.
 ///
-/// Create the receiving queue pair with [`QueuePairBuilder::xrc_target`](crate::QueuePairBuilder::xrc_target), and the
+/// Create the receiving queue pair with [`QueuePairBuilder::xrc_target`](crate::queue::QueuePairBuilder::xrc_target), and the
 /// sending one as usual. Both ends must be Ironwarp adapters.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use ironwarp::{Adapter, Access, Buffer};
+/// # use ironwarp::prelude::*;
 /// let adapter = Adapter::new()?;
 /// let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
 /// let xrc = adapter.xrc_domain();
@@ -85,7 +85,7 @@ impl SharedReceiveQueue {
         self.inner.post(ReceiveRequest { id, buffers: list.into() })
     }
 
-    /// Requests one [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached), which is raised when fewer
+    /// Requests one [`AsyncEvent::SrqLimitReached`](crate::event::AsyncEvent::SrqLimitReached), which is raised when fewer
     /// than `limit` receives are left. A limit of zero cancels the request.
     ///
     /// ```

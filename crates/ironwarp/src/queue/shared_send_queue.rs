@@ -1,6 +1,6 @@
 //! Shared send queues (requirement X7): one send queue for many connections.
 
-use super::completion_queue::CompletionQueue;
+use crate::completion::CompletionQueue;
 use crate::protection_domain::ProtectionDomain;
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::queue::SharedSendQueue as Inner;
@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A shared send queue: holds the send requests of all queue pairs that are [created with
-/// it](crate::QueuePairBuilder::shared_send_queue), which have no send queue of their own. Clones are handles to the
+/// it](crate::queue::QueuePairBuilder::shared_send_queue), which have no send queue of their own. Clones are handles to the
 /// same queue.
 ///
 /// The depth of the queue limits the requests of all these connections together. Requests of one connection are sent in
@@ -23,7 +23,8 @@ use std::sync::Arc;
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use ironwarp::{AcceptOptions, Adapter, ConnectOptions, PostError, WorkRequest};
+/// use ironwarp::queue::PostError;
+/// use ironwarp::prelude::*;
 /// use std::time::Duration;
 ///
 /// let timeout = Duration::from_secs(5);

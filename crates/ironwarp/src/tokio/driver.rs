@@ -4,7 +4,7 @@ use super::buffers::{Buffers, Held};
 use super::error::{Error, Refused};
 use super::posted::Posted;
 use super::table::{Changed, Table, Waiter};
-use crate::queue::CompletionQueue;
+use crate::completion::CompletionQueue;
 use ::tokio::io::unix::AsyncFd;
 use ::tokio::runtime::Handle as Runtime;
 use ironwarp_rnic::error::PostError;

@@ -27,7 +27,7 @@ pub(super) struct Link {
 #[derive(Debug, Default)]
 struct Progress {
     /// Whether the connection was established; `None` before that is known.
-    outcome: Option<Result<Arc<Established>, Arc<ConnectError>>>,
+    outcome: Option<Result<Established, ConnectError>>,
     /// The connection is closed, or was not established.
     closed: bool,
     /// The receive queue, if there is one.
@@ -62,7 +62,7 @@ impl Link {
     }
 
     /// Waits until it is known whether the connection was established.
-    pub(super) async fn outcome(&self) -> Result<Arc<Established>, Arc<ConnectError>> {
+    pub(super) async fn outcome(&self) -> Result<Established, ConnectError> {
         self.wait(|progress| progress.outcome.clone()).await
     }
 
@@ -89,7 +89,7 @@ impl Link {
     }
 
     /// Records that the connection is closed, or was not established.
-    fn close(&self, outcome: Option<Arc<ConnectError>>) {
+    fn close(&self, outcome: Option<ConnectError>) {
         // First, so that those that wait for the end find the buffers in their pools.
         if let Some((number, _)) = self.pair.get() {
             self.table.close(*number);

@@ -1,14 +1,13 @@
 //! Asynchronous listeners.
 
 use super::queue_pair::QueuePair;
-use crate::connect::{AcceptOptions, Incoming as NativeIncoming, Listener as Native};
+use crate::connection::{AcceptOptions, Incoming as NativeIncoming, Listener as Native};
 use ::tokio::io::unix::AsyncFd;
 use ironwarp_engine::{ConnectError, Established};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A listener with asynchronous methods. Dropping it closes its port; accepted connections stay.
@@ -17,7 +16,7 @@ pub struct Listener {
     inner: AsyncFd<Native>,
 }
 
-/// A connection request of a peer, which dereferences to the [native](crate::Incoming) one. Dropping it rejects the
+/// A connection request of a peer, which dereferences to the [native](crate::connection::Incoming) one. Dropping it rejects the
 /// request.
 #[derive(Debug)]
 #[must_use = "dropping a request rejects it"]
@@ -76,7 +75,7 @@ impl Listener {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # ironwarp::example::run_async(async |client, server| {
     /// # use ironwarp::tokio::Listener;
-    /// # use ironwarp::{AcceptOptions, ConnectOptions};
+    /// # use ironwarp::prelude::*;
     /// # let listener = Listener::new(server.adapter.listen("127.0.0.1:0".parse()?)?)?;
     /// # let (near, to) = (client.driver.create(client.domain.queue_pair(client.driver.cq()))?, listener.local_addr()?);
     /// # let connecting = tokio::spawn(async move { near.connect(to, &ConnectOptions::new()).await.map(|_| near) });
@@ -113,7 +112,7 @@ impl Incoming {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # ironwarp::example::run_async(async |client, server| {
     /// # use ironwarp::tokio::Listener;
-    /// # use ironwarp::{AcceptOptions, ConnectOptions};
+    /// # use ironwarp::prelude::*;
     /// # let listener = Listener::new(server.adapter.listen("127.0.0.1:0".parse()?)?)?;
     /// # let (near, to) = (client.driver.create(client.domain.queue_pair(client.driver.cq()))?, listener.local_addr()?);
     /// # let connecting = tokio::spawn(async move { near.connect(to, &ConnectOptions::new()).await.map(|_| near) });
@@ -132,23 +131,23 @@ impl Incoming {
     /// is established in the background: [`QueuePair::connected`] waits for it.
     ///
     /// # Errors
-    /// Fails like [`Incoming::accept`](crate::Incoming::accept).
+    /// Fails like [`Incoming::accept`](crate::connection::Incoming::accept).
     pub async fn accept(
         self,
         pair: &QueuePair,
         options: &AcceptOptions,
-    ) -> Result<Arc<Established>, Arc<ConnectError>> {
+    ) -> Result<Established, ConnectError> {
         pair.start(|native| self.inner.start_accept(native, options))?;
         pair.connected().await
     }
 
-    /// Rejects the request, like [`Incoming::reject`](crate::Incoming::reject).
+    /// Rejects the request, like [`Incoming::reject`](crate::connection::Incoming::reject).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # ironwarp::example::run_async(async |client, server| {
     /// # use ironwarp::tokio::Listener;
-    /// # use ironwarp::{AcceptOptions, ConnectOptions};
+    /// # use ironwarp::prelude::*;
     /// # let listener = Listener::new(server.adapter.listen("127.0.0.1:0".parse()?)?)?;
     /// # let (near, to) = (client.driver.create(client.domain.queue_pair(client.driver.cq()))?, listener.local_addr()?);
     /// # let connecting = tokio::spawn(async move { near.connect(to, &ConnectOptions::new()).await.map(|_| near) });

@@ -9,7 +9,8 @@
 //!
 //! ```
 //! use ironwarp::tokio::{Driver, Listener};
-//! use ironwarp::{AcceptOptions, Access, Adapter, Buffer, ConnectOptions, Pool};
+//! use ironwarp::memory::Pool;
+//! use ironwarp::prelude::*;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -59,7 +60,7 @@
 //!
 //! # Runtimes
 //! The driver needs a runtime with `enable_io`, with one thread or several. Other runtimes can use the descriptors of
-//! completion queues, listeners and event channels, as [`CompletionQueue`](crate::CompletionQueue) shows: the rest of
+//! completion queues, listeners and event channels, as [`CompletionQueue`](crate::completion::CompletionQueue) shows: the rest of
 //! this crate depends on no runtime.
 
 mod buffers;

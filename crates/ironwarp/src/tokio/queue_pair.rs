@@ -5,9 +5,8 @@ use super::driver::Driver;
 use super::error::Refused;
 use super::link::Link;
 use super::posted::Posted;
-use crate::connect::ConnectOptions;
-use crate::error::CreateError;
-use crate::queue::{QueuePair as Native, QueuePairBuilder, QueuePairInfo, WorkRequest};
+use crate::connection::ConnectOptions;
+use crate::queue::{CreateError, QueuePair as Native, QueuePairBuilder, QueuePairInfo, WorkRequest};
 use ironwarp_engine::{ConnectError, Established};
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::qp::State;
@@ -83,7 +82,7 @@ impl QueuePair {
     }
 
     /// Returns why the connection ended, or `None` if it has not.
-    pub fn error(&self) -> Option<Arc<QpError>> {
+    pub fn error(&self) -> Option<QpError> {
         self.pair.native.error()
     }
 
@@ -101,7 +100,7 @@ impl QueuePair {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # ironwarp::example::run_async(async |client, server| {
     /// use ironwarp::tokio::Listener;
-    /// use ironwarp::{AcceptOptions, ConnectOptions};
+    /// use ironwarp::prelude::*;
     ///
     /// let listener = Listener::new(server.adapter.listen("127.0.0.1:0".parse()?)?)?;
     /// let far = server.driver.create(server.domain.queue_pair(server.driver.cq()))?;
@@ -126,18 +125,18 @@ impl QueuePair {
     /// and dropping the queue pair ends it.
     ///
     /// # Errors
-    /// Fails like [`QueuePair::connect`](crate::QueuePair::connect).
+    /// Fails like [`QueuePair::connect`](crate::queue::QueuePair::connect).
     pub async fn connect(
         &self,
         to: SocketAddr,
         options: &ConnectOptions,
-    ) -> Result<Arc<Established>, Arc<ConnectError>> {
+    ) -> Result<Established, ConnectError> {
         self.start(|native| native.start_connect(to, options))?;
         match options.timeout {
             None => self.connected().await,
             Some(timeout) => match ::tokio::time::timeout(timeout, self.connected()).await {
                 Ok(outcome) => outcome,
-                Err(_) => Err(Arc::new(ConnectError::TimedOut)),
+                Err(_) => Err(ConnectError::TimedOut),
             },
         }
     }
@@ -173,7 +172,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// Returns why the queue pair failed to connect.
-    pub async fn connected(&self) -> Result<Arc<Established>, Arc<ConnectError>> {
+    pub async fn connected(&self) -> Result<Established, ConnectError> {
         self.pair.link.outcome().await
     }
 
@@ -244,7 +243,7 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// Fails like [`QueuePair::post_send`](crate::QueuePair::post_send), and if the driver has ended.
+    /// Fails like [`QueuePair::post_send`](crate::queue::QueuePair::post_send), and if the driver has ended.
     pub fn send<B: Buffers>(&self, buffers: B) -> Result<Posted<B>, Refused<B>> {
         self.post_with(buffers, |id, list| WorkRequest::send(id, list).into())
     }
@@ -313,7 +312,7 @@ impl QueuePair {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # ironwarp::example::run_async(async |client, server| {
-    /// use ironwarp::WorkRequest;
+    /// use ironwarp::queue::WorkRequest;
     ///
     /// server.region.write(0, &40_u64.to_ne_bytes())?;
     /// let result = client.chunk_of(&[0; 8])?;
@@ -356,7 +355,7 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// Fails like [`QueuePair::post_receive`](crate::QueuePair::post_receive), and if the driver has ended.
+    /// Fails like [`QueuePair::post_receive`](crate::queue::QueuePair::post_receive), and if the driver has ended.
     pub fn receive<B: Buffers>(&self, buffers: B) -> Result<Posted<B>, Refused<B>> {
         self.pair.driver.post(Some(self.id()), buffers, |id, list| self.pair.native.post_receive(id, list))
     }

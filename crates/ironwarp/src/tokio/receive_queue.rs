@@ -222,7 +222,8 @@ impl fmt::Debug for Target {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Access, Adapter, Buffer, Pool};
+    use crate::adapter::Adapter;
+    use crate::memory::{Access, Buffer, Pool};
 
     /// Nothing flushes these receives when the adapter stops: neither queue has a connection.
     #[test]

@@ -7,7 +7,7 @@
 use super::buffers::Held;
 use super::error::Error;
 use super::inbox::Inbox;
-use crate::queue::CompletionQueue;
+use crate::completion::CompletionQueue;
 use ::tokio::sync::Notify;
 use ironwarp_rnic::event::Wake;
 use ironwarp_rnic::queue::Completion;

@@ -3,8 +3,10 @@
 
 use super::end::{CHUNK, End, connect_pairs, fill};
 use super::run;
+use ironwarp::connection::{AcceptOptions, ConnectOptions};
+use ironwarp::memory::{Access, Buffer, Chunk, MemoryRegion, Place};
+use ironwarp::queue::PostError;
 use ironwarp::tokio::{Error, Listener, Posted, QueuePair, ReceiveQueue, Refused};
-use ironwarp::{AcceptOptions, Access, Buffer, Chunk, ConnectOptions, MemoryRegion, Place, PostError};
 use ironwarp_testkit::native::{SOON, pattern};
 use std::cell::Cell;
 use std::future::poll_fn;

@@ -1,7 +1,9 @@
 //! One end of the tests: an adapter with a driver and a pool.
 
+use ironwarp::connection::{AcceptOptions, ConnectOptions};
+use ironwarp::memory::{Access, Buffer, Chunk, Pool};
 use ironwarp::tokio::{Driver, Listener, QueuePair};
-use ironwarp::{AcceptOptions, Access, Adapter, Buffer, Chunk, ConnectOptions, Pool, ProtectionDomain};
+use ironwarp::{Adapter, ProtectionDomain};
 
 /// Length of each chunk.
 pub(crate) const CHUNK: usize = 1024;

@@ -2,10 +2,10 @@
 
 use super::end::{CHUNK, End, connect, connect_pairs, fill};
 use super::run;
+use ironwarp::connection::{AcceptOptions, ConnectError, ConnectOptions};
+use ironwarp::memory::{Access, Buffer};
+use ironwarp::queue::{PostError, QpError, WorkRequest};
 use ironwarp::tokio::{Driver, Error};
-use ironwarp::{
-    AcceptOptions, Access, Buffer, ConnectError, ConnectOptions, PostError, QpError, WorkRequest,
-};
 use ironwarp_testkit::native::pattern;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn every_request_returns_its_buffers_and_moves_its_bytes() {
         drop((parts, received_inline, chunk));
         assert_eq!((client.pool.available(), server.pool.available()), (8, 8));
         let (_, _) = tokio::join!(near.disconnect(), far.closed());
-        assert!(matches!(far.error().as_deref(), Some(QpError::Closed)), "{:?}", far.error());
+        assert!(matches!(far.error(), Some(QpError::Closed)), "{:?}", far.error());
     });
 }
 
@@ -91,7 +91,7 @@ fn receives_of_a_queue_pair_that_never_connects_are_flushed() {
         let queue = qp.receive_queue([end.pool.take().unwrap()]).unwrap();
         let rejecting = async { listener.accept().await.unwrap().reject(b"no").unwrap() };
         let (connected, ()) = tokio::join!(async { qp.connect(to, &ConnectOptions::new()).await }, rejecting);
-        assert!(matches!(*connected.unwrap_err(), ConnectError::Rejected { .. }));
+        assert!(matches!(connected.unwrap_err(), ConnectError::Rejected { .. }));
         qp.closed().await;
         assert!(received.await.is_err());
         assert!(queue.recv().await.is_err(), "it says why");
@@ -191,7 +191,7 @@ fn one_receive_queue_serves_many_connections_and_survives_failures() {
                 let sge = chunk.as_sge();
                 drop(near.post(WorkRequest::send(0, &[sge, sge]), chunk).unwrap());
                 tokio::join!(near.closed(), far.closed());
-                assert!(matches!(far.error().as_deref(), Some(QpError::Protocol(_))), "{:?}", far.error());
+                assert!(matches!(far.error(), Some(QpError::Protocol(_))), "{:?}", far.error());
             }
         }
         drop((pairs, queue));

@@ -1,9 +1,10 @@
 //! Replays a connection of siw between two Ironwarp ends without private extensions, and captures it.
 
-use ironwarp::{
-    AcceptOptions, Access, Completes, Config, ConnectError, ConnectOptions, MemoryRegion, MpaMode, Opcode,
-    Place, Tag, WorkRequest,
-};
+use ironwarp::Config;
+use ironwarp::completion::Opcode;
+use ironwarp::connection::{AcceptOptions, ConnectError, ConnectOptions, MpaMode};
+use ironwarp::memory::{Access, MemoryRegion, Place, Tag};
+use ironwarp::queue::{Completes, WorkRequest};
 use ironwarp_pcap::{Capture, Conversation, Frame, Kind, OwnedStartup};
 use ironwarp_testkit::native::{ALL, Completions, End, SOON};
 use ironwarp_testkit::path;
@@ -115,7 +116,7 @@ impl Stage {
         if reply.role == (Role::Reply { rejected: true }) {
             incoming.reject(&reply.private_data).unwrap();
             let error = self.client.qp.wait_connected(SOON).unwrap_err();
-            assert!(matches!(*error, ConnectError::Rejected { .. }), "{error}");
+            assert!(matches!(error, ConnectError::Rejected { .. }), "{error}");
             return false;
         }
         incoming.accept(&self.server.qp, &grants).unwrap();
@@ -153,9 +154,9 @@ impl Stage {
         let (id, window) = (self.id(), self.window(!initiator, send));
         let (from, to) = (self.end(initiator), self.end(!initiator));
         let room = &self.receives[usize::from(initiator)];
-        to.qp.post_receive(id, &[room.slice(0, RECEIVE).unwrap()]).unwrap();
+        to.qp.post_receive(id, &[room.slice(..RECEIVE).unwrap()]).unwrap();
         let memory = from.region(&[payload, &[0]].concat(), ALL); // regions must not be empty
-        let list = memory.slice(0, payload.len()).unwrap();
+        let list = memory.slice(..payload.len()).unwrap();
         let mut request = WorkRequest::send(id, &[list]);
         if send.solicited {
             request = request.solicited();
@@ -174,12 +175,12 @@ impl Stage {
 
     /// Memory that a Send with Invalidate may invalidate. Due to a bug in its library, the program at siw's end had
     /// none.
-    fn window(&mut self, initiator: bool, send: Send) -> Option<ironwarp::Window> {
+    fn window(&mut self, initiator: bool, send: Send) -> Option<ironwarp::memory::Window> {
         let SendWord::Invalidate(_) = send.word else { return None };
         let (id, end) = (self.id(), self.end(initiator));
         let region = end.region(&[0; 64], Access::LOCAL_READ | Access::BIND);
         let window = end.domain.window().unwrap();
-        let bind = WorkRequest::bind(id, &window, &region, 0, 64, Access::REMOTE_READ).unwrap();
+        let bind = WorkRequest::bind(id, &window, &region, ..64, Access::REMOTE_READ).unwrap();
         end.qp.post_send(bind).unwrap();
         end.done(Opcode::Bind, id);
         Some(window)
@@ -189,7 +190,7 @@ impl Stage {
         let (id, place) = (self.id(), self.place(!initiator, to));
         let from = self.end(initiator);
         let memory = from.region(&[payload, &[0]].concat(), ALL);
-        let list = memory.slice(0, payload.len()).unwrap();
+        let list = memory.slice(..payload.len()).unwrap();
         from.qp.post_send(WorkRequest::write(id, &[list], place)).unwrap();
         from.done(Opcode::Write, id);
     }
@@ -202,7 +203,8 @@ impl Stage {
             self.regions[&read.source.tag].write(within(read.source), answer).unwrap();
         }
         let sink = &self.regions[&read.sink.tag];
-        let list = sink.slice(within(read.sink), read.len as usize).unwrap();
+        let at = within(read.sink);
+        let list = sink.slice(at..at + read.len as usize).unwrap();
         let from = self.end(initiator);
         from.qp.post_send(WorkRequest::read(id, &[list], source)).unwrap();
         if let Some(answer) = answer {

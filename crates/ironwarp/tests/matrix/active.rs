@@ -6,13 +6,12 @@ use crate::end::End;
 use crate::op::{OPS, Op, RECEIVES, Receives, Verb, WORD};
 use crate::options::Options;
 use crate::pattern::{Layout, bytes, seed, word};
-use ironwarp::{
-    AcceptOptions, Access, ConnectOptions, Established, MemoryRegion, Opcode, Place, QpError, Sge, Status,
-    Tag, WorkRequest,
-};
+use ironwarp::completion::{Opcode, Status};
+use ironwarp::connection::{AcceptOptions, ConnectOptions, Established};
+use ironwarp::memory::{Access, MemoryRegion, Place, Sge, Tag};
+use ironwarp::queue::{QpError, WorkRequest};
 use ironwarp_testkit::native::Completions;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 /// Identifiers of requests.
 const FIRST: u64 = 1;
@@ -152,7 +151,7 @@ impl<'a> Session<'a> {
         let result = |expected: u64, request: &dyn Fn(Sge) -> WorkRequest| {
             let (layout, region) = self.sink(Layout::aligned(), Access::LOCAL_WRITE);
             let at = layout.pieces[0].0;
-            self.end.qp.post_send(request(region.slice(at, WORD).unwrap())).unwrap();
+            self.end.qp.post_send(request(region.slice(at..at + WORD).unwrap())).unwrap();
             assert_eq!(self.end.done(op.opcode(), LAST).byte_len as usize, WORD, "{}", op.name);
             let mut found = [0; WORD];
             region.read(at, &mut found).unwrap();
@@ -195,7 +194,7 @@ fn connect(
     options: &Options,
     receives: Receives,
     through: impl FnOnce(SocketAddr) -> SocketAddr,
-) -> Arc<Established> {
+) -> Established {
     let which = RECEIVES.iter().position(|it| *it == receives).unwrap();
     let choices = options.choices().map(|it| it.to_string()).join(" ");
     if options.passive_connects {
@@ -211,7 +210,7 @@ fn connect(
 }
 
 fn list(region: &MemoryRegion, layout: &Layout) -> Vec<Sge> {
-    layout.pieces.iter().map(|(at, len)| region.slice(*at, *len).unwrap()).collect()
+    layout.pieces.iter().map(|(at, len)| region.slice(*at..*at + *len).unwrap()).collect()
 }
 
 /// Returns a Send or Write of any kind.

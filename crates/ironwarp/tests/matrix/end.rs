@@ -2,10 +2,10 @@
 
 use crate::op::Receives;
 use crate::options::Options;
-use ironwarp::{
-    Access, Adapter, Buffer, Completion, CompletionQueue, MemoryRegion, Opcode, ProtectionDomain, QueuePair,
-    SharedReceiveQueue,
-};
+use ironwarp::completion::{Completion, CompletionQueue, Opcode};
+use ironwarp::memory::{Access, Buffer, MemoryRegion};
+use ironwarp::queue::{QueuePair, SharedReceiveQueue};
+use ironwarp::{Adapter, ProtectionDomain};
 use ironwarp_testkit::native::Completions;
 
 #[derive(Debug)]

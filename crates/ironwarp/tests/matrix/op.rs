@@ -1,6 +1,6 @@
 //! Every operation of the matrix. Both processes use this table; a step refers to its row.
 
-use ironwarp::Opcode;
+use ironwarp::completion::Opcode;
 
 /// Message sizes of the matrix. 64 MiB and 1 GiB have separate tests.
 pub(crate) const SIZES: [usize; 8] = [0, 1, 7, 64, 4095, 4096, 65_535, 1 << 20];

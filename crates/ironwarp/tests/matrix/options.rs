@@ -1,6 +1,8 @@
 //! Options of a connection, and sets of them that cover every pair of choices.
 
-use ironwarp::{Agreed, Completes, Config};
+use ironwarp::Config;
+use ironwarp::connection::Agreed;
+use ironwarp::queue::Completes;
 
 /// Number of choices of each option, in the order of the fields of [`Options`].
 const CHOICES: [u8; 6] = [3, 4, 2, 2, 3, 2];

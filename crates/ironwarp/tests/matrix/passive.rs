@@ -6,10 +6,10 @@ use crate::end::End;
 use crate::op::{OPS, Op, RECEIVES, Receives, Target, Verb};
 use crate::options::Options;
 use crate::pattern::{Layout, word};
-use ironwarp::{
-    AcceptOptions, Access, Buffer, ConnectOptions, Contents, FastRegion, MemoryRegion, Opcode, Place, Sge,
-    Status, Tag, Window, WorkRequest,
-};
+use ironwarp::completion::{Opcode, Status};
+use ironwarp::connection::{AcceptOptions, ConnectOptions};
+use ironwarp::memory::{Access, Buffer, Contents, FastRegion, MemoryRegion, Place, Sge, Tag, Window};
+use ironwarp::queue::WorkRequest;
 use ironwarp_testkit::native::Completions;
 use std::ops::Deref;
 
@@ -175,7 +175,7 @@ impl Session {
                 let region = domain.register_list(buffers, local | Access::BIND).unwrap();
                 let window = domain.window().unwrap();
                 let (at, len) = layout.pieces[0];
-                qp.post_send(WorkRequest::bind(OPEN, &window, &region, at, len.max(1), remote).unwrap())
+                qp.post_send(WorkRequest::bind(OPEN, &window, &region, at..at + len.max(1), remote).unwrap())
                     .unwrap();
                 self.end.done(Opcode::Bind, OPEN);
                 Opened::Window(region, window)
@@ -192,7 +192,7 @@ impl Session {
     fn invalidatable(&self) -> (MemoryRegion, Window) {
         let region = self.end.region(64, Access::LOCAL_READ | Access::BIND);
         let window = self.end.domain.window().unwrap();
-        let request = WorkRequest::bind(INVALIDATABLE, &window, &region, 0, 64, Access::REMOTE_READ);
+        let request = WorkRequest::bind(INVALIDATABLE, &window, &region, ..64, Access::REMOTE_READ);
         self.end.qp.post_send(request.unwrap()).unwrap();
         self.end.done(Opcode::Bind, INVALIDATABLE);
         (region, window)
@@ -272,7 +272,7 @@ impl Opened {
 
     fn list(&self, layout: &Layout) -> Vec<Sge> {
         let Self::Region(region) = self else { panic!("receives use regions") };
-        layout.pieces.iter().map(|(at, len)| region.slice(*at, *len).unwrap()).collect()
+        layout.pieces.iter().map(|(at, len)| region.slice(*at..*at + *len).unwrap()).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Contents and layout of messages, and the check of every byte in and around them.
 
-use ironwarp::Contents;
+use ironwarp::memory::Contents;
 
 /// Fill byte around and between the pieces of a message.
 const GUARD: u8 = 0xa5;
@@ -169,8 +169,8 @@ fn compare(found: &[u8], expected: &[u8], at: usize) {
 fn a_wrong_byte_anywhere_is_found() {
     let domain = ironwarp::Adapter::new().unwrap().protection_domain();
     for layout in [Layout::one(100), Layout::uneven(100, 2), Layout::one(0), Layout::aligned()] {
-        let buffer = ironwarp::Buffer::new(layout.region_len()).unwrap();
-        let region = domain.register(buffer, ironwarp::Access::LOCAL_WRITE).unwrap();
+        let buffer = ironwarp::memory::Buffer::new(layout.region_len()).unwrap();
+        let region = domain.register(buffer, ironwarp::memory::Access::LOCAL_WRITE).unwrap();
         layout.guard(&region);
         layout.check_untouched(&region);
         layout.fill(&region, 5);

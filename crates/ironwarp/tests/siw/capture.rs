@@ -3,7 +3,9 @@
 use crate::relay::SEGMENT;
 use crate::session::{Ending, Ours, Session, Told, Variant};
 use crate::tshark;
-use ironwarp::{Cause, Completes, MpaMode};
+use ironwarp::connection::MpaMode;
+use ironwarp::protocol::Cause;
+use ironwarp::queue::Completes;
 use ironwarp_pcap::{
     Capture, Connection, Conversation, Frame, Kind, ProblemKind, connections, dissect, read,
 };

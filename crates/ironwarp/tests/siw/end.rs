@@ -2,13 +2,12 @@
 
 use crate::pattern;
 use crate::shape::Shape;
-use ironwarp::{
-    AcceptOptions, Access, Adapter, Arm, Buffer, Completes, Completion, CompletionQueue, ConnectError,
-    ConnectOptions, Established, Listener, MemoryRegion, Opcode, Place, ProtectionDomain, QueuePair,
-    RequestError, SendRequest, Sge, SharedReceiveQueue, Tag, WorkRequest,
-};
+use ironwarp::completion::{Arm, Completion, CompletionQueue, Opcode, RequestError};
+use ironwarp::connection::{AcceptOptions, ConnectError, ConnectOptions, Established, Listener};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, Place, Sge, Tag};
+use ironwarp::queue::{Completes, QueuePair, SendRequest, SharedReceiveQueue, WorkRequest};
+use ironwarp::{Adapter, ProtectionDomain};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// IRD and ORD of both ends.
@@ -110,7 +109,7 @@ impl End {
     }
 
     pub(crate) fn post_receive(&self, i: usize) {
-        let list = [self.receives.slice(i * self.shape.receive, self.shape.receive).unwrap()];
+        let list = [self.receives.slice(i * self.shape.receive..(i + 1) * self.shape.receive).unwrap()];
         match &self.srq {
             Some(srq) => srq.post_receive(i as u64, &list).unwrap(),
             None => self.qp.post_receive(i as u64, &list).unwrap(),
@@ -120,7 +119,7 @@ impl End {
     // --- The connection ---
 
     /// Waits for a request of siw, and accepts it.
-    pub(crate) fn serve(&self, listener: &Listener) -> Arc<Established> {
+    pub(crate) fn serve(&self, listener: &Listener) -> Established {
         let incoming = listener.accept(STEP).expect("siw connects");
         assert_eq!(incoming.private_data(), self.private_of_siw());
         let private = self.private();
@@ -129,7 +128,7 @@ impl End {
     }
 
     /// Connects to siw.
-    pub(crate) fn connect(&self, to: SocketAddr) -> Result<Arc<Established>, Arc<ConnectError>> {
+    pub(crate) fn connect(&self, to: SocketAddr) -> Result<Established, ConnectError> {
         let private = self.private();
         let options = ConnectOptions::new().private_data(&private).ird(DEPTH).ord(DEPTH);
         self.qp.connect(to, &options.mpa_mode(self.shape.setup))
@@ -210,7 +209,7 @@ impl End {
         // The sink can be used for messages, while no Read fills it.
         self.sink.write(0, &pattern::SAID.bytes(0, len, self.messages.0)).unwrap();
         self.messages.0 += 1;
-        self.sink.slice(0, len).unwrap()
+        self.sink.slice(..len).unwrap()
     }
 
     pub(crate) fn send(&mut self, len: usize) {
@@ -282,7 +281,7 @@ impl End {
     // --- Tagged messages: `len` bytes at this offset of a half ---
 
     pub(crate) fn write(&self, len: usize, at: usize) {
-        let source = self.source.slice(at, len).unwrap();
+        let source = self.source.slice(at..at + len).unwrap();
         self.completes(WorkRequest::write(1, &[source], self.to(at)), Opcode::Write, len);
     }
 
@@ -297,7 +296,7 @@ impl End {
     }
 
     pub(crate) fn read(&self, len: usize, at: usize) {
-        let list = [self.sink.slice(at, len).unwrap()];
+        let list = [self.sink.slice(at..at + len).unwrap()];
         self.read_into(&list, len, at);
     }
 
@@ -368,5 +367,5 @@ fn registered(domain: &ProtectionDomain, bytes: &[u8], access: Access) -> Memory
 fn pieces(region: &MemoryRegion, at: usize, len: usize) -> [Sge; 3] {
     let first = len / 3;
     [(at, first), (at + first, 1), (at + first + 1, len - first - 1)]
-        .map(|(at, len)| region.slice(at, len).unwrap())
+        .map(|(at, len)| region.slice(at..at + len).unwrap())
 }

@@ -7,7 +7,9 @@ use crate::operations::{a_little, basic};
 use crate::pattern;
 use crate::session::{Bench, Ending, Session, Settings, Variant};
 use crate::shape::Shape;
-use ironwarp::{AcceptOptions, Completes, ConnectError, QpError, Status, WorkRequest};
+use ironwarp::completion::Status;
+use ironwarp::connection::{AcceptOptions, ConnectError};
+use ironwarp::queue::{Completes, QpError, WorkRequest};
 use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -59,7 +61,7 @@ fn rejected_by_siw(len: usize) -> Session {
         let end = unconnected(bench, true);
         guest.wait_for_line("PEER ok listen");
         let error = end.connect(bench.outward).unwrap_err();
-        let ConnectError::Rejected { private_data, .. } = &*error else { panic!("{error}") };
+        let ConnectError::Rejected { private_data, .. } = &error else { panic!("{error}") };
         assert_eq!(private_data[..], pattern::SAID_BY_SIW.bytes(0, len, 0));
         assert!(error.to_string().starts_with("the peer rejected the connection"), "{error}");
     };
@@ -77,9 +79,9 @@ fn unconnected(bench: &Bench, connects: bool) -> End {
 fn gone(end: &End) {
     let text = end.wait_for_end();
     let error = end.qp.error().unwrap();
-    assert!(matches!(&*error, QpError::CutShort | QpError::Closed | QpError::Lost(_)), "{text}");
+    assert!(matches!(&error, QpError::CutShort | QpError::Closed | QpError::Lost(_)), "{text}");
     let receive = next(&end.received, "a receive to be flushed");
-    assert_eq!((receive.status, receive.cause), (Status::Flushed, Some(error)));
+    assert_eq!((receive.status, receive.cause.as_deref()), (Status::Flushed, Some(&error)));
 }
 
 fn siw_is_killed_while_it_writes() -> Session {
@@ -99,7 +101,7 @@ fn siw_is_killed_while_it_is_written() -> Session {
         // siw's process is killed, and may not acknowledge the last one.
         let message = end.fill_message(8);
         end.qp.post_send(WorkRequest::send(2, &[message])).unwrap();
-        let source = end.source.slice(0, MIB).unwrap();
+        let source = end.source.slice(..MIB).unwrap();
         for _ in 0..WRITES {
             end.qp.post_send(WorkRequest::write(1, &[source], end.to(0))).unwrap();
         }

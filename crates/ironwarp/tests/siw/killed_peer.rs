@@ -2,7 +2,8 @@
 
 use crate::end::End;
 use crate::shape::Shape;
-use ironwarp::{Adapter, Completes, Config, WorkRequest};
+use ironwarp::queue::{Completes, WorkRequest};
+use ironwarp::{Adapter, Config};
 use ironwarp_testkit::child::{self, Partner};
 use std::net::SocketAddr;
 
@@ -30,7 +31,7 @@ fn writes_until_it_is_killed() {
     end.connect(to.parse().unwrap()).unwrap();
     end.advert();
     for count in 0.. {
-        let source = end.source.slice(0, shape.half).unwrap();
+        let source = end.source.slice(..shape.half).unwrap();
         end.posted(WorkRequest::write(1, &[source], end.to(0))).unwrap();
         if count == 0 {
             println!("{WRITING}");

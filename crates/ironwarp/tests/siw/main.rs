@@ -21,7 +21,8 @@ mod tshark;
 mod violations;
 
 use guest::{Guest, free_address};
-use ironwarp::{Adapter, ConnectOptions};
+use ironwarp::Adapter;
+use ironwarp::connection::ConnectOptions;
 use session::{Bench, Session, Variant};
 use std::io::{Read, Write};
 use std::net::TcpListener;

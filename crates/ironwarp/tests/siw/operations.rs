@@ -2,7 +2,8 @@
 
 use crate::end::{End, What};
 use crate::session::{Session, Settings, Variant};
-use ironwarp::{Completes, MpaMode, SendRequest};
+use ironwarp::connection::MpaMode;
+use ironwarp::queue::{Completes, SendRequest};
 use std::fmt::Write;
 
 const KIB: usize = 1 << 10;

@@ -4,7 +4,10 @@ use crate::end::{DEPTH, End};
 use crate::guest::{Guest, PORT};
 use crate::relay::{Ironwarp, relay};
 use crate::shape::Shape;
-use ironwarp::{Adapter, Cause, Completes, Config, Established, Listener, MpaMode, WorkRequest};
+use ironwarp::connection::{Established, Listener, MpaMode};
+use ironwarp::protocol::Cause;
+use ironwarp::queue::{Completes, WorkRequest};
+use ironwarp::{Adapter, Config};
 use std::fmt;
 use std::net::SocketAddr;
 

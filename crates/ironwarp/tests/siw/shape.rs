@@ -1,6 +1,6 @@
 //! Parameters of a session: memory, receives and private data. Both ends use them.
 
-use ironwarp::MpaMode;
+use ironwarp::connection::MpaMode;
 
 /// Parameters of a session, the same for both ends, unless its steps say otherwise.
 #[derive(Clone, Copy, Debug)]

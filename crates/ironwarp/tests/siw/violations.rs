@@ -2,10 +2,10 @@
 
 use crate::end::{End, What, next};
 use crate::session::{Ending, Session, Settings, Variant};
-use ironwarp::{
-    Cause, Check, Completes, Completion, Opcode, Place, QpError, RequestError, Status, Tag, Terminate,
-    WorkRequest,
-};
+use ironwarp::completion::{Completion, Opcode, RequestError, Status};
+use ironwarp::memory::{Check, Place, Tag};
+use ironwarp::protocol::{Cause, Terminate};
+use ironwarp::queue::{Completes, QpError, WorkRequest};
 use ironwarp_wire::ddp::DdpHeader;
 use ironwarp_wire::{Operation, Protection, TaggedBuffer, UntaggedBuffer};
 
@@ -110,7 +110,7 @@ impl Why {
 fn denied(end: &mut End, why: Why) {
     let text = end.wait_for_end();
     let error = end.qp.error().unwrap();
-    let QpError::Remote(denied) = &*error else { panic!("{text}") };
+    let QpError::Remote(denied) = &error else { panic!("{text}") };
     assert_eq!((denied.check, denied.len), (why.check(), SHORT.into()), "{text}");
     end.written(0);
     let receive = next(&end.received, "a receive to be flushed");
@@ -150,7 +150,7 @@ fn invalidate_by_siw() -> Session {
     let ours = |end: &mut End| {
         let text = end.wait_for_end();
         let error = end.qp.error().unwrap();
-        let QpError::Remote(denied) = &*error else { panic!("{text}") };
+        let QpError::Remote(denied) = &error else { panic!("{text}") };
         assert_eq!(denied.tag, Tag(0), "{text}");
         end.written(0);
     };
@@ -240,7 +240,7 @@ const fn siw_of_write(why: Why) -> Cause {
 fn write_by_us(why: Why, completes: Completes) -> Session {
     let ours = move |end: &mut End| {
         let place = why.place(end, What::ReadOnly);
-        let source = end.source.slice(0, SHORT as usize).unwrap();
+        let source = end.source.slice(..SHORT as usize).unwrap();
         let result = end.posted(WorkRequest::write(1, &[source], place));
         let status = if why == Why::Wrap { Status::RemoteOperation } else { Status::RemoteAccess };
         let terminate = refused(end, result, completes, status);
@@ -263,7 +263,7 @@ fn read_by_us(why: Why) -> Session {
     let name = format!("Ironwarp reads: {why:?}");
     if why == Why::Rights {
         let ours = |end: &mut End| {
-            let sink = end.sink.slice(0, SHORT as usize).unwrap();
+            let sink = end.sink.slice(..SHORT as usize).unwrap();
             let from = end.their(What::WriteOnly).place;
             end.completes(WorkRequest::read(3, &[sink], from), Opcode::Read, SHORT as usize);
             end.send(8);
@@ -273,7 +273,7 @@ fn read_by_us(why: Why) -> Session {
     if why == Why::Wrap {
         // siw finds no page to send, and closes without a Terminate.
         let ours = move |end: &mut End| {
-            let sink = end.sink.slice(0, SHORT as usize).unwrap();
+            let sink = end.sink.slice(..SHORT as usize).unwrap();
             let from = why.place(end, What::WriteOnly);
             let RequestError(completion) = end.posted(WorkRequest::read(3, &[sink], from)).unwrap_err();
             assert_eq!(completion.cause.as_deref(), Some(&QpError::Closed));
@@ -285,7 +285,7 @@ fn read_by_us(why: Why) -> Session {
     }
     let ours = move |end: &mut End| {
         let place = why.place(end, What::WriteOnly);
-        let sink = end.sink.slice(0, SHORT as usize).unwrap();
+        let sink = end.sink.slice(..SHORT as usize).unwrap();
         let RequestError(completion) = end.posted(WorkRequest::read(3, &[sink], place)).unwrap_err();
         assert_eq!(
             (completion.status, completion.opcode),
@@ -329,7 +329,7 @@ fn no_receive(completes: Completes) -> Session {
 fn after_invalidation(completes: Completes) -> Session {
     let ours = move |end: &mut End| {
         let spare = end.their(What::Spare).place;
-        let source = end.source.slice(0, SHORT as usize).unwrap();
+        let source = end.source.slice(..SHORT as usize).unwrap();
         let result = end.posted(WorkRequest::write(1, &[source], spare));
         let terminate = refused(end, result, completes, Status::RemoteAccess);
         assert_eq!(terminate.cause, Cause::TaggedBuffer(TaggedBuffer::Tag));

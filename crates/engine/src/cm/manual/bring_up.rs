@@ -135,7 +135,7 @@ impl ManualAttempt {
             Ok(dial) => Ok(FirstStep::Dial(dial)),
             Err(ConnectError::InvalidArgument(error)) => Err(error.into()),
             Err(ConnectError::System(error)) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-                Err(error.into())
+                Err(BringUpError::System(error))
             }
             Err(error) => Ok(FirstStep::Redial(error)),
         }

@@ -4,9 +4,10 @@ use ironwarp_rnic::connect::InvalidArgument;
 use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::qp::IllegalTransition;
 use std::io;
+use std::sync::Arc;
 
 /// Why a queue pair cannot be connected manually.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BringUpError {
     /// Its number has no port in it.
@@ -35,5 +36,11 @@ pub enum BringUpError {
     InvalidArgument(#[from] InvalidArgument),
     /// A system call failed, for example because the local GID is not an address of this host.
     #[error("{0}")]
-    System(#[from] io::Error),
+    System(Arc<io::Error>),
+}
+
+impl From<io::Error> for BringUpError {
+    fn from(error: io::Error) -> Self {
+        Self::System(Arc::new(error))
+    }
 }

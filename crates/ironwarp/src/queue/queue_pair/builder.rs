@@ -1,11 +1,11 @@
 //! The builder that creates queue pairs.
 
 use super::pair::QueuePair;
-use crate::error::CreateError;
+use crate::completion::CompletionQueue;
 use crate::memory::PendingTags;
 use crate::protection_domain::ProtectionDomain;
-use crate::queue::completion_queue::CompletionQueue;
 use crate::queue::defaults::{DEFAULT_DEPTH, DEFAULT_MAX_SGES};
+use crate::queue::error::CreateError;
 use crate::queue::shared_receive_queue::{SharedReceiveQueue, XrcDomain};
 use crate::queue::shared_send_queue::SharedSendQueue;
 use crate::shared::Shared;
@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicBool;
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let adapter = ironwarp::Adapter::new()?;
-/// use ironwarp::{Completes, State};
+/// use ironwarp::queue::{Completes, State};
 ///
 /// let (sent, received) = (adapter.completion_queue(64)?, adapter.completion_queue(64)?);
 /// let qp = adapter
@@ -131,7 +131,7 @@ impl QueuePairBuilder {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let adapter = ironwarp::Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
-    /// use ironwarp::Access;
+    /// use ironwarp::memory::Access;
     ///
     /// let qp = domain.queue_pair(&cq).access(Access::REMOTE_READ).create()?;
     /// assert_eq!(qp.query().rights, Access::REMOTE_READ);
@@ -155,14 +155,14 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets what happens if a [registration by work request](crate::WorkRequest::register) fails (requirement M7).
+    /// Sets what happens if a [registration by work request](crate::queue::WorkRequest::register) fails (requirement M7).
     /// Defaults to [`RegistrationFailure::Anticipatory`]: the connection ends.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let adapter = ironwarp::Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
-    /// use ironwarp::RegistrationFailure::Reactive;
+    /// use ironwarp::queue::RegistrationFailure::Reactive;
     ///
     /// // The connection survives a failed registration, which can then be retried.
     /// let qp = domain.queue_pair(&cq).registration_failure(Reactive).create()?;
@@ -199,7 +199,7 @@ impl QueuePairBuilder {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let adapter = ironwarp::Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
-    /// use ironwarp::{ConnectOptions, EventChannel, ConnectionEventKind};
+    /// use ironwarp::connection::{ConnectOptions, ConnectionEventKind, EventChannel};
     /// use std::time::Duration;
     ///
     /// let events = EventChannel::new()?;
@@ -222,7 +222,8 @@ impl QueuePairBuilder {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use ironwarp::{Adapter, CreateError};
+    /// use ironwarp::Adapter;
+    /// use ironwarp::queue::CreateError;
     ///
     /// let (one, another) = (Adapter::new()?, Adapter::new()?);
     /// let (cq, foreign) = (one.completion_queue(64)?, another.completion_queue(64)?);

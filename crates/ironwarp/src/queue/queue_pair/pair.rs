@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use ironwarp::{AcceptOptions, Access, Adapter, Buffer, ConnectOptions, WorkRequest};
+/// use ironwarp::prelude::*;
 /// use std::time::Duration;
 ///
 /// // The server, usually in another process.
@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 ///     let domain = adapter.protection_domain();
 ///     let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE)?;
 ///     let qp = domain.queue_pair(&cq).create()?;
-///     qp.post_receive(1, &[region.slice(0, 4096)?])?;
+///     qp.post_receive(1, &[region.slice(..4096)?])?;
 ///     let incoming = listener.accept(Duration::from_secs(5)).ok_or("no connection request")?;
 ///     incoming.accept(&qp, &AcceptOptions::new())?;
 ///     let received = cq.wait(Duration::from_secs(5))?.ok_or("no message")?.success()?;
@@ -95,7 +95,7 @@ impl QueuePair {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{State, WorkRequest};
+    /// # use ironwarp::queue::{State, WorkRequest};
     /// client.qp.set_state(State::Drained)?;
     /// client.qp.post_send(WorkRequest::write_inline(1, b"later", server.region.place(0)?))?;
     /// assert!(client.cq.poll_one()?.is_none());
@@ -135,9 +135,9 @@ impl QueuePair {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Status, WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// server.qp.set_access(Access::REMOTE_WRITE);
-    /// client.qp.post_send(WorkRequest::read(1, &[client.region.slice(0, 8)?], server.region.place(0)?))?;
+    /// client.qp.post_send(WorkRequest::read(1, &[client.region.slice(..8)?], server.region.place(0)?))?;
     /// let refused = client.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
     /// assert_eq!(refused.status, Status::RemoteAccess);
     /// # Ok(())
@@ -154,7 +154,7 @@ impl QueuePair {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let adapter = ironwarp::Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
-    /// use ironwarp::Retries;
+    /// use ironwarp::queue::Retries;
     ///
     /// let qp = domain.queue_pair(&cq).create()?;
     /// qp.set_retries(Retries::default().rnr_retry(3));
@@ -178,8 +178,8 @@ impl QueuePair {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn error(&self) -> Option<Arc<QpError>> {
-        self.inner.qp().error().cloned()
+    pub fn error(&self) -> Option<QpError> {
+        self.inner.qp().error().map(|error| error.as_ref().clone())
     }
 
     /// Returns whether the peer is known to be an Ironwarp adapter, which makes acknowledgements cheaper and segments
@@ -190,7 +190,7 @@ impl QueuePair {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
     /// # client.qp.post_receive(1, &[])?;
-    /// # server.qp.post_send(ironwarp::WorkRequest::send(1, &[]))?;
+    /// # server.qp.post_send(ironwarp::queue::WorkRequest::send(1, &[]))?;
     /// client.cq.wait(std::time::Duration::from_secs(5))?.expect("a message arrives");
     /// assert!(client.qp.is_peer_ironwarp());
     /// # Ok(())
@@ -201,7 +201,7 @@ impl QueuePair {
     }
 
     /// Returns the number of the lane that serves the connection while the program does not (see
-    /// [`Steering`](crate::Steering)), or `None` without a connection.
+    /// [`Steering`](crate::steering::Steering)), or `None` without a connection.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -214,7 +214,7 @@ impl QueuePair {
         self.inner.lane()
     }
 
-    /// Returns how many receives of [shared receive queues](crate::SharedReceiveQueue) the peer has consumed. Compare
+    /// Returns how many receives of [shared receive queues](crate::queue::SharedReceiveQueue) the peer has consumed. Compare
     /// the queue pairs of a shared receive queue to find a peer that consumes more than its share (RFC 5042 §6.4.3.1).
     ///
     /// ```

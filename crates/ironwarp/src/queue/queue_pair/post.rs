@@ -16,7 +16,7 @@ impl QueuePair {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// use ironwarp::{WorkRequest};
+    /// use ironwarp::prelude::*;
     /// # use std::time::Duration;
     ///
     /// client.qp.post_send(WorkRequest::write_inline(7, b"hello", server.region.place(0)?))?;
@@ -33,7 +33,7 @@ impl QueuePair {
         let request = request.into();
         match request.tags {
             None => self.inner.qp().post_send([request.inner]),
-            Some(_) => self.post_send_all(vec![request]),
+            Some(_) => self.post_send_all([request]),
         }
     }
 
@@ -42,14 +42,14 @@ impl QueuePair {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// use ironwarp::{WorkRequest};
+    /// use ironwarp::prelude::*;
     /// # use std::time::Duration;
     ///
     /// // Requests complete in order, so the completion of the last one covers all.
     /// let place = server.region.place(0)?;
-    /// client.qp.post_send_all(vec![
+    /// client.qp.post_send_all([
     ///     WorkRequest::write_inline(1, b"hello", place).unsignaled(),
-    ///     WorkRequest::read(2, &[client.region.slice(0, 5)?], place),
+    ///     WorkRequest::read(2, &[client.region.slice(..5)?], place),
     /// ])?;
     /// assert_eq!(client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?.wr_id, 2);
     /// assert_eq!(&client.region.to_vec()?[..5], b"hello");
@@ -59,7 +59,11 @@ impl QueuePair {
     ///
     /// # Errors
     /// Fails like [`post_send`](Self::post_send), if any of the requests cannot be posted.
-    pub fn post_send_all(&self, requests: Vec<WorkRequest>) -> Result<(), PostError> {
+    pub fn post_send_all<R>(&self, requests: R) -> Result<(), PostError>
+    where
+        R: IntoIterator<Item: Into<WorkRequest>>,
+    {
+        let requests: Vec<WorkRequest> = requests.into_iter().map(Into::into).collect();
         // The usual case is posted without collecting the requests into another vector.
         if requests.iter().all(|request| request.tags.is_none()) {
             return self.inner.qp().post_send(requests.into_iter().map(|request| request.inner));
@@ -123,10 +127,10 @@ impl QueuePair {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// use ironwarp::{WorkRequest};
+    /// use ironwarp::prelude::*;
     /// # use std::time::Duration;
     ///
-    /// server.qp.post_receive(7, &[server.region.slice(0, 64)?])?;
+    /// server.qp.post_receive(7, &[server.region.slice(..64)?])?;
     /// client.qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
     /// let received = server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
     /// assert_eq!((received.wr_id, received.byte_len), (7, 5));
@@ -149,7 +153,7 @@ impl SharedSendQueue {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, _server) = ironwarp::example::pair()?;
-    /// use ironwarp::{PostError, WorkRequest};
+    /// use ironwarp::queue::{PostError, WorkRequest};
     ///
     /// let ssq = client.domain.shared_send_queue(&client.cq, 16);
     /// assert_eq!(ssq.post(&client.qp, WorkRequest::send(1, &[])), Err(PostError::OtherSendQueue));
@@ -161,7 +165,7 @@ impl SharedSendQueue {
     /// Returns [`PostError::OtherSendQueue`] if the queue pair was not created with this queue, and [`PostError::Full`]
     /// if this queue is full: poll its completion queue first. Otherwise fails like [`QueuePair::post_send`].
     pub fn post(&self, qp: &QueuePair, request: impl Into<WorkRequest>) -> Result<(), PostError> {
-        self.post_all(qp, vec![request.into()])
+        self.post_all(qp, [request])
     }
 
     /// Posts several requests for one queue pair, all or none, in this order.
@@ -169,11 +173,11 @@ impl SharedSendQueue {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, _server) = ironwarp::example::pair()?;
-    /// use ironwarp::{PostError, WorkRequest};
+    /// use ironwarp::queue::{PostError, WorkRequest};
     ///
     /// let ssq = client.domain.shared_send_queue(&client.cq, 1);
     /// let qp = client.domain.queue_pair(&client.cq).shared_send_queue(&ssq).create()?;
-    /// let two = vec![WorkRequest::send(1, &[]).into(), WorkRequest::send(2, &[]).into()];
+    /// let two = [WorkRequest::send(1, &[]), WorkRequest::send(2, &[])];
     /// assert_eq!(ssq.post_all(&qp, two), Err(PostError::NotConnected));
     /// # Ok(())
     /// # }
@@ -181,7 +185,11 @@ impl SharedSendQueue {
     ///
     /// # Errors
     /// Fails like [`post`](Self::post), if any of the requests cannot be posted.
-    pub fn post_all(&self, qp: &QueuePair, requests: Vec<WorkRequest>) -> Result<(), PostError> {
+    pub fn post_all<R>(&self, qp: &QueuePair, requests: R) -> Result<(), PostError>
+    where
+        R: IntoIterator<Item: Into<WorkRequest>>,
+    {
+        let requests = requests.into_iter().map(Into::into).collect();
         qp.post_tagged(requests, |inner, requests| self.inner.post(inner, requests))
     }
 }

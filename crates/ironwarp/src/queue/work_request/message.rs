@@ -10,13 +10,13 @@ use ironwarp_wire::{Place, Tag};
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (client, server) = ironwarp::example::pair()?;
-/// # use ironwarp::{Access, Buffer, WorkRequest};
+/// # use ironwarp::prelude::*;
 /// # use std::time::Duration;
 /// # let window = server.domain.window()?;
 /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
-/// # server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 8, Access::REMOTE_READ)?)?;
+/// # server.qp.post_send(WorkRequest::bind(1, &window, &region, ..8, Access::REMOTE_READ)?)?;
 /// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-/// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
+/// server.qp.post_receive(1, &[server.region.slice(..64)?])?;
 /// let done = WorkRequest::send_inline(2, b"done").fenced().solicited().unsignaled();
 /// client.qp.post_send(done.invalidate(window.tag()))?;
 ///
@@ -37,9 +37,9 @@ pub struct SendRequest {
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (client, server) = ironwarp::example::pair()?;
-/// # use ironwarp::{WorkRequest};
+/// # use ironwarp::prelude::*;
 /// server.qp.post_receive(1, &[])?;
-/// let (ours, theirs) = (client.region.slice(0, 100)?, server.region.place(0)?);
+/// let (ours, theirs) = (client.region.slice(..100)?, server.region.place(0)?);
 /// let request = WorkRequest::write_immediate(2, &[ours], theirs, 7);
 /// client.qp.post_send(request.fenced().solicited().unsignaled())?;
 /// let received = server.cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
@@ -59,11 +59,11 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
-    /// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
+    /// server.qp.post_receive(1, &[server.region.slice(..64)?])?;
     /// client.region.write(0, b"hello")?;
-    /// client.qp.post_send(WorkRequest::send(2, &[client.region.slice(0, 5)?]))?;
+    /// client.qp.post_send(WorkRequest::send(2, &[client.region.slice(..5)?]))?;
     /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
     /// assert_eq!(&server.region.to_vec()?[..5], b"hello");
     /// # Ok(())
@@ -80,9 +80,9 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
-    /// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
+    /// server.qp.post_receive(1, &[server.region.slice(..64)?])?;
     /// client.qp.post_send(WorkRequest::send_inline(2, b"hello"))?;
     /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
     /// assert_eq!(&server.region.to_vec()?[..5], b"hello");
@@ -100,9 +100,10 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Opcode, WorkRequest};
+    /// # use ironwarp::completion::Opcode;
+    /// # use ironwarp::queue::WorkRequest;
     /// server.qp.post_receive(1, &[])?;
-    /// let (ours, theirs) = (client.region.slice(0, 100)?, server.region.place(0)?);
+    /// let (ours, theirs) = (client.region.slice(..100)?, server.region.place(0)?);
     /// client.qp.post_send(WorkRequest::write_immediate(2, &[ours], theirs, 7))?;
     /// let received = server.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
     /// assert_eq!((received.opcode, received.byte_len, received.immediate), (Opcode::ReceiveWrite, 100, Some(7)));
@@ -128,12 +129,12 @@ macro_rules! message {
             }
 
             /// Addresses the remote shared receive queue with this number
-            /// ([`SharedReceiveQueue::id`](crate::SharedReceiveQueue::id)): the message consumes a receive of that
-            /// queue. The remote queue pair must be an [XRC target](crate::QueuePairBuilder::xrc_target).
+            /// ([`SharedReceiveQueue::id`](crate::queue::SharedReceiveQueue::id)): the message consumes a receive of that
+            /// queue. The remote queue pair must be an [XRC target](crate::queue::QueuePairBuilder::xrc_target).
             ///
             /// ```
             /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-            /// # use ironwarp::{AcceptOptions, Adapter, ConnectOptions, WorkRequest};
+            /// # use ironwarp::prelude::*;
             /// # use std::time::Duration;
             /// # let adapter = Adapter::new()?;
             /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
@@ -196,14 +197,14 @@ impl SendRequest {
 
     /// Adds immediate data, which the completion of the remote receive carries (requirement X8). This works between
     /// Ironwarp adapters only. With another peer the request fails with
-    /// [`Status::LocalQpOperation`](crate::Status::LocalQpOperation) and
-    /// [`QpError::NoImmediate`](crate::QpError::NoImmediate): use [`WorkRequest::write_immediate`] instead.
+    /// [`Status::LocalQpOperation`](crate::completion::Status::LocalQpOperation) and
+    /// [`QpError::NoImmediate`](crate::queue::QpError::NoImmediate): use [`WorkRequest::write_immediate`] instead.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::WorkRequest;
-    /// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
+    /// # use ironwarp::queue::WorkRequest;
+    /// server.qp.post_receive(1, &[server.region.slice(..64)?])?;
     /// client.qp.post_send(WorkRequest::send_inline(2, b"seven").immediate(7))?;
     /// let received = server.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
     /// assert_eq!((received.byte_len, received.immediate), (5, Some(7)));

@@ -10,9 +10,9 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
-    /// let (ours, theirs) = (client.region.slice(0, 5)?, server.region.place(100)?);
+    /// let (ours, theirs) = (client.region.slice(..5)?, server.region.place(100)?);
     /// client.region.write(0, b"hello")?;
     /// client.qp.post_send(WorkRequest::write(1, &[ours], theirs))?;
     /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
@@ -29,7 +29,7 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// client.qp.post_send(WorkRequest::write_inline(1, b"hello", server.region.place(100)?))?;
     /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
@@ -45,10 +45,10 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// server.region.write(100, b"hello")?;
-    /// let (ours, theirs) = (client.region.slice(0, 5)?, server.region.place(100)?);
+    /// let (ours, theirs) = (client.region.slice(..5)?, server.region.place(100)?);
     /// client.qp.post_send(WorkRequest::read(1, &[ours], theirs))?;
     /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
     /// assert_eq!(&client.region.to_vec()?[..5], b"hello");
@@ -66,9 +66,9 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::WorkRequest;
+    /// # use ironwarp::queue::WorkRequest;
     /// server.region.write(0, &40_u64.to_ne_bytes())?;
-    /// let (result, word) = (client.region.slice(0, 8)?, server.region.place(0)?);
+    /// let (result, word) = (client.region.slice(..8)?, server.region.place(0)?);
     /// client.qp.post_send(WorkRequest::fetch_add(1, result, word, 2))?;
     /// client.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
     /// assert_eq!(client.region.to_vec()?[..8], 40_u64.to_ne_bytes());
@@ -87,8 +87,8 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::WorkRequest;
-    /// let (result, word) = (client.region.slice(0, 8)?, server.region.place(0)?);
+    /// # use ironwarp::queue::WorkRequest;
+    /// let (result, word) = (client.region.slice(..8)?, server.region.place(0)?);
     /// client.qp.post_send(WorkRequest::compare_swap(1, result, word, 0, 7).unsignaled())?;
     /// client.qp.post_send(WorkRequest::compare_swap(2, result, word, 0, 8))?;
     /// client.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
@@ -107,9 +107,9 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{AtomicOp, WorkRequest};
+    /// # use ironwarp::queue::{AtomicOp, WorkRequest};
     /// server.region.write(0, &0x0000_00ff_0000_00ff_u64.to_ne_bytes())?;
-    /// let (result, word) = (client.region.slice(0, 8)?, server.region.place(0)?);
+    /// let (result, word) = (client.region.slice(..8)?, server.region.place(0)?);
     /// // Two 32-bit counters: the mask stops the carry between them.
     /// let op = AtomicOp::FetchAdd { add: 0xffff_ff01_0000_0001, mask: 0x8000_0000_8000_0000 };
     /// client.qp.post_send(WorkRequest::atomic(1, result, word, op))?;

@@ -1,28 +1,28 @@
 //! Work requests that bind windows, register regions, and invalidate either.
 
 use super::request::{WorkRequest, memory};
-use crate::error::AccessError;
-use crate::memory::{FastRegion, MemoryRegion, TagSequence, Window};
+use crate::memory::{AccessError, FastRegion, MemoryRegion, TagSequence, Window};
 use ironwarp_rnic::memory::{Binding, Rights, Scope};
 use ironwarp_rnic::queue::Operation;
 use ironwarp_wire::Tag;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 impl WorkRequest {
-    /// Creates a request that binds a window to `len` bytes of a region at offset `at`. The peer of the queue pair that
-    /// the request is posted to can then access these bytes. The previous binding of the window becomes invalid. With a
-    /// length of zero the window has no new binding.
+    /// Creates a request that binds a window to a range of a region. The peer of the queue pair that the request is posted
+    /// to can then access these bytes. The previous binding of the window becomes invalid. With an empty range the window
+    /// has no new binding.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
     /// let window = server.domain.window()?;
-    /// server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 16, Access::REMOTE_READ)?)?;
+    /// server.qp.post_send(WorkRequest::bind(1, &window, &region, ..16, Access::REMOTE_READ)?)?;
     /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(0, 16)?], window.place(0)))?;
+    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(..16)?], window.place(0)))?;
     /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
     /// # Ok(())
     /// # }
@@ -34,12 +34,11 @@ impl WorkRequest {
         id: u64,
         window: &Window,
         region: &MemoryRegion,
-        at: usize,
-        len: usize,
+        range: impl RangeBounds<usize>,
         access: Rights,
     ) -> Result<Self, AccessError> {
         let one_touch = false;
-        Self::new_bind(id, window, region, at, len, access, one_touch)
+        Self::new_bind(id, window, region, range, access, one_touch)
     }
 
     /// Creates a request that binds a window like [`bind`](Self::bind), but for a single message of the peer: the
@@ -48,11 +47,11 @@ impl WorkRequest {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let (client, server) = ironwarp::example::pair()?;
     /// let window = server.domain.window()?;
-    /// server.qp.post_send(WorkRequest::bind_once(1, &window, &server.region, 0, 8, Access::REMOTE_WRITE)?)?;
+    /// server.qp.post_send(WorkRequest::bind_once(1, &window, &server.region, ..8, Access::REMOTE_WRITE)?)?;
     /// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
     /// client.qp.post_send(WorkRequest::write_inline(2, b"once", window.place(0)))?;
     /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
@@ -69,12 +68,11 @@ impl WorkRequest {
         id: u64,
         window: &Window,
         region: &MemoryRegion,
-        at: usize,
-        len: usize,
+        range: impl RangeBounds<usize>,
         access: Rights,
     ) -> Result<Self, AccessError> {
         let one_touch = true;
-        Self::new_bind(id, window, region, at, len, access, one_touch)
+        Self::new_bind(id, window, region, range, access, one_touch)
     }
 
     /// Creates a request that binds a window, for one message or for many.
@@ -82,12 +80,11 @@ impl WorkRequest {
         id: u64,
         window: &Window,
         region: &MemoryRegion,
-        at: usize,
-        len: usize,
+        range: impl RangeBounds<usize>,
         rights: Rights,
         one_touch: bool,
     ) -> Result<Self, AccessError> {
-        region.check_range(at, len)?;
+        let (at, len) = region.resolve(range)?;
         let place = region.place(at)?;
         let binding = Binding {
             region: place.tag,
@@ -108,12 +105,12 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// let region = server.domain.allocate_region(vec![Buffer::new(64)?])?;
     /// server.qp.post_send(WorkRequest::register(1, &region, Access::REMOTE_READ))?;
     /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(0, 64)?], region.place(0)?))?;
+    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(..64)?], region.place(0)?))?;
     /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
     /// # Ok(())
     /// # }
@@ -128,7 +125,7 @@ impl WorkRequest {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let (client, server) = ironwarp::example::pair()?;
     /// let region = server.domain.allocate_region(vec![Buffer::new(8)?])?;
@@ -169,7 +166,7 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// let region = server.domain.allocate_region(vec![Buffer::new(64)?])?;
     /// server.qp.post_send(WorkRequest::register(1, &region, Access::REMOTE_READ))?;
@@ -188,11 +185,11 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
     /// # let window = server.domain.window()?;
-    /// server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 16, Access::REMOTE_READ)?)?;
+    /// server.qp.post_send(WorkRequest::bind(1, &window, &region, ..16, Access::REMOTE_READ)?)?;
     /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
     /// server.qp.post_send(WorkRequest::invalidate_window(2, &window))?;
     /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
@@ -208,11 +205,11 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
     /// # let window = server.domain.window()?;
-    /// server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 16, Access::REMOTE_READ)?)?;
+    /// server.qp.post_send(WorkRequest::bind(1, &window, &region, ..16, Access::REMOTE_READ)?)?;
     /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
     /// server.qp.post_send(WorkRequest::local_invalidate(2, window.tag()))?;
     /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;

@@ -1,11 +1,11 @@
 //! The builder that creates datagram queue pairs.
 
 use super::queue_pair::DatagramQueuePair;
-use crate::error::CreateError;
+use crate::completion::CompletionQueue;
 use crate::protection_domain::ProtectionDomain;
-use crate::queue::completion_queue::CompletionQueue;
-use crate::queue::defaults::{DEFAULT_DEPTH, DEFAULT_MAX_SGES};
-use crate::queue::shared_receive_queue::SharedReceiveQueue;
+use crate::queue::CreateError;
+use crate::queue::SharedReceiveQueue;
+use crate::queue::{DEFAULT_DEPTH, DEFAULT_MAX_SGES};
 use crate::shared::Shared;
 use ironwarp_rnic::datagram::DatagramAttributes;
 use ironwarp_rnic::qp::State;
@@ -110,7 +110,7 @@ impl DatagramQueuePairBuilder {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let adapter = ironwarp::Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
-    /// use ironwarp::State;
+    /// use ironwarp::queue::State;
     ///
     /// let qp = domain.datagram_queue_pair(&cq).manual().create()?;
     /// for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {

@@ -8,14 +8,15 @@ use std::fmt;
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use ironwarp::*;
+/// # use ironwarp::datagram::{DatagramRequest, Destination};
+/// # use ironwarp::prelude::*;
 /// # let adapter = Adapter::new()?;
 /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
 /// # let qp = domain.datagram_queue_pair(&cq).create()?;
 /// # let to = Destination { address: qp.address_handle("127.0.0.1".parse()?)?, qpn: qp.qpn(), qkey: 0 };
 /// let region = domain.register(Buffer::copy_of(b"one, two")?, Access::LOCAL_READ)?;
-/// let list = [region.slice(5, 3)?, region.slice(0, 3)?];
-/// qp.post_send_all(vec![
+/// let list = [region.slice(5..8)?, region.slice(..3)?];
+/// qp.post_send_all([
 ///     DatagramRequest::send(1, &list, to).immediate(42).unsignaled(),
 ///     DatagramRequest::send_inline(2, b"wake up", to).solicited(),
 /// ])?;
@@ -34,14 +35,15 @@ impl DatagramRequest {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use ironwarp::datagram::{DatagramRequest, Destination};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
     /// # let qp = domain.datagram_queue_pair(&cq).create()?;
     /// # let to = Destination { address: qp.address_handle("127.0.0.1".parse()?)?, qpn: qp.qpn(), qkey: 0 };
     /// let region = domain.register(Buffer::copy_of(b"hello")?, Access::LOCAL_READ)?;
-    /// qp.post_send(DatagramRequest::send(1, &[region.slice(0, 5)?], to))?;
+    /// qp.post_send(DatagramRequest::send(1, &[region.slice(..5)?], to))?;
     /// assert_eq!(cq.wait(Duration::from_secs(5))?.expect("in time").success()?.wr_id, 1);
     /// # Ok(())
     /// # }
@@ -55,7 +57,8 @@ impl DatagramRequest {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use ironwarp::datagram::{DatagramRequest, Destination};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());

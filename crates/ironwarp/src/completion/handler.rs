@@ -17,11 +17,12 @@ use std::time::Duration;
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use ironwarp::{Arm, WorkRequest};
+/// # use ironwarp::completion::Arm;
+/// # use ironwarp::queue::WorkRequest;
 /// # use std::time::Duration;
 /// # let (client, server) = ironwarp::example::pair()?;
 /// # let adapter = server.adapter.clone();
-/// # server.qp.post_receive(1, &[server.region.slice(0, 8)?])?;
+/// # server.qp.post_receive(1, &[server.region.slice(..8)?])?;
 /// # client.qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
 /// let handler = adapter.completion_handler()?;
 /// let queues = [&server.cq]; // and others
@@ -59,7 +60,7 @@ impl CompletionHandler {
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
-    /// assert_ne!(adapter.completion_handler()?.id(), ironwarp::HandlerId::PRIVATE);
+    /// assert_ne!(adapter.completion_handler()?.id(), ironwarp::completion::HandlerId::PRIVATE);
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn id(&self) -> HandlerId {
@@ -84,7 +85,7 @@ impl CompletionHandler {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use std::num::NonZero;
     /// # let adapter = ironwarp::Adapter::new()?;
-    /// use ironwarp::Class;
+    /// use ironwarp::completion::Class;
     /// let (urgent, backup) = (adapter.completion_handler()?, adapter.completion_handler()?);
     /// urgent.set_class(Class::LowLatency)?;
     /// backup.set_class(Class::Bulk(NonZero::new(4).expect("not zero")))?; // a quarter of the usual share
@@ -172,11 +173,11 @@ impl Adapter {
     }
 
     /// Returns the completion handler that the [event map](Self::event_map) assigns to a lane, for completion queues
-    /// that [follow the map](crate::CompletionQueue::follow_map).
+    /// that [follow the map](crate::completion::CompletionQueue::follow_map).
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
-    /// use ironwarp::EventCode;
+    /// use ironwarp::event::EventCode;
     ///
     /// let handler = adapter.lane_handler(0).expect("there is a lane 0");
     /// assert_eq!(handler.id().0, adapter.event_map().route(EventCode::Completion, 0).queue);

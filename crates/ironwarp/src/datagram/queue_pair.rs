@@ -17,7 +17,7 @@ use std::sync::Arc;
 ///
 /// Messages have at most 4096 bytes. They are delivered whole, at most once, and in no particular order; a request
 /// completes when its datagram is sent. Each received message is preceded by a 40-byte header that identifies its
-/// sender ([`Grh`](crate::Grh)), and the receive needs room for the header and the message. A message is lost if no
+/// sender ([`Grh`](crate::datagram::Grh)), and the receive needs room for the header and the message. A message is lost if no
 /// receive is posted for it.
 ///
 /// Dropping a datagram queue pair takes effect at once: pending requests are discarded, and its completions are removed
@@ -25,9 +25,9 @@ use std::sync::Arc;
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use ironwarp::{
-///     Access, Adapter, AddressHandle, Buffer, DatagramRequest, Destination, Gid, Grh,
-/// };
+/// use ironwarp::connection::Gid;
+/// use ironwarp::datagram::{AddressHandle, DatagramRequest, Destination, Grh};
+/// use ironwarp::prelude::*;
 /// use std::time::Duration;
 ///
 /// let timeout = Duration::from_secs(5);
@@ -39,7 +39,7 @@ use std::sync::Arc;
 ///
 /// // The receive has room for the GRH and the message.
 /// let region = domain.register(Buffer::new(4136)?, Access::LOCAL_WRITE)?;
-/// server.post_receive(1, &[region.slice(0, 4136)?])?;
+/// server.post_receive(1, &[region.slice(..4136)?])?;
 ///
 /// // The client knows the server's address, number and Q_Key.
 /// let address = client.address_handle("127.0.0.1".parse()?)?;
@@ -88,7 +88,8 @@ impl DatagramQueuePair {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use ironwarp::datagram::{DatagramRequest, Destination};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
@@ -112,7 +113,9 @@ impl DatagramQueuePair {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::*;
+    /// # use ironwarp::datagram::{DatagramRequest, Destination};
+    /// # use ironwarp::prelude::*;
+    /// # use ironwarp::queue::State;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
     /// let qp = domain.datagram_queue_pair(&cq).create()?;
@@ -133,8 +136,8 @@ impl DatagramQueuePair {
     }
 
     /// Returns why the queue pair or its send queue is in an error state, or `None` if neither is.
-    pub fn error(&self) -> Option<Arc<QpError>> {
-        self.inner.qp().error()
+    pub fn error(&self) -> Option<QpError> {
+        self.inner.qp().error().map(Arc::unwrap_or_clone)
     }
 
     /// Returns how many received datagrams were dropped, by reason.
@@ -157,7 +160,8 @@ impl DatagramQueuePair {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use ironwarp::datagram::{DatagramRequest, Destination};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
@@ -179,7 +183,8 @@ impl DatagramQueuePair {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use ironwarp::datagram::{DatagramRequest, Destination};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
@@ -195,20 +200,21 @@ impl DatagramQueuePair {
     /// Fails if the send queue is full, if the list of the request has too many elements, if the destination is
     /// invalid, or if the state of the queue pair does not allow requests.
     pub fn post_send(&self, request: DatagramRequest) -> Result<(), PostError> {
-        self.post_send_all(vec![request])
+        self.post_send_all([request])
     }
 
     /// Posts several requests, all or none, in this order.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use ironwarp::datagram::{DatagramRequest, Destination};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
     /// # let qp = domain.datagram_queue_pair(&cq).create()?;
     /// # let to = Destination { address: qp.address_handle("127.0.0.1".parse()?)?, qpn: qp.qpn(), qkey: 0 };
-    /// qp.post_send_all(vec![
+    /// qp.post_send_all([
     ///     DatagramRequest::send_inline(1, b"one", to).unsignaled(),
     ///     DatagramRequest::send_inline(2, b"two", to),
     /// ])?;
@@ -219,7 +225,10 @@ impl DatagramQueuePair {
     ///
     /// # Errors
     /// Fails like [`post_send`](Self::post_send), if any of the requests cannot be posted.
-    pub fn post_send_all(&self, requests: Vec<DatagramRequest>) -> Result<(), PostError> {
+    pub fn post_send_all(
+        &self,
+        requests: impl IntoIterator<Item = DatagramRequest>,
+    ) -> Result<(), PostError> {
         self.inner.qp().post_send(requests.into_iter().map(|request| request.inner).collect())
     }
 
@@ -228,14 +237,15 @@ impl DatagramQueuePair {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use ironwarp::datagram::{DatagramRequest, Destination};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
     /// # let qp = domain.datagram_queue_pair(&cq).create()?;
     /// # let to = Destination { address: qp.address_handle("127.0.0.1".parse()?)?, qpn: qp.qpn(), qkey: 0 };
     /// let region = domain.register(Buffer::new(4136)?, Access::LOCAL_WRITE)?;
-    /// qp.post_receive(1, &[region.slice(0, 4136)?])?;
+    /// qp.post_receive(1, &[region.slice(..4136)?])?;
     /// qp.post_send(DatagramRequest::send_inline(2, b"to myself", to).unsignaled())?;
     /// let received = cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
     /// assert_eq!(received.byte_len, 40 + 9);

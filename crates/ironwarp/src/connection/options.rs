@@ -6,11 +6,11 @@ use ironwarp_rnic::connect::MpaMode;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Options for [`QueuePair::connect`](crate::QueuePair::connect) and
-/// [`QueuePair::start_connect`](crate::QueuePair::start_connect).
+/// Options for [`QueuePair::connect`](crate::queue::QueuePair::connect) and
+/// [`QueuePair::start_connect`](crate::queue::QueuePair::start_connect).
 ///
 /// ```
-/// use ironwarp::{ConnectOptions, MpaMode};
+/// use ironwarp::connection::{ConnectOptions, MpaMode};
 /// use std::time::Duration;
 ///
 /// let options = ConnectOptions::new()
@@ -30,11 +30,11 @@ pub struct ConnectOptions {
     pub(crate) timeout: Option<Duration>,
 }
 
-/// Options for [`Incoming::accept`](crate::Incoming::accept) and
-/// [`Incoming::start_accept`](crate::Incoming::start_accept).
+/// Options for [`Incoming::accept`](crate::connection::Incoming::accept) and
+/// [`Incoming::start_accept`](crate::connection::Incoming::start_accept).
 ///
 /// ```
-/// let options = ironwarp::AcceptOptions::new().private_data(b"welcome").ird(16).ord(16);
+/// let options = ironwarp::connection::AcceptOptions::new().private_data(b"welcome").ird(16).ord(16);
 /// # let _ = options;
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -47,10 +47,10 @@ pub struct AcceptOptions {
     pub(crate) ord: Option<u16>,
 }
 
-/// Options for [`QueuePair::bring_up`](crate::QueuePair::bring_up).
+/// Options for [`QueuePair::bring_up`](crate::queue::QueuePair::bring_up).
 ///
 /// ```
-/// use ironwarp::BringUpOptions;
+/// use ironwarp::connection::BringUpOptions;
 ///
 /// let options = BringUpOptions::new().gid_index(1).ird(4).ord(4);
 /// let at_address = options.gid("127.0.0.2".parse()?);
@@ -91,7 +91,7 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets how long [`QueuePair::connect`](crate::QueuePair::connect) waits for the connection, if that is less than
+    /// Sets how long [`QueuePair::connect`](crate::queue::QueuePair::connect) waits for the connection, if that is less than
     /// [`Config::startup`](crate::Config::startup), the default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {

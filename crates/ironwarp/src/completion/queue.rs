@@ -1,6 +1,6 @@
 //! Completion queues: where programs poll and wait for completions.
 
-use super::completion_handler::CompletionHandler;
+use super::handler::CompletionHandler;
 use crate::adapter::Adapter;
 use crate::shared::Shared;
 use ironwarp_engine::{CompletionQueue as Inner, SetMapError, WaitError};
@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use ironwarp::{Status, WorkRequest};
+/// # use ironwarp::prelude::*;
 /// # use std::time::Duration;
 /// # let (client, server) = ironwarp::example::pair()?;
-/// server.qp.post_receive(7, &[server.region.slice(0, 16)?])?;
+/// server.qp.post_receive(7, &[server.region.slice(..16)?])?;
 /// client.qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
 ///
 /// let completion = server.cq.wait(Duration::from_secs(5))?.expect("a message arrived");
@@ -34,7 +34,8 @@ use std::time::{Duration, Instant};
 ///
 /// An async runtime can wait for the queue's file descriptor, here tokio's:
 /// ```
-/// use ironwarp::{Arm, Completion, CompletionQueue};
+/// use ironwarp::completion::Arm;
+/// use ironwarp::prelude::*;
 /// use tokio::io::unix::AsyncFd;
 ///
 /// async fn next(cq: &AsyncFd<CompletionQueue>) -> Result<Completion, Box<dyn std::error::Error>> {
@@ -53,7 +54,7 @@ use std::time::{Duration, Instant};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (client, server) = ironwarp::example::pair()?;
 /// # server.qp.post_receive(7, &[])?;
-/// # client.qp.post_send(ironwarp::WorkRequest::send(1, &[]))?;
+/// # client.qp.post_send(ironwarp::queue::WorkRequest::send(1, &[]))?;
 /// # tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(async {
 /// #     assert_eq!(next(&AsyncFd::new(server.cq.clone())?).await?.wr_id, 7);
 /// #     Ok(())
@@ -82,7 +83,7 @@ impl CompletionQueue {
         Ok(queue)
     }
 
-    /// Returns the number of the queue, as it appears in events and in [`QpError::Overrun`](crate::QpError::Overrun).
+    /// Returns the number of the queue, as it appears in events and in [`QpError::Overrun`](crate::queue::QpError::Overrun).
     pub fn id(&self) -> u32 {
         self.inner.cq().id()
     }
@@ -93,8 +94,8 @@ impl CompletionQueue {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # server.qp.post_receive(1, &[server.region.slice(0, 8)?])?;
-    /// # client.qp.post_send(ironwarp::WorkRequest::send_inline(1, b"hello"))?;
+    /// # server.qp.post_receive(1, &[server.region.slice(..8)?])?;
+    /// # client.qp.post_send(ironwarp::queue::WorkRequest::send_inline(1, b"hello"))?;
     /// let mut completions = Vec::new();
     /// while completions.is_empty() {
     ///     client.cq.poll(&mut completions, 16)?;
@@ -110,13 +111,40 @@ impl CompletionQueue {
         self.inner.poll(max, |completion| into.push(completion))
     }
 
+    /// Takes up to `max` completions from the queue, oldest first. Does not wait. A thread that polls in a loop calls
+    /// [`poll`](Self::poll), which allocates nothing.
+    ///
+    /// ```
+    /// # fn main() -> ironwarp::Result<()> {
+    /// # let (client, server) = ironwarp::example::pair().expect("two connected queue pairs");
+    /// # server.qp.post_receive(1, &[])?;
+    /// # client.qp.post_send(ironwarp::queue::WorkRequest::send(7, &[]))?;
+    /// # let mut done = false;
+    /// # while !done {
+    /// for completion in client.cq.drain(16)? {
+    ///     println!("request {} completed", completion.success()?.wr_id);
+    ///     # done = true;
+    /// }
+    /// # }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the completion queue has overflowed.
+    pub fn drain(&self, max: usize) -> Result<Drain, Overrun> {
+        let mut completions = Vec::new();
+        self.poll(&mut completions, max)?;
+        Ok(Drain(completions.into_iter()))
+    }
+
     /// Takes the oldest completion from the queue. Returns `None` if the queue is empty. Does not wait.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
     /// # server.qp.post_receive(1, &[])?;
-    /// client.qp.post_send(ironwarp::WorkRequest::send(7, &[]))?;
+    /// client.qp.post_send(ironwarp::queue::WorkRequest::send(7, &[]))?;
     /// let completion = loop {
     ///     // A program with nothing else to do calls `wait` instead.
     ///     if let Some(completion) = client.cq.poll_one()? {
@@ -142,7 +170,7 @@ impl CompletionQueue {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// use ironwarp::WorkRequest;
+    /// use ironwarp::queue::WorkRequest;
     /// use std::time::Duration;
     ///
     /// assert!(client.cq.wait(Duration::ZERO)?.is_none());
@@ -180,12 +208,12 @@ impl CompletionQueue {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// use ironwarp::Arm;
+    /// use ironwarp::completion::Arm;
     ///
-    /// # client.qp.post_receive(1, &[client.region.slice(0, 8)?])?;
+    /// # client.qp.post_receive(1, &[client.region.slice(..8)?])?;
     /// if !client.cq.arm(Arm::Next) {
     ///     // Wait here until the file descriptor is readable: with poll(2), epoll, or an async runtime.
-    ///     # server.qp.post_send(ironwarp::WorkRequest::send_inline(1, b"hello"))?;
+    ///     # server.qp.post_send(ironwarp::queue::WorkRequest::send_inline(1, b"hello"))?;
     ///     # while !client.cq.take_event() {}
     /// }
     /// let completion = client.cq.poll_one()?.expect("the completion that caused the event");
@@ -214,13 +242,13 @@ impl CompletionQueue {
     /// # use std::time::Duration;
     /// # let (client, server) = ironwarp::example::pair()?;
     /// # let adapter = server.adapter.clone();
-    /// use ironwarp::Arm;
+    /// use ironwarp::completion::Arm;
     ///
     /// let handler = adapter.completion_handler()?;
     /// server.cq.set_handler(&handler);
-    /// # server.qp.post_receive(1, &[server.region.slice(0, 8)?])?;
+    /// # server.qp.post_receive(1, &[server.region.slice(..8)?])?;
     /// assert!(!server.cq.arm(Arm::Next));
-    /// client.qp.post_send(ironwarp::WorkRequest::send_inline(1, b"hello"))?;
+    /// client.qp.post_send(ironwarp::queue::WorkRequest::send_inline(1, b"hello"))?;
     ///
     /// let event = handler.wait(Duration::from_secs(5)).expect("a message arrived");
     /// assert_eq!(event.cq, server.cq.id());
@@ -276,7 +304,8 @@ impl CompletionQueue {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Arm, WorkRequest};
+    /// # use ironwarp::completion::Arm;
+    /// # use ironwarp::queue::WorkRequest;
     /// # use std::time::Duration;
     /// # let (client, server) = ironwarp::example::pair()?;
     /// # server.qp.post_receive(1, &[])?;
@@ -321,6 +350,24 @@ impl CompletionQueue {
     }
 }
 
+/// Completions taken from a queue, returned by [`CompletionQueue::drain`].
+#[derive(Debug)]
+pub struct Drain(std::vec::IntoIter<Completion>);
+
+impl Iterator for Drain {
+    type Item = Completion;
+
+    fn next(&mut self) -> Option<Completion> {
+        self.0.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Drain {}
+
 impl AsFd for CompletionQueue {
     /// Returns a descriptor that is readable while [`take_event`](Self::take_event) has an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -364,7 +411,7 @@ impl Adapter {
 
     /// Creates a completion queue like [`completion_queue`](Self::completion_queue). The lane with the number `lane`
     /// serves its queue pairs, which are not moved to other lanes (requirement N5). To keep all work on one processor,
-    /// [pin the lane](crate::Steering::set_processors) to the processor of the thread that waits for the completions.
+    /// [pin the lane](crate::steering::Steering::set_processors) to the processor of the thread that waits for the completions.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;

@@ -22,7 +22,7 @@ use std::time::Duration;
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use ironwarp::{AcceptOptions, Adapter, ConnectOptions};
+/// use ironwarp::prelude::*;
 /// use std::time::Duration;
 ///
 /// let adapter = Adapter::new()?;
@@ -77,7 +77,7 @@ impl Listener {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{AcceptOptions, Adapter, ConnectOptions};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
@@ -144,7 +144,7 @@ impl Incoming {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{AcceptOptions, Adapter, ConnectOptions};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
@@ -162,21 +162,17 @@ impl Incoming {
     /// # Errors
     /// Fails like [`start_accept`](Self::start_accept). Also fails if the peer has closed the connection, or does not
     /// complete its startup within [`Config::startup`](crate::Config::startup).
-    pub fn accept(
-        self,
-        pair: &QueuePair,
-        options: &AcceptOptions,
-    ) -> Result<Arc<Established>, Arc<ConnectError>> {
+    pub fn accept(self, pair: &QueuePair, options: &AcceptOptions) -> Result<Established, ConnectError> {
         self.start_accept(pair, options)?;
         pair.wait_connected(pair.startup_timeout())
     }
 
     /// Starts to accept the request: starts to connect a queue pair to the peer, and returns without waiting.
-    /// [`QueuePair::wait_connected`] and the [events](crate::QueuePairBuilder::events) report the result.
+    /// [`QueuePair::wait_connected`] and the [events](crate::queue::QueuePairBuilder::events) report the result.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{AcceptOptions, Adapter, ConnectOptions};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
@@ -209,7 +205,8 @@ impl Incoming {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Adapter, ConnectError, ConnectOptions};
+    /// # use ironwarp::connection::ConnectError;
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let client = adapter.protection_domain().queue_pair(&adapter.completion_queue(64)?).create()?;

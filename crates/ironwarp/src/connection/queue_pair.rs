@@ -5,7 +5,6 @@ use crate::queue::QueuePair;
 use ironwarp_engine::{BringUpError, ConnectError, Established, Remote};
 use ironwarp_rnic::qp::State;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How much longer than [`Config::startup`](crate::Config::startup) a caller waits for a connection. The engine ends a
@@ -18,7 +17,7 @@ impl QueuePair {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{AcceptOptions, Adapter, ConnectOptions};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
@@ -38,23 +37,19 @@ impl QueuePair {
     ///
     /// # Errors
     /// Fails like [`start_connect`](Self::start_connect). Also fails if nobody listens at the address, or if the peer
-    /// rejects the connection or does not answer in time. The error is shared with the queue pair and its events. The
-    /// queue pair cannot connect again: create another.
-    pub fn connect(
-        &self,
-        to: SocketAddr,
-        options: &ConnectOptions,
-    ) -> Result<Arc<Established>, Arc<ConnectError>> {
+    /// rejects the connection or does not answer in time. The queue
+    /// pair cannot connect again: create another.
+    pub fn connect(&self, to: SocketAddr, options: &ConnectOptions) -> Result<Established, ConnectError> {
         self.start_connect(to, options)?;
         self.wait_connected(options.timeout.unwrap_or_else(|| self.startup_timeout()))
     }
 
     /// Starts to connect to a listener, and returns without waiting. [`wait_connected`](Self::wait_connected) and the
-    /// [events](crate::QueuePairBuilder::events) report the result.
+    /// [events](crate::queue::QueuePairBuilder::events) report the result.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{AcceptOptions, Adapter, ConnectOptions};
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
@@ -84,7 +79,7 @@ impl QueuePair {
 
     /// Starts to connect to the queue pair with this number and GID, without the connection manager. The remote program
     /// must call `bring_up` for this queue pair, before or after. [`wait_connected`](Self::wait_connected) and the
-    /// [events](crate::QueuePairBuilder::events) report the result.
+    /// [events](crate::queue::QueuePairBuilder::events) report the result.
     ///
     /// The end with the smaller GID and number dials; the other end listens at its GID and accepts only this peer.
     /// Requests can be posted at once. They wait for the connection: forever, or as long as
@@ -92,7 +87,8 @@ impl QueuePair {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use ironwarp::{Access, Adapter, BringUpOptions, Buffer, Remote, WorkRequest};
+    /// use ironwarp::connection::{BringUpOptions, Remote};
+    /// use ironwarp::prelude::*;
     /// use std::time::Duration;
     ///
     /// let timeout = Duration::from_secs(5);
@@ -111,7 +107,7 @@ impl QueuePair {
     /// one.wait_connected(timeout)?;
     /// other.wait_connected(timeout)?;
     ///
-    /// other.post_receive(1, &[region.slice(0, 4096)?])?;
+    /// other.post_receive(1, &[region.slice(..4096)?])?;
     /// one.post_send(WorkRequest::send_inline(2, b"hello").unsignaled())?;
     /// assert_eq!(cq.wait(timeout)?.expect("a message arrives").success()?.byte_len, 5);
     /// assert_eq!(&region.to_vec()?[..5], b"hello");
@@ -120,7 +116,7 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// Fails if the queue pair was not created for [manual](crate::QueuePairBuilder::manual) connection, or was
+    /// Fails if the queue pair was not created for [manual](crate::queue::QueuePairBuilder::manual) connection, or was
     /// connected before; if the local GID does not exist or has another IP version than the remote one; if the remote
     /// number or a depth of `options` is invalid; or if the kernel refuses a resource.
     pub fn bring_up(&self, remote: Remote, options: &BringUpOptions) -> Result<(), BringUpError> {
@@ -138,7 +134,8 @@ impl QueuePair {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{AcceptOptions, Adapter, ConnectError, ConnectOptions};
+    /// # use ironwarp::connection::ConnectError;
+    /// # use ironwarp::prelude::*;
     /// # use std::time::Duration;
     /// # let adapter = Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
@@ -150,7 +147,7 @@ impl QueuePair {
     /// # });
     /// let qp = domain.queue_pair(&cq).create()?;
     /// let error = qp.wait_connected(Duration::ZERO).unwrap_err();
-    /// assert!(matches!(*error, ConnectError::TimedOut));
+    /// assert!(matches!(error, ConnectError::TimedOut));
     /// qp.start_connect(addr, &ConnectOptions::new())?;
     /// assert_eq!(qp.wait_connected(Duration::from_secs(5))?.peer, addr);
     /// # server.join().unwrap().unwrap();
@@ -161,7 +158,7 @@ impl QueuePair {
     /// # Errors
     /// Returns [`ConnectError::TimedOut`] if `timeout` expires first, or the reason if the queue pair failed to
     /// connect.
-    pub fn wait_connected(&self, timeout: Duration) -> Result<Arc<Established>, Arc<ConnectError>> {
+    pub fn wait_connected(&self, timeout: impl Into<Option<Duration>>) -> Result<Established, ConnectError> {
         self.inner().wait_connected(timeout)
     }
 
@@ -172,7 +169,7 @@ impl QueuePair {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::WorkRequest;
+    /// # use ironwarp::queue::WorkRequest;
     /// # use std::time::Duration;
     /// # server.qp.post_receive(1, &[])?;
     /// client.qp.post_send(WorkRequest::send(1, &[]))?;
@@ -200,7 +197,7 @@ impl QueuePair {
     /// # }
     /// ```
     #[must_use = "the connection may not have closed in time"]
-    pub fn wait_closed(&self, timeout: Duration) -> bool {
+    pub fn wait_closed(&self, timeout: impl Into<Option<Duration>>) -> bool {
         self.inner().wait_closed(timeout)
     }
 

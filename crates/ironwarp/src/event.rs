@@ -1,20 +1,30 @@
-//! Asynchronous events, and the map of events to event queues and vectors.
+//! Asynchronous events, which belong to no request, and the map of events to event queues and vectors.
+//!
+//! [`Adapter::async_events`](crate::Adapter::async_events) returns the queue of asynchronous events. The
+//! [event map](crate::Adapter::event_map) routes all events of an adapter (requirement I8).
 
 use crate::adapter::Adapter;
 use crate::shared::Shared;
-use ironwarp_engine::{AsyncEventQueue, EventFdWake, SetMapError};
-use ironwarp_rnic::event::{AsyncEvent, EventMap, Vector as EventVector};
+use ironwarp_engine::{AsyncEventQueue, EventFdWake};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use ironwarp_engine::SetMapError;
+pub use ironwarp_rnic::event::{AsyncEvent, QueueState};
+pub use ironwarp_rnic::event::{
+    Code as EventCode, EventMap, Function as EventFunction, MapError, Route as EventRoute, Shape as MapShape,
+    Vector as EventVector,
+};
 
 /// The queue of asynchronous events of an adapter. Clones are handles to the same queue, and each event is delivered to
 /// only one of them.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use ironwarp::{AsyncEvent, WorkRequest};
+/// # use ironwarp::event::AsyncEvent;
+/// # use ironwarp::queue::WorkRequest;
 /// # use std::time::Duration;
 /// # let (client, server) = ironwarp::example::pair()?;
 /// # let adapter = server.adapter.clone();
@@ -50,7 +60,8 @@ impl AsyncEvents {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{AsyncEvent, State};
+    /// # use ironwarp::event::AsyncEvent;
+    /// # use ironwarp::queue::State;
     /// # let (client, _server) = ironwarp::example::pair()?;
     /// let events = client.adapter.async_events()?;
     /// client.qp.set_state(State::Drained)?;
@@ -91,7 +102,7 @@ impl Adapter {
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
-    /// use ironwarp::EventCode;
+    /// use ironwarp::event::EventCode;
     ///
     /// assert_eq!(adapter.event_map().route(EventCode::DeviceFatal, 0).queue, 0);
     /// assert_eq!(adapter.event_map().route(EventCode::QpFatal, 0).queue, 1);
@@ -105,7 +116,7 @@ impl Adapter {
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
-    /// use ironwarp::{EventMap, MapShape};
+    /// use ironwarp::event::{EventMap, MapShape};
     ///
     /// // One vector for all events.
     /// let map = EventMap::new(MapShape::ByQueue, adapter.steering().lanes(), 1);
@@ -127,7 +138,7 @@ impl Adapter {
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
-    /// use ironwarp::EventVector;
+    /// use ironwarp::event::EventVector;
     ///
     /// let vector = adapter.vector(EventVector::Message(0))?; // pass it to poll(2) or epoll
     /// # let _ = vector;

@@ -1,12 +1,11 @@
 //! Control queues (requirement X6): a thread in the background executes registrations and other control operations that
 //! the program posts.
 
-use super::completion_queue::CompletionQueue;
-use super::queue_pair::{QueuePair, QueuePairBuilder};
 use crate::adapter::Adapter;
-use crate::error::{ControlError, CreateError};
+use crate::completion::CompletionQueue;
 use crate::memory::{Buffer, Contents, MemoryRegion};
 use crate::protection_domain::ProtectionDomain;
+use crate::queue::{CreateError, QueuePair, QueuePairBuilder};
 use crate::shared::Shared;
 use ironwarp_engine::{ControlAction, ControlQueue as Inner, FailureCause, Prepared};
 use ironwarp_rnic::device::Device;
@@ -18,8 +17,23 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+/// Reasons why an operation was not posted to a control queue.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// The protection domain belongs to another adapter than the control queue.
+    #[error("the protection domain and the control queue belong to different adapters")]
+    OtherAdapter,
+    /// The operation cannot be posted: the control queue is full.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// No tag is available, or the memory cannot be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}
+
 /// A control queue executes operations that take long, such as registrations, in the background: on a thread of its
-/// own, in the order of posting. Each operation ends with a completion, whose [`qp`](crate::Completion::qp) is the
+/// own, in the order of posting. Each operation ends with a completion, whose [`qp`](crate::completion::Completion::qp) is the
 /// number of the control queue. A failed operation does not stop later ones.
 ///
 /// A region that is registered in this way has its tag at once, and requests may use the tag before the region is
@@ -30,12 +44,12 @@ use std::sync::{Arc, Mutex};
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (client, server) = ironwarp::example::pair()?;
-/// # use ironwarp::{Access, Buffer, WorkRequest};
+/// # use ironwarp::prelude::*;
 /// # use std::time::Duration;
 /// let control = client.adapter.control_queue(&client.cq, 16)?;
 /// let region = control.register_prefaulted(1, &client.domain, Buffer::new(64 << 20)?, Access::LOCAL_READ)?;
 /// // The request may be posted before its memory is registered. It waits for the registration.
-/// client.qp.post_send(WorkRequest::write(2, &[region.slice(0, 4096)?], server.region.place(0)?))?;
+/// client.qp.post_send(WorkRequest::write(2, &[region.slice(..4096)?], server.region.place(0)?))?;
 ///
 /// // Both complete, in either order.
 /// for _ in 0..2 {
@@ -94,7 +108,7 @@ impl ControlQueue {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let adapter = ironwarp::Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
-    /// # use ironwarp::{Access, Buffer};
+    /// # use ironwarp::prelude::*;
     /// let control = adapter.control_queue(&cq, 16)?;
     /// let region = control.register(1, &domain, Buffer::new(4096)?, Access::LOCAL_READ)?;
     /// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
@@ -124,10 +138,10 @@ impl ControlQueue {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let adapter = ironwarp::Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
-    /// # use ironwarp::{Access, Buffer};
+    /// # use ironwarp::prelude::*;
     /// let control = adapter.control_queue(&cq, 16)?;
     /// let region = control.register_prefaulted(1, &domain, Buffer::new(1 << 20)?, Access::LOCAL_READ)?;
-    /// assert_eq!(region.slice(0, 64)?.tag, region.tag());
+    /// assert_eq!(region.slice(..64)?.tag, region.tag());
     /// # Ok(())
     /// # }
     /// ```
@@ -178,7 +192,8 @@ impl ControlQueue {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let adapter = ironwarp::Adapter::new()?;
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
-    /// # use ironwarp::{Access, Buffer, Opcode};
+    /// # use ironwarp::completion::Opcode;
+    /// # use ironwarp::prelude::*;
     /// let control = adapter.control_queue(&cq, 16)?;
     /// let region = domain.register(Buffer::new(4096)?, Access::LOCAL_READ)?;
     /// control.deregister(1, region)?;

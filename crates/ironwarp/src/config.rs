@@ -1,0 +1,18 @@
+//! The settings of an adapter, and the types of their values.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use ironwarp::prelude::*;
+//!
+//! let config = Config::from_env()?.lanes(1).faults("delay=50us..2ms@0.05".parse()?);
+//! let adapter = Adapter::open(config)?;
+//! # let _ = adapter;
+//! # Ok(())
+//! # }
+//! ```
+
+pub use ironwarp_engine::config::{
+    ClusterKey, Config, ConfigError, DeviceName, InvalidDeviceName, InvalidPortRange, InvalidUsers,
+    KeyTooShort, LogLevel, Persona, PortPolicy, PortRange, Setting, Stability, UnknownKeyword, Users,
+};
+pub use ironwarp_rnic::fault::{BadPlan, FaultPlan};

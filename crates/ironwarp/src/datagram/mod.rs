@@ -1,0 +1,14 @@
+//! Datagram queue pairs (requirement P2): they have no connection. Each request names its destination, and each message
+//! is one datagram of up to 4096 bytes, which may be lost.
+//!
+//! [`ProtectionDomain::datagram_queue_pair`](crate::ProtectionDomain::datagram_queue_pair) creates a
+//! [`DatagramQueuePair`], and has an example.
+
+mod builder;
+mod queue_pair;
+mod request;
+
+pub use builder::DatagramQueuePairBuilder;
+pub use ironwarp_rnic::datagram::{AddressHandle, Destination, DropCounts, Grh};
+pub use queue_pair::DatagramQueuePair;
+pub use request::DatagramRequest;
