@@ -211,8 +211,34 @@ fn a_send_with_immediate_may_solicit_and_invalidate() {
 
 #[test]
 fn a_send_with_immediate_to_a_foreign_peer_is_a_local_error() {
-    let plain = Config::default().private(false);
-    for (ours, theirs) in [(Config::default(), plain.clone()), (plain.clone(), Config::default())] {
+    refuses_immediate(&Config::default().private(false));
+}
+
+/// The setting disables Send with Immediate, and nothing else, whichever end has it.
+#[test]
+fn a_send_with_immediate_that_a_setting_disables_is_a_local_error() {
+    let without = Config::default().send_immediate(false);
+    refuses_immediate(&without);
+    for (ours, theirs) in [(Config::default(), without.clone()), (without, Config::default())] {
+        let (client, server) = pair_with(ACKNOWLEDGED, ours, theirs);
+        let there = server.region(&[0; 100], ALL);
+        let to = there.place(0).unwrap();
+        server.qp.post_receive(1, &[]).unwrap();
+        server.qp.post_receive(2, &[there.slice(50, 50).unwrap()]).unwrap();
+        let here = client.region(&pattern(6, 50), ALL);
+        client.qp.post_send(WorkRequest::write_immediate(3, &[here.slice(0, 50).unwrap()], to, 5)).unwrap();
+        client.qp.post_send(WorkRequest::send_inline(4, &pattern(7, 50))).unwrap();
+        client.done(Opcode::Write, 3);
+        assert_eq!(server.done(Opcode::ReceiveWrite, 1).immediate, Some(5));
+        client.done(Opcode::Send, 4);
+        server.done(Opcode::Receive, 2);
+        assert_eq!(there.to_vec().unwrap(), [pattern(6, 50), pattern(7, 50)].concat());
+    }
+}
+
+/// Checks that a Send with Immediate is a local error if one end has this configuration, and the other the default.
+fn refuses_immediate(without: &Config) {
+    for (ours, theirs) in [(Config::default(), without.clone()), (without.clone(), Config::default())] {
         let (client, server) = pair_with(ACKNOWLEDGED, ours, theirs);
         server.qp.post_receive(1, &[]).unwrap();
         client.qp.post_send(WorkRequest::send(2, &[]).immediate(9)).unwrap();

@@ -15,6 +15,12 @@ macro_rules! device_settings {
                 /// strict RFC behaviour on the wire, for example in conformance tests or behind a middlebox that rejects
                 /// zero-length RDMA Writes.
                 stable private: bool = true,
+                /// Use Read V2 with other Ironwarp endpoints, so that a Read does not reveal where its data goes (requirement
+                /// X4). If this is off at either end, or `private` is, Reads are ordinary ones, which name their sink.
+                experimental read_v2: bool = true,
+                /// Use Send with Immediate with other Ironwarp endpoints (requirement X8). If this is off at either end, or
+                /// `private` is, such a request fails with a local error; Write with Immediate works with every peer.
+                experimental send_immediate: bool = true,
                 /// Terminate the stream when a message arrives and no receive is posted, as the RFC requires, instead of
                 /// holding the message until one is. Useful to find missing receives.
                 stable strict_receive: bool = false,

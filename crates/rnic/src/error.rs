@@ -81,9 +81,11 @@ pub enum QpError {
     /// This end closed the connection.
     #[error("this end closed the connection")]
     Disconnected,
-    /// A Send with Immediate was posted, which the peer does not support (requirement X8).
+    /// A Send with Immediate was posted, which the peer does not support, or a setting of either end disables
+    /// (requirement X8).
     #[error(
-        "the peer does not support Send with Immediate, an extension of Ironwarp: use Write with Immediate"
+        "the peer does not support Send with Immediate, an extension of Ironwarp, or a setting disables it: use \
+         Write with Immediate"
     )]
     NoImmediate,
     /// A datagram exceeds the maximum length (requirement P2).

@@ -78,7 +78,10 @@ fn hints(error: VendorError) -> (Lines, Lines) {
             &["`rnr_retry` and `min_rnr_timer` of ibv_modify_qp; 7 means forever"],
         ),
         VendorError::NoImmediate => (
-            &["the peer is not Ironwarp, and iWARP has no such message"],
+            &[
+                "the peer is not Ironwarp, and iWARP has no such message",
+                "IRONWARP_SEND_IMMEDIATE or IRONWARP_PRIVATE is off at one end",
+            ],
             &["IBV_WR_RDMA_WRITE_WITH_IMM, which every peer supports"],
         ),
         VendorError::DatagramTooLong => (&["a UD message of more than 4096 bytes"], SIZES),

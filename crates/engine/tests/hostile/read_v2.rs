@@ -3,16 +3,16 @@
 
 use crate::common::peer::{Received, StartupSettings};
 use crate::common::victim::{AREA, Area, Attacked, RECEIVES, Victim};
-use crate::common::{add, read, write};
+use crate::common::{add, read, segment_with_immediate, write};
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::memory::Check;
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Data, Operation as Request, Status, WorkRequest};
-use ironwarp_wire::private::{Capabilities, ReadV2Request, ReadV2Response};
+use ironwarp_wire::private::{Capabilities, ReadV2Request, ReadV2Response, SIGNAL_TAG, Signal};
 use ironwarp_wire::{
     AtomicOp, AtomicResponse, Cause, Header, Operation, Place, Protection, ReadRequest, Tag, Tagged,
-    Terminate, UntaggedBuffer,
+    Terminate, UntaggedBuffer, Violation,
 };
 
 const LEN: usize = 64;
@@ -391,4 +391,57 @@ fn one_setting_disables_all_private_messages() {
     assert!(matches!(*error, QpError::Violation(_)), "{error}");
     victim.assert_untouched();
     victim.assert_survives();
+}
+
+/// Each private message has a setting of its own. With both off, the signal offers neither message, and neither is sent to
+/// a peer that announces all capabilities.
+#[test]
+fn settings_disable_single_private_messages() {
+    let victim = Victim::with(Config::default().read_v2(false).send_immediate(false));
+    let mut attacked = kin(&victim, Capabilities::all());
+    let received = receive_all(&mut attacked, &victim);
+    assert!(!received.iter().any(|fpdu| is_private(fpdu)), "{received:x?}");
+    let signal = received.iter().find(|fpdu| is_signal(fpdu)).expect("the other extensions are offered");
+    let place = Place { tag: SIGNAL_TAG, offset: u64::from_be_bytes(signal[8..16].try_into().unwrap()) };
+    let Some(Ok(Signal::Capabilities(offered))) = Signal::parse(place) else { panic!("{signal:x?}") };
+    assert_eq!(offered, Capabilities::ACKNOWLEDGE | Capabilities::LARGE_FPDU);
+    victim.assert_survives();
+}
+
+/// A private message that a setting disables is not understood; the other one is.
+#[test]
+fn a_disabled_private_message_is_refused() {
+    let read = |victim: &Victim| request(1, victim.open.tag, victim.open.addr, 8);
+    let opcode = Cause::Operation(Operation::Opcode);
+    let violation = QpError::Violation(Violation::Opcode { opcode: 0xf, tagged: false });
+
+    let victim = Victim::with(Config::default().read_v2(false));
+    let mut attacked = kin(&victim, Capabilities::all());
+    attacked.peer.send(&segment_with_immediate(1, 0, true), b"hello");
+    let done = attacked.one();
+    assert_eq!((done.byte_len, done.immediate), (5, Some(0x1111_1111)));
+    let fpdu = attacked.peer.send(&read(&victim), &[]);
+    assert_eq!(attacked.peer.receive_terminate(), Terminate::for_segment(opcode, &fpdu));
+    attacked.closed();
+    assert_eq!(*attacked.error(RECEIVES - 1), violation);
+    victim.assert_untouched_except(&[(victim.private.at, 5)]);
+    victim.assert_survives();
+
+    // With and without a receive, for which the message must not wait.
+    for receives in [RECEIVES, 0] {
+        let victim = Victim::with(Config::default().send_immediate(false));
+        let mut attacked = victim.connect_peer_with(StartupSettings::default(), receives);
+        attacked.peer.open_as_ironwarp(Capabilities::all());
+        let expected = victim.memory.read(victim.open.at, 8);
+        attacked.peer.send(&read(&victim), &[]);
+        let received = attacked.peer.receive_message();
+        let Received::Message(header, payload, _) = received else { panic!("{received:?}") };
+        assert_eq!((header, payload), (response(1, 0, true), expected));
+        let fpdu = attacked.peer.send(&segment_with_immediate(1, 0, true), b"hello");
+        assert_eq!(attacked.peer.receive_terminate(), Terminate::for_segment(opcode, &fpdu));
+        attacked.closed();
+        assert_eq!(*attacked.error(receives), violation);
+        victim.assert_untouched();
+        victim.assert_survives();
+    }
 }

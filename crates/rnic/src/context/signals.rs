@@ -14,13 +14,20 @@ use std::time::Duration;
 impl QpContext {
     /// Returns the capabilities that this end announces to an Ironwarp peer.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::ACKNOWLEDGE
-            | Capabilities::LARGE_FPDU
-            | Capabilities::SEND_IMMEDIATE
-            | Capabilities::READ_V2;
+        let config = self.device.config();
+        let mut capabilities = Capabilities::ACKNOWLEDGE | Capabilities::LARGE_FPDU;
+        capabilities.set(Capabilities::SEND_IMMEDIATE, config.send_immediate);
+        capabilities.set(Capabilities::READ_V2, config.read_v2);
         capabilities
             .set(Capabilities::WANTS_ACKNOWLEDGE, self.attributes.completes == Completes::WhenAcknowledged);
         capabilities.with_rnr_timer(self.retries().rnr_timer)
+    }
+
+    /// Returns the capabilities of the peer without the private messages that a setting disables at this end: none of
+    /// these is sent, whatever the peer understands.
+    pub(crate) fn usable_capabilities(&self, peer: Capabilities) -> Capabilities {
+        let messages = Capabilities::SEND_IMMEDIATE | Capabilities::READ_V2;
+        peer.difference(messages.difference(self.capabilities()))
     }
 
     /// Records the peer's signal that a message waits for a receive, and informs the driver, which starts the RNR

@@ -138,7 +138,7 @@ impl Rx {
             Signal::Capabilities(capabilities) => {
                 let mut obligations = lock(&qp.obligations);
                 if obligations.peer.is_none() {
-                    obligations.peer = Some(capabilities);
+                    obligations.peer = Some(qp.usable_capabilities(capabilities));
                     self.dialect = Dialect::Ironwarp;
                     obligations.opening = obligations.opening.or(Some(Opening::Signal(qp.capabilities())));
                     let sends_acks = obligations.peer_sends_acks();

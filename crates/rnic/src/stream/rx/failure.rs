@@ -6,6 +6,9 @@ use crate::queue::Status;
 use ironwarp_wire::private::Unreadable;
 use ironwarp_wire::{Cause, Operation, Violation};
 
+/// The RDMAP opcode of private messages (`docs/wire.md`).
+const PRIVATE_OPCODE: u8 = 0xf;
+
 /// Where the payload of a segment goes.
 #[derive(Debug)]
 pub(super) enum Target {
@@ -32,6 +35,12 @@ impl RxFailure {
     /// Creates the failure for bytes that cannot be parsed.
     pub(super) fn violation(violation: Violation) -> Self {
         Self { cause: Some(violation.cause()), error: QpError::Violation(violation), receive: None }
+    }
+
+    /// Creates the failure for a private message that a setting disables. It is the same as with the private protocol
+    /// disabled, where no private message can be parsed.
+    pub(super) fn private_message() -> Self {
+        Self::violation(Violation::Opcode { opcode: PRIVATE_OPCODE, tagged: false })
     }
 
     /// Creates the failure for memory that the peer named and may not access.

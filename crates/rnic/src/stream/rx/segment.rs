@@ -125,6 +125,12 @@ impl Rx {
     pub(super) fn take_receive_for(&mut self, qp: &QpContext, header: &Header) -> Checked<bool> {
         let word = match header {
             Header::Send(send) if send.offset == 0 => send.word,
+            Header::SendImmediate(_) if !qp.device().config().send_immediate => {
+                return Err(RxFailure::private_message());
+            }
+            Header::ReadV2Request(_) if !qp.device().config().read_v2 => {
+                return Err(RxFailure::private_message());
+            }
             Header::SendImmediate(message) if message.send.offset == 0 => message.send.word,
             Header::Immediate(immediate) => SendWord::Srq(immediate.srq),
             _ => return Ok(true),

@@ -146,8 +146,9 @@ impl Tx {
     }
 
     /// Handles a Send with Immediate whose peer is not known to be Ironwarp: only Ironwarp peers understand the message
-    /// (requirement X8). Fails the request if the peer is a standard one. Otherwise lets the request wait, and adds a
-    /// probe if `may_probe`: an Ironwarp peer sends its signal before its first message, the response.
+    /// (requirement X8). Fails the request if the peer is a standard one, or a setting of either end disables the
+    /// message. Otherwise lets the request wait, and adds a probe if `may_probe`: an Ironwarp peer sends its signal
+    /// before its first message, the response.
     fn await_capabilities(
         &mut self,
         qp: &QpContext,
@@ -155,7 +156,7 @@ impl Tx {
         seq: u64,
         may_probe: bool,
     ) -> Result<Started, Stop> {
-        if batch.obligations.immediate == Some(false) {
+        if batch.obligations.immediate == Some(false) || !qp.device().config().send_immediate {
             let blamed = BlamedRequest { seq, status: Status::LocalQpOperation };
             return Err(Stop::failed_request(QpError::NoImmediate, blamed));
         }
