@@ -224,9 +224,9 @@ fn a_send_with_immediate_that_a_setting_disables_is_a_local_error() {
         let there = server.region(&[0; 100], ALL);
         let to = there.place(0).unwrap();
         server.qp.post_receive(1, &[]).unwrap();
-        server.qp.post_receive(2, &[there.slice(50, 50).unwrap()]).unwrap();
+        server.qp.post_receive(2, &[there.slice(50..100).unwrap()]).unwrap();
         let here = client.region(&pattern(6, 50), ALL);
-        client.qp.post_send(WorkRequest::write_immediate(3, &[here.slice(0, 50).unwrap()], to, 5)).unwrap();
+        client.qp.post_send(WorkRequest::write_immediate(3, &[here.slice(..50).unwrap()], to, 5)).unwrap();
         client.qp.post_send(WorkRequest::send_inline(4, &pattern(7, 50))).unwrap();
         client.done(Opcode::Write, 3);
         assert_eq!(server.done(Opcode::ReceiveWrite, 1).immediate, Some(5));
