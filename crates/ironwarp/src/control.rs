@@ -33,8 +33,8 @@ pub enum ControlError {
 }
 
 /// A control queue executes operations that take long, such as registrations, in the background: on a thread of its
-/// own, in the order of posting. Each operation ends with a completion, whose [`qp`](crate::completion::Completion::qp) is the
-/// number of the control queue. A failed operation does not stop later ones.
+/// own, in the order of posting. Each operation ends with a completion, whose [`qp`](crate::completion::Completion::qp)
+/// is the number of the control queue. A failed operation does not stop later ones.
 ///
 /// A region that is registered in this way has its tag at once, and requests may use the tag before the region is
 /// registered. Such a request waits until the registration completes, and so do later requests of its queue pair; other

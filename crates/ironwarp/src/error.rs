@@ -72,6 +72,23 @@ pub enum Error {
     Move(#[from] MoveError),
     /// A redirection table names a lane that does not exist.
     NoSuchLane(#[from] NoSuchLane),
+    /// An asynchronous request failed.
+    #[cfg(feature = "tokio")]
+    Asynchronous(#[from] crate::tokio::Error),
+}
+
+#[cfg(feature = "tokio")]
+impl<B> From<crate::tokio::Refused<B>> for Error {
+    fn from(refused: crate::tokio::Refused<B>) -> Self {
+        Self::Asynchronous(refused.error)
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl<B> From<crate::tokio::Failed<B>> for Error {
+    fn from(failed: crate::tokio::Failed<B>) -> Self {
+        Self::Asynchronous(failed.error)
+    }
 }
 
 /// The result of a function that returns [`Error`].

@@ -69,7 +69,8 @@
 //!   program does neither.
 //! - Objects keep the objects they depend on alive. Dropping a queue pair sends all posted requests and disconnects it;
 //!   dropping a region deregisters it, after which no peer can access its memory.
-//! - A failed request ends its connection. The completion of the request contains the reason: [`Completion::cause`](completion::Completion::cause).
+//! - A failed request ends its connection. The completion of the request contains the reason:
+//!   [`Completion::cause`](completion::Completion::cause).
 //! - A message that arrives before its receive is posted waits for the receive. With [`Config::strict_receive`] such a
 //!   message ends the connection, as the RFC demands.
 #![deny(missing_docs)]

@@ -11,7 +11,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Requirements I2 and I10: an armed queue wakes once and is unarmed; moderation makes one event of several completions.
+/// Requirements I2 and I10: an armed queue wakes once and is unarmed; moderation makes one event of several
+/// completions.
 pub(crate) fn moderation() -> Result {
     const MESSAGES: u64 = 8;
     for count in [1, 4] {

@@ -19,8 +19,8 @@ fn refused(client: &End, server: &End, place: Place) -> Result<Check> {
     }
 }
 
-/// Requirements M4, M8 and M9: each wrong access is refused by the check that it violates, and no byte changes. A stale tag
-/// has the right index and another instance.
+/// Requirements M4, M8 and M9: each wrong access is refused by the check that it violates, and no byte changes. A stale
+/// tag has the right index and another instance.
 pub(crate) fn checks() -> Result {
     type Wrong = fn(&MemoryRegion, &MemoryRegion) -> Place;
     let wrong: [(&str, Check, Wrong); 4] = [
@@ -50,7 +50,8 @@ pub(crate) fn checks() -> Result {
     Ok(())
 }
 
-/// Requirements M2, M3 and M5: translation joins separate buffers under one tag, and two tags can share one translation.
+/// Requirements M2, M3 and M5: translation joins separate buffers under one tag, and two tags can share one
+/// translation.
 pub(crate) fn translation() -> Result {
     let (client, server) = pair()?;
     let parts = [&b"one tag, "[..], b"three ", b"buffers"];

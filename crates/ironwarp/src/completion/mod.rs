@@ -1,7 +1,7 @@
 //! Completions: how requests end, and how programs learn of it.
 //!
-//! Every request ends with a [`Completion`] in a [`CompletionQueue`]. A program polls the queue, waits at it, or arms it
-//! and waits for its file descriptor. A [`CompletionHandler`] reports the events of many queues.
+//! Every request ends with a [`Completion`] in a [`CompletionQueue`]. A program polls the queue, waits at it, or arms
+//! it and waits for its file descriptor. A [`CompletionHandler`] reports the events of many queues.
 //!
 //! ```
 //! # fn main() -> ironwarp::Result<()> {

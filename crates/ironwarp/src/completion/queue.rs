@@ -83,7 +83,8 @@ impl CompletionQueue {
         Ok(queue)
     }
 
-    /// Returns the number of the queue, as it appears in events and in [`QpError::Overrun`](crate::queue::QpError::Overrun).
+    /// Returns the number of the queue, as it appears in events and in
+    /// [`QpError::Overrun`](crate::queue::QpError::Overrun).
     pub fn id(&self) -> u32 {
         self.inner.cq().id()
     }
@@ -411,7 +412,8 @@ impl Adapter {
 
     /// Creates a completion queue like [`completion_queue`](Self::completion_queue). The lane with the number `lane`
     /// serves its queue pairs, which are not moved to other lanes (requirement N5). To keep all work on one processor,
-    /// [pin the lane](crate::steering::Steering::set_processors) to the processor of the thread that waits for the completions.
+    /// [pin the lane](crate::steering::Steering::set_processors) to the processor of the thread that waits for the
+    /// completions.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;

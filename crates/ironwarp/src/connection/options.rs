@@ -91,8 +91,8 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets how long [`QueuePair::connect`](crate::queue::QueuePair::connect) waits for the connection, if that is less than
-    /// [`Config::startup`](crate::Config::startup), the default.
+    /// Sets how long [`QueuePair::connect`](crate::queue::QueuePair::connect) waits for the connection, if that is less
+    /// than [`Config::startup`](crate::Config::startup), the default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);

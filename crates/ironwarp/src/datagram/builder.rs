@@ -170,8 +170,8 @@ impl fmt::Debug for DatagramQueuePairBuilder {
 }
 
 impl ProtectionDomain {
-    /// Returns a builder for a datagram queue pair of this protection domain. Requests and receives complete on `cq`, unless the
-    /// builder sets another completion queue for receives.
+    /// Returns a builder for a datagram queue pair of this protection domain. Requests and receives complete on `cq`,
+    /// unless the builder sets another completion queue for receives.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

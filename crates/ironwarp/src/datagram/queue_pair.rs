@@ -17,8 +17,8 @@ use std::sync::Arc;
 ///
 /// Messages have at most 4096 bytes. They are delivered whole, at most once, and in no particular order; a request
 /// completes when its datagram is sent. Each received message is preceded by a 40-byte header that identifies its
-/// sender ([`Grh`](crate::datagram::Grh)), and the receive needs room for the header and the message. A message is lost if no
-/// receive is posted for it.
+/// sender ([`Grh`](crate::datagram::Grh)), and the receive needs room for the header and the message. A message is lost
+/// if no receive is posted for it.
 ///
 /// Dropping a datagram queue pair takes effect at once: pending requests are discarded, and its completions are removed
 /// from the completion queues.

@@ -61,8 +61,8 @@ impl BufferBuilder {
     /// ```
     ///
     /// # Errors
-    /// Fails if the memory cannot be allocated. A shareable buffer also needs a file descriptor, and its length must not
-    /// exceed the maximum file size of the process (`RLIMIT_FSIZE`).
+    /// Fails if the memory cannot be allocated. A shareable buffer also needs a file descriptor, and its length must
+    /// not exceed the maximum file size of the process (`RLIMIT_FSIZE`).
     pub fn allocate(&self, len: usize) -> Result<Buffer, AllocateError> {
         if self.shareable {
             Buffer::shared(len).map_err(|source| AllocateError::Shared { len, source })

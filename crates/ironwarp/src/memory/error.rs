@@ -62,8 +62,8 @@ pub enum AccessError {
     Unmapped,
 }
 
-/// Reasons why [`MemoryRegion::reregister`](crate::memory::MemoryRegion::reregister) did not change a region. The region stays
-/// as it was.
+/// Reasons why [`MemoryRegion::reregister`](crate::memory::MemoryRegion::reregister) did not change a region. The
+/// region stays as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {

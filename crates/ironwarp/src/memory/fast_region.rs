@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 /// A fast-register memory region: a region that work requests register and invalidate. Its tag becomes valid with
 /// [`WorkRequest::register`](crate::queue::WorkRequest::register), and invalid again with
-/// [`WorkRequest::invalidate_region`](crate::queue::WorkRequest::invalidate_region) or a Send with Invalidate from the peer.
-/// Requests posted after the registration may use the tag, even in the same list (requirement M12).
+/// [`WorkRequest::invalidate_region`](crate::queue::WorkRequest::invalidate_region) or a Send with Invalidate from the
+/// peer. Requests posted after the registration may use the tag, even in the same list (requirement M12).
 ///
 /// A `FastRegion` dereferences to its [`Contents`], which programs read and write.
 ///

@@ -125,8 +125,8 @@ impl Pool {
 /// the message in it. All methods access only the bytes within the length.
 ///
 /// A chunk cannot be cloned, and writing needs `&mut`: whoever owns the chunk is the only one in the program that uses
-/// its bytes. An asynchronous request takes the chunk by value, and returns it with the completion. A request that takes
-/// a scatter/gather element instead does not own the chunk: wait for its completion before you touch the bytes.
+/// its bytes. An asynchronous request takes the chunk by value, and returns it with the completion. A request that
+/// takes a scatter/gather element instead does not own the chunk: wait for its completion before you touch the bytes.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -3,8 +3,8 @@
 use super::error::AccessError;
 use std::ops::{Bound, RangeBounds};
 
-/// Returns the offset and length of a range of a region of `size` bytes. Fails if the range is not completely inside the
-/// region, or ends before it starts.
+/// Returns the offset and length of a range of a region of `size` bytes. Fails if the range is not completely inside
+/// the region, or ends before it starts.
 pub(super) fn resolve(range: impl RangeBounds<usize>, size: usize) -> Result<(usize, usize), AccessError> {
     // An excluded start or included end at `usize::MAX` is outside of every region, and so is the saturated value.
     let start = match range.start_bound() {

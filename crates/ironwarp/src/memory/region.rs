@@ -111,8 +111,8 @@ impl MemoryRegion {
         self.access
     }
 
-    /// Returns whether the region was posted to a [control queue](crate::control::ControlQueue), and is not registered yet.
-    /// Requests that use the region wait until it is.
+    /// Returns whether the region was posted to a [control queue](crate::control::ControlQueue), and is not registered
+    /// yet. Requests that use the region wait until it is.
     pub fn is_pending(&self) -> bool {
         self.registration.shared.device().table().is_pending(self.tag)
     }

@@ -11,8 +11,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 ///
 /// Values are copied in and out. There is no reference to them, because peers may write at any time: while a peer or a
 /// request writes to the bytes, [`load`](Self::load) may return a value of some old and some new bytes. `T` is plain
-/// data, for which every combination of bytes is a value, as [zerocopy](https://docs.rs/zerocopy/0.8) defines it. So the
-/// result is always a valid `T`, and the bytes need no alignment.
+/// data, for which every combination of bytes is a value, as [zerocopy](https://docs.rs/zerocopy/0.8) defines it. So
+/// the result is always a valid `T`, and the bytes need no alignment.
 ///
 /// To use types of your own, add `zerocopy` 0.8 with the feature `derive` to your dependencies. Both ends must agree on
 /// the byte order: the integers of `zerocopy::byteorder` have one.

@@ -6,8 +6,9 @@ use ironwarp_rnic::memory::RegisterError;
 use ironwarp_wire::{Place, Tag};
 use std::fmt;
 
-/// A memory window. [`WorkRequest::bind`](crate::queue::WorkRequest::bind) binds a window to a part of a region. The peer of
-/// the queue pair that the request is posted to can then access that part. Remote addresses in a window start at 0.
+/// A memory window. [`WorkRequest::bind`](crate::queue::WorkRequest::bind) binds a window to a part of a region. The
+/// peer of the queue pair that the request is posted to can then access that part. Remote addresses in a window start
+/// at 0.
 ///
 /// Each binding assigns a new tag, and invalidates the earlier tags of the window.
 ///

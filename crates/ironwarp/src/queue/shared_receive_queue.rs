@@ -12,8 +12,8 @@ use ironwarp_rnic::queue::{
 use std::fmt;
 use std::sync::Arc;
 
-/// A shared receive queue: messages of all queue pairs that are [created with it](crate::queue::QueuePairBuilder::srq) consume
-/// its receives. Clones are handles to the same queue.
+/// A shared receive queue: messages of all queue pairs that are [created with it](crate::queue::QueuePairBuilder::srq)
+/// consume its receives. Clones are handles to the same queue.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,8 +39,8 @@ pub struct SharedReceiveQueue {
 /// An XRC domain: a set of shared receive queues. A peer reaches all of them over one connection, and addresses one of
 /// them by number in each message. Clones are handles to the same domain.
 ///
-/// Create the receiving queue pair with [`QueuePairBuilder::xrc_target`](crate::queue::QueuePairBuilder::xrc_target), and the
-/// sending one as usual. Both ends must be Ironwarp adapters.
+/// Create the receiving queue pair with [`QueuePairBuilder::xrc_target`](crate::queue::QueuePairBuilder::xrc_target),
+/// and the sending one as usual. Both ends must be Ironwarp adapters.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -85,8 +85,8 @@ impl SharedReceiveQueue {
         self.inner.post(ReceiveRequest { id, buffers: list.into() })
     }
 
-    /// Requests one [`AsyncEvent::SrqLimitReached`](crate::event::AsyncEvent::SrqLimitReached), which is raised when fewer
-    /// than `limit` receives are left. A limit of zero cancels the request.
+    /// Requests one [`AsyncEvent::SrqLimitReached`](crate::event::AsyncEvent::SrqLimitReached), which is raised when
+    /// fewer than `limit` receives are left. A limit of zero cancels the request.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A shared send queue: holds the send requests of all queue pairs that are [created with
-/// it](crate::queue::QueuePairBuilder::shared_send_queue), which have no send queue of their own. Clones are handles to the
-/// same queue.
+/// it](crate::queue::QueuePairBuilder::shared_send_queue), which have no send queue of their own. Clones are handles to
+/// the same queue.
 ///
 /// The depth of the queue limits the requests of all these connections together. Requests of one connection are sent in
 /// the order of posting; a connection that cannot send does not block the others. Requests complete in the order of

@@ -20,13 +20,13 @@ use std::task::Poll;
 /// Maximum number of completions that the task takes before it lets other tasks run.
 const BATCH: usize = 64;
 
-/// Drives a completion queue: a task of the runtime takes its completions, and wakes the futures of the requests. Clones
-/// are handles to the same driver.
+/// Drives a completion queue: a task of the runtime takes its completions, and wakes the futures of the requests.
+/// Clones are handles to the same driver.
 ///
 /// Any number of queue pairs can use one driver; [`create`](Self::create) creates them. The driver makes the completion
 /// queue larger if there would be too little room for all outstanding requests, so the queue does not overflow. Do not
-/// poll or arm a completion queue that has a driver, and post no requests that complete on it by other means: the driver
-/// discards their completions.
+/// poll or arm a completion queue that has a driver, and post no requests that complete on it by other means: the
+/// driver discards their completions.
 ///
 /// The task ends when all handles and queue pairs are dropped, their connections are closed, and all requests have
 /// completed. If the runtime shuts down before, or the adapter stops, all requests fail.

@@ -16,8 +16,8 @@ pub struct Listener {
     inner: AsyncFd<Native>,
 }
 
-/// A connection request of a peer, which dereferences to the [native](crate::connection::Incoming) one. Dropping it rejects the
-/// request.
+/// A connection request of a peer, which dereferences to the [native](crate::connection::Incoming) one. Dropping it
+/// rejects the request.
 #[derive(Debug)]
 #[must_use = "dropping a request rejects it"]
 pub struct Incoming {

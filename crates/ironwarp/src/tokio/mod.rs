@@ -52,16 +52,16 @@
 //!   Dropping that future never cancels the request: its buffers stay with the driver until it completes, and then
 //!   return to their pool. No request uses memory that the program has got back.
 //! - **Receives.** A [`QueuePair::receive`] whose future is dropped keeps its place in the queue, and its message is
-//!   lost. [`ReceiveQueue::recv`] is cancel-safe: a message that was not returned stays in the queue. Servers should use
-//!   it.
+//!   lost. [`ReceiveQueue::recv`] is cancel-safe: a message that was not returned stays in the queue. Servers should
+//!   use it.
 //! - **Connections.** [`Listener::accept`], [`QueuePair::connected`] and [`QueuePair::closed`] are cancel-safe. After a
-//!   dropped [`connect`](QueuePair::connect), [`accept`](Incoming::accept) or [`disconnect`](QueuePair::disconnect), the
-//!   connection is established or closed in the background.
+//!   dropped [`connect`](QueuePair::connect), [`accept`](Incoming::accept) or [`disconnect`](QueuePair::disconnect),
+//!   the connection is established or closed in the background.
 //!
 //! # Runtimes
 //! The driver needs a runtime with `enable_io`, with one thread or several. Other runtimes can use the descriptors of
-//! completion queues, listeners and event channels, as [`CompletionQueue`](crate::completion::CompletionQueue) shows: the rest of
-//! this crate depends on no runtime.
+//! completion queues, listeners and event channels, as [`CompletionQueue`](crate::completion::CompletionQueue) shows:
+//! the rest of this crate depends on no runtime.
 
 mod buffers;
 mod driver;

@@ -18,11 +18,11 @@ use std::sync::Arc;
 
 /// A queue pair with asynchronous methods. Clones are handles to the same queue pair.
 ///
-/// A method that posts a request does so when it is called, so requests are sent in the order of the calls. It returns a
-/// future of the completion, which owns the buffers of the request. Dropping that future does not cancel the request.
+/// A method that posts a request does so when it is called, so requests are sent in the order of the calls. It returns
+/// a future of the completion, which owns the buffers of the request. Dropping that future does not cancel the request.
 ///
-/// Dropping the last handle and the [receive queue](Self::receive_queue) disconnects the queue pair. Posted requests are
-/// still sent, in the background.
+/// Dropping the last handle and the [receive queue](Self::receive_queue) disconnects the queue pair. Posted requests
+/// are still sent, in the background.
 #[derive(Clone)]
 #[must_use = "dropping a queue pair disconnects it"]
 pub struct QueuePair {
@@ -52,8 +52,8 @@ impl Driver {
     /// ```
     ///
     /// # Errors
-    /// Returns [`CreateError::OtherCompletionQueue`] if the queue pair would use other completion queues. Otherwise fails
-    /// like [`QueuePairBuilder::create`].
+    /// Returns [`CreateError::OtherCompletionQueue`] if the queue pair would use other completion queues. Otherwise
+    /// fails like [`QueuePairBuilder::create`].
     pub fn create(&self, builder: QueuePairBuilder) -> Result<QueuePair, CreateError> {
         if builder.completion_queues().iter().any(|cq| !Arc::ptr_eq(&cq.inner, &self.cq().inner)) {
             return Err(CreateError::OtherCompletionQueue);

@@ -15,8 +15,8 @@ use std::sync::{Arc, Weak};
 
 /// Receives messages into chunks that it keeps posted, and returns the messages in order.
 ///
-/// [`recv`](Self::recv) is cancel-safe. Dropping a [`Message`] posts its chunk again, so the number of chunks limits how
-/// many messages wait for the program: if none is posted, further messages wait at the peer.
+/// [`recv`](Self::recv) is cancel-safe. Dropping a [`Message`] posts its chunk again, so the number of chunks limits
+/// how many messages wait for the program: if none is posted, further messages wait at the peer.
 ///
 /// [`QueuePair::receive_queue`] creates one for a connection, [`Driver::receive_queue`] one for all connections of a
 /// shared receive queue.

@@ -98,8 +98,8 @@ impl Chance {
         None
     }
 
-    /// Panics unless futures of every kind were dropped and completed often. How often depends on the machine: one future
-    /// in twelve is never polled.
+    /// Panics unless futures of every kind were dropped and completed often. How often depends on the machine: one
+    /// future in twelve is never polled.
     fn check(&self, points: usize) {
         let count = |of: &[Cell<usize>; KINDS]| of.each_ref().map(Cell::get);
         let (dropped, completed) = (count(&self.dropped), count(&self.completed));

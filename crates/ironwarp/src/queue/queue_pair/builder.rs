@@ -155,8 +155,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets what happens if a [registration by work request](crate::queue::WorkRequest::register) fails (requirement M7).
-    /// Defaults to [`RegistrationFailure::Anticipatory`]: the connection ends.
+    /// Sets what happens if a [registration by work request](crate::queue::WorkRequest::register) fails (requirement
+    /// M7). Defaults to [`RegistrationFailure::Anticipatory`]: the connection ends.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

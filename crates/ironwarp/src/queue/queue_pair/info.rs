@@ -6,7 +6,8 @@ use ironwarp_rnic::memory::Rights;
 use ironwarp_rnic::qp::{Completes, QpInfo as Inner, Receives, RegistrationFailure, Retries, State};
 use std::sync::Arc;
 
-/// Attributes and state of a queue pair, returned by [`QueuePair::query`](crate::queue::QueuePair::query) (requirement N10).
+/// Attributes and state of a queue pair, returned by [`QueuePair::query`](crate::queue::QueuePair::query) (requirement
+/// N10).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueuePairInfo {

@@ -214,8 +214,9 @@ impl QueuePair {
         self.inner.lane()
     }
 
-    /// Returns how many receives of [shared receive queues](crate::queue::SharedReceiveQueue) the peer has consumed. Compare
-    /// the queue pairs of a shared receive queue to find a peer that consumes more than its share (RFC 5042 §6.4.3.1).
+    /// Returns how many receives of [shared receive queues](crate::queue::SharedReceiveQueue) the peer has consumed.
+    /// Compare the queue pairs of a shared receive queue to find a peer that consumes more than its share (RFC 5042
+    /// §6.4.3.1).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -129,8 +129,8 @@ macro_rules! message {
             }
 
             /// Addresses the remote shared receive queue with this number
-            /// ([`SharedReceiveQueue::id`](crate::queue::SharedReceiveQueue::id)): the message consumes a receive of that
-            /// queue. The remote queue pair must be an [XRC target](crate::queue::QueuePairBuilder::xrc_target).
+            /// ([`SharedReceiveQueue::id`](crate::queue::SharedReceiveQueue::id)): the message consumes a receive of
+            /// that queue. The remote queue pair must be an [XRC target](crate::queue::QueuePairBuilder::xrc_target).
             ///
             /// ```
             /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -9,9 +9,9 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 impl WorkRequest {
-    /// Creates a request that binds a window to a range of a region. The peer of the queue pair that the request is posted
-    /// to can then access these bytes. The previous binding of the window becomes invalid. With an empty range the window
-    /// has no new binding.
+    /// Creates a request that binds a window to a range of a region. The peer of the queue pair that the request is
+    /// posted to can then access these bytes. The previous binding of the window becomes invalid. With an empty range
+    /// the window has no new binding.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
