@@ -2,7 +2,7 @@
 
 use super::buffer::{Buffer, PAGE};
 use super::error::AccessError;
-use super::range::resolve;
+use super::range::{check, resolve};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::host::{Held, Span};
 use ironwarp_rnic::memory::{Memory, Rights, Spans, Translation, TranslationError};
@@ -217,8 +217,7 @@ impl Contents {
 
     /// Checks that the `len` bytes at offset `at` are inside the region.
     pub(crate) fn check_range(&self, at: usize, len: usize) -> Result<(), AccessError> {
-        let inside = at.checked_add(len).is_some_and(|end| end <= self.len);
-        if inside { Ok(()) } else { Err(AccessError::OutOfBounds { at, len, size: self.len }) }
+        check(at, len, self.len)
     }
 
     /// Returns the offset and length of a range. Fails if the range is not completely inside.

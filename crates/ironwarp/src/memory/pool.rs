@@ -1,7 +1,7 @@
 //! A pool: a region that is split into chunks of equal length, each with one owner at a time.
 
 use super::error::AccessError;
-use super::range::resolve;
+use super::range::{check, resolve};
 use super::region::MemoryRegion;
 use super::view::{ArrayView, View, byte_len};
 use ironwarp_rnic::queue::Sge;
@@ -434,8 +434,7 @@ impl Chunk {
 
     /// Checks that the `len` bytes at offset `at` are inside the chunk.
     fn check_range(&self, at: usize, len: usize) -> Result<(), AccessError> {
-        let inside = at.checked_add(len).is_some_and(|end| end <= self.len);
-        if inside { Ok(()) } else { Err(AccessError::OutOfBounds { at, len, size: self.len }) }
+        check(at, len, self.len)
     }
 }
 

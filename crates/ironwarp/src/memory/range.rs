@@ -1,12 +1,12 @@
-//! Ranges of bytes in a region, in any of Rust's forms.
+//! Ranges of bytes in a region or a chunk: resolving any of Rust's forms, and checking bounds.
 
 use super::error::AccessError;
 use std::ops::{Bound, RangeBounds};
 
-/// Returns the offset and length of a range of a region of `size` bytes. Fails if the range is not completely inside
-/// the region, or ends before it starts.
+/// Returns the offset and length of a range of `size` bytes. Fails if the range is not completely inside, or ends before
+/// it starts.
 pub(super) fn resolve(range: impl RangeBounds<usize>, size: usize) -> Result<(usize, usize), AccessError> {
-    // An excluded start or included end at `usize::MAX` is outside of every region, and so is the saturated value.
+    // An excluded start or included end at `usize::MAX` is outside of all memory, and so is the saturated value.
     let start = match range.start_bound() {
         Bound::Included(&start) => start,
         Bound::Excluded(&start) => start.saturating_add(1),
@@ -18,10 +18,14 @@ pub(super) fn resolve(range: impl RangeBounds<usize>, size: usize) -> Result<(us
         Bound::Unbounded => size.max(start),
     };
     let len = end.checked_sub(start).ok_or(AccessError::Reversed { start, end })?;
-    if end > size {
-        return Err(AccessError::OutOfBounds { at: start, len, size });
-    }
+    check(start, len, size)?;
     Ok((start, len))
+}
+
+/// Checks that the `len` bytes at offset `at` are inside `size` bytes.
+pub(super) fn check(at: usize, len: usize, size: usize) -> Result<(), AccessError> {
+    let inside = at.checked_add(len).is_some_and(|end| end <= size);
+    if inside { Ok(()) } else { Err(AccessError::OutOfBounds { at, len, size }) }
 }
 
 #[cfg(test)]
