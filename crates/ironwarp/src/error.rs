@@ -62,7 +62,7 @@ pub enum Error {
     Wait(#[from] WaitError),
     /// A completion queue has overflowed.
     Overrun(#[from] Overrun),
-    /// A completion queue cannot be made so small.
+    /// The new capacity of a completion queue is too small.
     TooSmall(#[from] TooSmall),
     /// A request failed.
     Request(#[from] RequestError),

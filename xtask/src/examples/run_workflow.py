@@ -119,7 +119,7 @@ def run_workflow(workflow, action):
                 need(runner.run(step, {})[0], f"step {step['name']} failed")
             elif step["uses"] == ACTION:
                 unknown = step["with"].keys() - action["inputs"].keys()
-                need(not unknown, f"the workflow sets {unknown}, which are no inputs of the action")
+                need(not unknown, f"the workflow sets {unknown}, which are not inputs of the action")
                 values = {"vars.IRONWARP_REPOSITORY": REPOSITORY}
                 given = {name: expand(text, values) for name, text in step["with"].items()}
                 need(runner.act(action, given)[0], "the action failed")

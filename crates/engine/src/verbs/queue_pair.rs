@@ -342,8 +342,8 @@ impl QueuePair {
         random().ok().map(Secret)
     }
 
-    /// Stores a secret that the peer has, too, until the queue pair is reset or disconnected. Both ends then prove that they know the
-    /// secret when they connect manually. Returns false if the queue pair cannot be connected manually.
+    /// Stores a secret that the peer has, too, until the queue pair is reset or disconnected. Both ends then prove that
+    /// they know the secret when they connect manually. Returns false if the queue pair cannot be connected manually.
     pub fn keep_secret(&self, secret: Secret) -> bool {
         let port = self.number.port();
         if let Some(port) = port {

@@ -38,7 +38,7 @@ pub(crate) fn moderation() -> Result {
         let order = received.iter().map(|completion| completion.wr_id);
         check(order.eq(0..MESSAGES), "every message is reported once and in order")?;
         let events = handler.stats().written;
-        check(events == MESSAGES / count as u64, "one event for so many")?;
+        check(events == MESSAGES / count as u64, "one event per batch")?;
         println!(
             "an event for every {count} completions: {MESSAGES} messages raise {events} events, none is lost"
         );

@@ -5,10 +5,10 @@
 //!
 //! ```
 //! # fn main() -> ironwarp::Result<()> {
-//! # let (client, _server) = ironwarp::example::pair().expect("two connected queue pairs");
+//! # let (client, server) = ironwarp::example::pair().expect("two connected queue pairs");
 //! # use ironwarp::prelude::*;
 //! # use std::time::Duration;
-//! client.qp.post_send(WorkRequest::write_inline(7, b"hello", _server.region.place(0)?))?;
+//! client.qp.post_send(WorkRequest::write_inline(7, b"hello", server.region.place(0)?))?;
 //! let completion = client.cq.wait(Duration::from_secs(5))?.expect("in time");
 //! assert_eq!((completion.wr_id, completion.status), (7, Status::Success));
 //! # Ok(())

@@ -130,7 +130,8 @@ impl QueuePair {
         self.inner().remote()
     }
 
-    /// Waits until the queue pair is connected, and returns the parameters of the connection.
+    /// Waits until the queue pair is connected, and returns the parameters of the connection. A timeout of `None` waits
+    /// forever.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -184,7 +185,7 @@ impl QueuePair {
     }
 
     /// Waits until both directions of the connection are closed. Returns true then, and false if `timeout` expires
-    /// first.
+    /// first. A timeout of `None` waits forever.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

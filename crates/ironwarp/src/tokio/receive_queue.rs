@@ -1,4 +1,4 @@
-//! Receive queues, which keep messages until somebody takes them.
+//! Receive queues, which keep messages until a receiver takes them.
 
 use super::buffers::{Held, Home, Message};
 use super::driver::Driver;

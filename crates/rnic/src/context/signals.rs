@@ -38,7 +38,7 @@ impl QpContext {
     /// the number of signals.
     pub(crate) fn record_peer_not_ready(&self, count: u64) -> Result<(), Protocol> {
         // The count is stored plus one: zero means that there was no signal. The sum cannot overflow, because the
-        // caller has checked that so many messages were sent. An invalid count is stored, too, but the stream then
+        // caller has checked that this many messages were sent. An invalid count is stored, too, but the stream then
         // fails.
         let before = self.peer_not_ready.swap(count + 1, Ordering::SeqCst);
         if before > count {
