@@ -3,6 +3,7 @@
 
 use super::end::{CHUNK, End, connect_pairs, fill};
 use super::run;
+use ironwarp::completion::Completion;
 use ironwarp::connection::{AcceptOptions, ConnectOptions};
 use ironwarp::memory::{Access, Buffer, Chunk, MemoryRegion, Place};
 use ironwarp::queue::PostError;
@@ -200,6 +201,20 @@ impl Client {
     /// Asks for an answer. If the future of its receive is dropped, the answer is lost with it, and the next receive
     /// gets the next answer all the same.
     async fn ask(&mut self) {
+        let (number, answer) = self.post_question().await;
+        if let Some(answer) = self.chance.attempt(Kind::Receive, answer).await {
+            check_answer(number, answer.unwrap());
+        }
+    }
+
+    /// Asks for an answer, and waits for it. Answers come in order, so the server has sent all of them.
+    async fn ask_and_wait(&mut self) {
+        let (number, answer) = self.post_question().await;
+        check_answer(number, answer.await.unwrap());
+    }
+
+    /// Posts a receive and sends a question. Returns the number of the answer, and the future of the receive.
+    async fn post_question(&mut self) -> (usize, Posted<Chunk>) {
         // Both chunks first: other tasks take chunks, too, and must not wait for each other.
         let (mut chunk, mut question) = (take(&self.end).await, None);
         while question.is_none() {
@@ -217,11 +232,7 @@ impl Client {
         let question = fill(question.unwrap(), &message(ANSWER, self.sent));
         self.sent += 1;
         self.request(Kind::Send, question, QueuePair::send).await;
-        if let Some(answer) = self.chance.attempt(Kind::Receive, answer).await {
-            let (completion, mut chunk) = answer.unwrap();
-            chunk.set_len(completion.byte_len as usize).unwrap();
-            assert_eq!(chunk.to_vec().unwrap(), message(PLAIN, number), "answer {number}");
-        }
+        (number, answer)
     }
 
     async fn write(&mut self, round: usize) {
@@ -266,10 +277,18 @@ impl Client {
             let (_, chunk) = self.qp.read(chunk, self.place(place)).unwrap().await.unwrap();
             assert_eq!(chunk.to_vec().unwrap(), self.written[place], "place {place} at the end");
         }
+        // An answer that the server has not sent when the connection is closed would be flushed.
+        self.ask_and_wait().await;
         self.chance.attempt(Kind::Disconnect, self.qp.disconnect()).await;
         self.qp.disconnect().await;
         self.sent + others
     }
+}
+
+/// Panics unless a receive has got this answer.
+fn check_answer(number: usize, (completion, mut chunk): (Completion, Chunk)) {
+    chunk.set_len(completion.byte_len as usize).unwrap();
+    assert_eq!(chunk.to_vec().unwrap(), message(PLAIN, number), "answer {number}");
 }
 
 /// Connects a queue pair, sends a message if that succeeds, and disconnects it. Returns the number of messages.
