@@ -15,8 +15,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a candidate may take to answer. Long enough for one lost SYN, which the kernel sends again after a second.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a candidate may take to answer. Long enough for two lost SYNs, which the kernel sends again after one and
+/// after three seconds, and for a listener on a busy machine.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The search that a probe belongs to.
 pub(super) trait Searcher: Send + Sync + fmt::Debug {
