@@ -52,7 +52,12 @@ pub(crate) fn all(variant: Variant) -> Vec<Session> {
                 let crc = settings == Settings::Usual || (variant == Variant::Crc && !connects);
                 let (lengths, siws) =
                     if crc { (&SHORT[..], &LENGTHS[..NOT_LONG]) } else { (&LENGTHS[..], &LENGTHS[..]) };
-                let mut some = vec![messages(lengths, siws), tagged(lengths, siws)];
+                let mut some = Vec::new();
+                // While siw sends, it answers the empty Reads by which Ironwarp gets acknowledgements with bytes of
+                // a buffer that `peer` may be filling again: their CRC may be wrong (docs/interop.md).
+                if completes == Completes::WhenSent || !crc {
+                    some.extend([messages(lengths, siws), tagged(lengths, siws)]);
+                }
                 // The longest are slow: each once, but in both roles and completion modes with the plain siw.
                 let this = (completes == Completes::WhenAcknowledged) == connects;
                 if this && !crc {
@@ -171,8 +176,8 @@ fn shared_receive_queue() -> Session {
     let siw = "connect advert send=4 receive=4 send=200 receive=200";
     let ours = |end: &mut End| {
         for len in [4, 200] {
-            end.send(len);
             end.receive(len);
+            end.send(len);
         }
     };
     Session::new("shared receive queue", siw, ours).shape(|shape| shape.srq = true)
@@ -209,12 +214,12 @@ pub(crate) fn basic(name: &str) -> Session {
     Session::new(name, siw, a_little)
 }
 
-/// Ironwarp's part of it.
+/// Ironwarp's part of it. Starts when siw has sent everything, so that siw's answers to empty Reads are empty.
 pub(crate) fn a_little(end: &mut End) {
     assert_eq!(end.their(What::Main).len as usize, 2 * end.shape.half);
+    end.receive(8);
     end.write(1000, 0);
     end.read(1000, 0);
     end.send(8);
-    end.receive(8);
     end.written(1000);
 }
