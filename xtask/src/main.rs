@@ -20,6 +20,7 @@ mod interop;
 mod job;
 mod memcheck;
 mod no_std;
+mod package;
 mod pages;
 mod programs;
 mod rdma_core_tests;
@@ -52,6 +53,7 @@ const JOBS: &[Job] = &[
     job(api::USAGE, "compare the public API with its snapshot", Ci, &["git"], api::run),
     job("deny", "check licences, duplicates and sources of dependencies", Ci, &["cargo-deny"], cargo::deny),
     job("no-std", "check that the wire crate builds without std", Ci, &[], no_std::run),
+    job(package::USAGE, "check that the crates can be published", Ci, &["tar"], package::run).nightly(FULL),
     job(
         dropin::USAGE,
         "build the command and the drop-in for libibverbs and librdmacm",
