@@ -1,69 +1,18 @@
-//! The command `ironwarp`. Each subcommand is a module.
-#![cfg_attr(not(test), no_main)] // see `entry.rs`
+//! The entry point of the command `ironwarp`: a C `main`, instead of Rust's.
+//!
+//! Rust's runtime would ignore SIGPIPE before it calls `main`, but `ironwarp run` must pass signals on to the program
+//! as they were. Rust's runtime would also read `/proc/self/maps` to detect stack overflows, which takes a tenth of the
+//! time of a start.
+#![no_main]
+#![expect(unsafe_code, reason = "the function that the C library calls first")]
 
-mod devices;
-#[cfg(not(test))]
-mod entry;
-mod explain;
-mod ping;
-mod run;
-mod say;
-mod show;
+use std::ffi::{c_char, c_int};
 
-use clap::{Parser, Subcommand};
-use say::Failure;
-
-/// RDMA on any Linux machine: no RDMA hardware, no kernel module, no root.
-#[derive(Debug, Parser)]
-#[command(name = "ironwarp", version, arg_required_else_help = true)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    Run(run::Arguments),
-    Devices(devices::Arguments),
-    Explain(explain::Arguments),
-    Ping(ping::Arguments),
-    Show(show::Arguments),
-}
-
-/// Parses `ironwarp run -- PROGRAM …`, the most common form, without clap, which takes as long as everything else that
-/// `run` does. Returns `None` for any other command line.
-fn parse_plain_run() -> Option<Command> {
-    let mut arguments = std::env::args_os().skip(1);
-    let plain = arguments.next()? == "run" && arguments.next()? == "--";
-    let program: Vec<_> = arguments.collect();
-    (plain && !program.is_empty()).then(|| Command::Run(run::Arguments::plain(program)))
-}
-
-/// Runs the command and returns the exit code.
-#[cfg_attr(test, expect(dead_code, reason = "the test harness has its own entry point"))]
-fn start() -> i32 {
-    let command = parse_plain_run().unwrap_or_else(|| Arguments::parse().command);
-    // `run` must pass signals on to the program as they were.
-    if !matches!(command, Command::Run(_)) {
-        run::ignore_sigpipe();
-    }
-    match command {
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Devices(arguments) => exit_code(devices::run(&arguments)),
-        Command::Explain(arguments) => exit_code(explain::run(&arguments)),
-        Command::Ping(arguments) => exit_code(ping::run(&arguments)),
-        Command::Show(arguments) => exit_code(show::run(&arguments)),
-    }
-}
-
-/// Returns the exit code for the result of a command. `Ok(false)` means that the command has reported failures itself.
-fn exit_code(outcome: Result<bool, Failure>) -> i32 {
-    match outcome {
-        Ok(true) => 0,
-        Ok(false) => 1,
-        Err(error) => {
-            say::error(&*error);
-            1
-        }
-    }
+/// Runs the command and exits. `std::env::args` works without Rust's runtime, because glibc passes the arguments to the
+/// standard library before it calls `main`.
+#[unsafe(no_mangle)]
+extern "C" fn main(_: c_int, _: *const *const c_char) -> c_int {
+    const PANICKED: i32 = 101;
+    let code = std::panic::catch_unwind(ironwarp_cli::start).unwrap_or(PANICKED);
+    std::process::exit(code) // flushes standard output
 }

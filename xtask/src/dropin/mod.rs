@@ -75,7 +75,11 @@ pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<Dropin> {
     let dropin = workspace.target.join("dropin");
     let objects = folder(dropin.join("objects"))?;
 
-    builder.cargo("build", "ironwarp-ibverbs", &[])?;
+    // Without the rlib, which tests link: link-time optimisation would need other forms of all dependencies
+    // than the command does, and they would be built twice.
+    let archive: &[&str] =
+        if release { &["rustc", "--lib", "--crate-type", "staticlib"] } else { &["build"] };
+    builder.cargo(archive, "ironwarp-ibverbs", &[])?;
     let libraries = folder(dropin.join("lib/ironwarp"))?;
     let file = libraries.join(FILE);
     let glibc = older_glibc(&objects.join("library.o"), &[])?;
@@ -88,7 +92,7 @@ pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<Dropin> {
     let glibc = older_glibc(&objects.join("executable.o"), &["-DEXECUTABLE"])?;
     let linked = std::iter::once(glibc.display().to_string()).chain(OLDER_LIBRARIES.map(str::to_owned));
     let linked: Vec<String> = linked.map(|argument| format!("-Clink-arg={argument}")).collect();
-    builder.cargo("rustc", "ironwarp-cli", &linked)?;
+    builder.cargo(&["rustc", "--bin", COMMAND], "ironwarp-cli", &linked)?;
     let command = folder(dropin.join("bin"))?.join(COMMAND);
     replace(&command, |new| fs::copy(builder.built.join(COMMAND), new).map(drop).map_err(at(new)))?;
     Ok(Dropin { file, command })
@@ -120,8 +124,9 @@ impl Builder {
     }
 
     /// Builds or links a package. `rustc` are further arguments for rustc.
-    fn cargo(&self, subcommand: &str, package: &str, rustc: &[String]) -> Result {
-        let mut cargo = command("cargo", &[subcommand, "--locked", "--package", package]);
+    fn cargo(&self, subcommand: &[&str], package: &str, rustc: &[String]) -> Result {
+        let mut cargo = command("cargo", subcommand);
+        cargo.args(["--locked", "--package", package]);
         if let Some((target, flags)) = &self.release {
             cargo.arg("--release").env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", flags);
         }

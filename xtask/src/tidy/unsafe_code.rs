@@ -7,7 +7,7 @@ use crate::workspace::Workspace;
 /// Files that may contain `unsafe`, by their path from the root. A trailing slash stands for all files of a
 /// folder.
 const UNSAFE_FILES: &[&str] = &[
-    "crates/cli/src/entry.rs",
+    "crates/cli/src/main.rs",
     "crates/cli/src/run/exec.rs",
     "crates/engine/src/sys/fork.rs",
     "crates/engine/src/sys/sched.rs",

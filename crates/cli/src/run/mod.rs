@@ -14,7 +14,7 @@ mod versions;
 pub(crate) use exec::ignore_sigpipe;
 
 use crate::say::{self, Failure};
-use clap::Args;
+use clap::{Args, ValueHint};
 use library::Library;
 use options::Options;
 use program::{CANNOT_EXECUTE, Refusal};
@@ -51,7 +51,8 @@ pub(crate) struct Arguments {
     options: Options,
 
     /// The program and its arguments
-    #[arg(value_name = "PROGRAM", required = true, num_args = 1.., trailing_var_arg = true)]
+    #[arg(value_name = "PROGRAM", required = true, num_args = 1.., trailing_var_arg = true,
+        value_hint = ValueHint::CommandWithArguments)]
     program: Vec<OsString>,
 }
 
