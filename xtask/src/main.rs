@@ -97,7 +97,14 @@ const JOBS: &[Job] = &[
     job(cargo::SIM_USAGE, "simulate 2,000 seeds, and 600 with events only", Ci, &[], cargo::sim)
         .nightly(FULL),
     job("seeds", "run the commands of docs/seeds.md, one for each mechanism", Ci, &["timeout"], pages::seeds),
-    job("dist", "pack the command and the drop-in into an archive", Ci, &["cc", "git", "readelf"], dist::run),
+    job(
+        dist::USAGE,
+        "build the files of a release: tarball, package, image",
+        Ci,
+        &["cc", "dpkg-deb", "git", "readelf", "strip"],
+        dist::run,
+    )
+    .nightly(dist::NIGHTLY),
     job(
         programs::USAGE,
         "run stock RDMA programs on the drop-in",
@@ -108,12 +115,12 @@ const JOBS: &[Job] = &[
     .nightly(&["--full", "--minutes", "60"]),
     job(
         pages::INSTALL_USAGE,
-        "run the README's quick start in a fresh Debian system",
+        "install in fresh Debian systems as the README says",
         Ci,
         &["debootstrap", "unshare", "setpriv"],
         pages::install,
     )
-    .nightly(pages::RELEASES),
+    .nightly(pages::INSTALL_NIGHTLY),
     job(
         roots::USAGE,
         "run programs or rdma-core's tests in other Debian releases",

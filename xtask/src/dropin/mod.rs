@@ -18,7 +18,7 @@ mod unhide;
 
 pub(crate) use pinned::RELEASES;
 pub(crate) use releases::{USAGE as RELEASES_USAGE, run as releases};
-pub(crate) use symbols::check_glibc;
+pub(crate) use symbols::{check_glibc, oldest_glibc};
 
 use crate::shell::{Result, at, command, run as run_command};
 use crate::workspace::Workspace;

@@ -44,12 +44,21 @@ pub(super) fn compare(file: &Path, compat: &Path) -> Result {
     Err(format!("{} differs from the original libraries:\n{}", file.display(), findings.join("\n")))
 }
 
+/// The oldest glibc that the files run with, such as `2.28`.
+pub(crate) fn oldest_glibc() -> String {
+    dotted(&GLIBC)
+}
+
+fn dotted(version: &[u32]) -> String {
+    version.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
+}
+
 /// Prints the glibc version that a file needs, which must not be newer than promised.
 pub(crate) fn check_glibc(file: &Path) -> Result {
     let Some((version, names)) = newest(&symbols(file)?) else {
         return Err(format!("{} does not need glibc", file.display()));
     };
-    let number = version.iter().map(u32::to_string).collect::<Vec<_>>().join(".");
+    let number = dotted(&version);
     if version[..] > GLIBC[..] {
         let names = names.join(", ");
         return Err(format!("{} needs glibc {number}, for {names}: see glibc.c", file.display()));

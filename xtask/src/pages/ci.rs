@@ -1,4 +1,4 @@
-//! Runs the commands of the Dockerfile and of the job in docs/ci.md. Docker itself is not needed: they run in
+//! Runs the commands of the Dockerfiles and of the job in docs/ci.md. Docker itself is not needed: they run in
 //! a Debian root directory, as they would in an image of that release.
 
 use super::document::{Step, Terminal, fenced};
@@ -12,15 +12,25 @@ pub(super) struct Job {
     pub(super) running: Vec<Step>,
 }
 
-/// Turns the Dockerfile into a job, with an equivalent command for `COPY`.
-pub(super) fn dockerfile(page: &str) -> Result<Job> {
-    let (line, _, text) = find(page, "dockerfile")?;
+/// The folder with the files of the release's image, from which `COPY --from` copies.
+pub(super) const IMAGE: &str = "/image";
+
+/// Turns each Dockerfile into a job, with an equivalent command for `COPY`.
+pub(super) fn dockerfiles(page: &str) -> Result<Vec<Job>> {
+    let found = fenced(page).into_iter().filter(|(_, language, _)| *language == "dockerfile");
+    let jobs: Vec<Job> = found.map(|(line, _, text)| dockerfile(line, &text)).collect::<Result<_>>()?;
+    if jobs.is_empty() { Err("docs/ci.md has no dockerfile block".into()) } else { Ok(jobs) }
+}
+
+fn dockerfile(line: usize, text: &str) -> Result<Job> {
     let mut job = Job::default();
     let mut user = "";
+    let image = concat!("--from=ironwarp:", env!("CARGO_PKG_VERSION"), " ");
     for instruction in text.replace("\\\n", " ").lines() {
         let Some((word, rest)) = instruction.split_once(' ') else { continue };
         let command = match word {
             "RUN" => rest.to_owned(),
+            "COPY" if rest.starts_with(image) => format!("cp -a {IMAGE}{}", &rest[image.len()..]),
             "COPY" => format!("cp {rest}"),
             "ENV" => format!("export {rest}"),
             // The equivalent shell command for what the image runs.
@@ -86,7 +96,10 @@ mod tests {
     #[test]
     fn the_commands_of_a_dockerfile() -> Result {
         let page = "```dockerfile\nFROM debian:12\nRUN apt-get update \\\n && apt-get install x\nCOPY a /b\nRUN c\nUSER nobody\nCMD [\"d\", \"e\"]\n```\n";
-        let job = dockerfile(page)?;
+        let page =
+            format!("{page}```dockerfile\nCOPY --from=ironwarp:{} /x /y\n```\n", env!("CARGO_PKG_VERSION"));
+        let [job, other] = &dockerfiles(&page)?[..] else { return Err("not two jobs".into()) };
+        assert_eq!(commands(&other.running), ["cp -a /image/x /y\n"]);
         assert_eq!(commands(&job.fetching), ["apt-get update   && apt-get install x\n"]);
         let [.., last] = &commands(&job.running)[..] else { return Err("no commands".into()) };
         assert!(last.starts_with("setpriv") && last.ends_with(" \"d\"  \"e\"\n"), "{last}");

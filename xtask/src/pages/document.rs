@@ -4,7 +4,8 @@
 //! the output of the previous block, except for values.
 //!
 //! Root runs `sh install` first, once, in a fresh Debian of the release that the page names; that system is
-//! kept. A page that names no release installs into its folder.
+//! kept. A page that names no release installs into its folder. Of `sh checkout`, `sh package` and `sh tarball`
+//! in the README, a reader runs one.
 
 /// A block of commands.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,7 +35,12 @@ pub(super) fn release(page: &str) -> Option<&str> {
 
 /// The commands that install what the others need.
 pub(super) fn installation(page: &str) -> Vec<Step> {
-    let blocks = fenced(page).into_iter().filter(|(_, language, _)| *language == "sh install");
+    blocks(page, "sh install")
+}
+
+/// The commands of all blocks of a kind, such as `sh install`.
+pub(super) fn blocks(page: &str, kind: &str) -> Vec<Step> {
+    let blocks = fenced(page).into_iter().filter(|(_, language, _)| *language == kind);
     blocks
         .map(|(line, _, commands)| Step {
             line,

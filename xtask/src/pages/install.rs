@@ -1,132 +1,166 @@
-//! `install-test`: unpacks the release as an unprivileged user in a fresh Debian, and runs the README's quick
-//! start word for word.
+//! `install-test`: installs Ironwarp in fresh Debian systems as the README says, and runs its quick start word
+//! for word as an unprivileged user. There are three starts: a checkout, the package and the tarball.
 
+use super::checkout;
 use super::ci;
-use super::document::{Step, steps};
+use super::document::{Step, Terminal, blocks, steps};
+use super::fresh::Fresh;
 use super::place::{Network, Place, User};
+use crate::dist::{self, Release};
 use crate::dropin;
-use crate::roots::{self, need_root, remove};
-use crate::shell::{Result, at, command, output, run as run_command};
+use crate::roots::{need_root, remove};
+use crate::shell::{Result, at};
 use crate::workspace::Workspace;
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-pub(crate) const USAGE: &str = "install-test [RELEASE…]";
+pub(crate) const USAGE: &str = "install-test [checkout] [package] [tarball] [RELEASE…]";
 
 /// The oldest supported release, which is also that of docs/ci.md: `debian:12`.
-const OLDEST: &str = "bookworm";
-/// All releases, for `nightly`.
-pub(crate) const RELEASES: &[&str] = &dropin::RELEASES;
-/// What the README's quick start needs in addition to a minimal system.
-const PACKAGES: [&str; 2] = ["ibverbs-utils", "perftest"];
+const OLDEST: &str = dropin::RELEASES[0];
+/// All starts and releases, for `nightly`.
+pub(crate) const NIGHTLY: &[&str] = &{
+    let [one, two, three] = dropin::RELEASES;
+    [Start::Checkout.name(), Start::Package.name(), Start::Tarball.name(), one, two, three]
+};
 /// The folder of the user who follows the quick start.
 const HOME: &str = "/newcomer";
-pub(super) const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
+/// The folder where root installs the package.
+const INSTALLER: &str = "/installer";
 
-pub(crate) fn run(workspace: &Workspace, releases: &[String]) -> Result {
+/// How a user gets Ironwarp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    Checkout,
+    Package,
+    Tarball,
+}
+
+impl Start {
+    const ALL: [Self; 3] = [Self::Checkout, Self::Package, Self::Tarball];
+    /// By default: a checkout takes minutes to build.
+    const SHORT: [Self; 2] = [Self::Package, Self::Tarball];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Checkout => "checkout",
+            Self::Package => "package",
+            Self::Tarball => "tarball",
+        }
+    }
+}
+
+/// Runs the starts and releases that are named, or by default the short starts in the oldest release.
+pub(crate) fn run(workspace: &Workspace, words: &[String]) -> Result {
     need_root("it makes and enters root directories of other systems")?;
-    let name = format!("ironwarp-{}-{}-linux", env!("CARGO_PKG_VERSION"), env::consts::ARCH);
-    let dist = workspace.target.join("dist");
-    let tarball = dist.join(format!("{name}.tar.gz"));
-    if !tarball.exists() {
-        return Err(format!("{} is missing: run `cargo xtask dist`", tarball.display()));
+    let test = Test { release: Release::new(workspace)?, roots: workspace.target.join("roots") };
+    let named = |start: &Start| words.iter().any(|word| word == start.name());
+    let mut starts: Vec<Start> = Start::ALL.into_iter().filter(named).collect();
+    if starts.is_empty() {
+        starts.extend(Start::SHORT);
     }
-    for file in ["bin/ironwarp", "lib/ironwarp/libibverbs.so.1"] {
-        dropin::check_glibc(&dist.join(&name).join(file))?;
+    let is_start = |word: &str| Start::ALL.iter().any(|start| start.name() == word);
+    let mut systems: Vec<&str> = words.iter().map(String::as_str).filter(|word| !is_start(word)).collect();
+    if systems.is_empty() {
+        systems.push(OLDEST);
     }
-    let given: Vec<&str> = releases.iter().map(String::as_str).collect();
-    for release in if given.is_empty() { &[OLDEST][..] } else { &given } {
-        let root = Root::fresh(&workspace.target.join("roots"), release, &tarball)?;
-        root.first_screen()?;
-        println!("{release}: the README's quick start works");
-        if *release == OLDEST {
-            root.ci_page()?;
-            println!("{release}: the commands of docs/ci.md work");
+    for system in systems {
+        for &start in &starts {
+            let begun = Instant::now();
+            let fresh = test.install_and_run(system, start)?;
+            let seconds = begun.elapsed().as_secs();
+            println!("{system}: the README's quick start works from the {}, in {seconds} s", start.name());
+            if (system, start) == (OLDEST, Start::Tarball) {
+                test.ci_page(&fresh)?;
+                println!("{system}: the commands of docs/ci.md work");
+            }
         }
     }
     Ok(())
 }
 
-/// A freshly installed system, with the release next to it. Removed when dropped.
-#[derive(Debug)]
-struct Root {
-    path: PathBuf,
-    tarball: PathBuf,
+struct Test {
+    release: Release,
+    roots: PathBuf,
 }
 
-impl Root {
-    fn fresh(roots: &Path, release: &str, tarball: &Path) -> Result<Self> {
-        let made = debootstrap(roots, release)?;
-        let path = roots.join(format!("{release}.fresh"));
-        remove(&path)?;
-        run_command(command("cp", &["-a", "--reflink=auto", "--"]).arg(&made).arg(&path))?;
-        let root = Self { path, tarball: tarball.to_owned() };
-        for tool in ["cargo", "rustc"] {
-            if output(command("chroot", &[]).arg(&root.path).args(["which", tool])).is_ok() {
-                return Err(format!("the fresh system contains {tool}"));
-            }
-        }
-        Ok(root)
-    }
-
-    fn first_screen(&self) -> Result {
-        self.give_tarball(HOME)?;
+impl Test {
+    fn install_and_run(&self, system: &str, start: Start) -> Result<Fresh> {
         let page = fs::read_to_string("README.md").map_err(at(Path::new("README.md")))?;
-        let steps = steps(&page);
-        if steps.iter().filter(|step| step.output.is_some()).count() < 2 {
+        let quick_start = steps(&page);
+        if quick_start.iter().filter(|step| step.output.is_some()).count() < 2 {
             return Err("the README's quick start has no commands with output".into());
         }
-        self.place(HOME, User::Ordinary, Network::Own).run("README.md", &steps)
+        let (name, packages): (_, &[&str]) = match start {
+            Start::Checkout => ("install-source", &checkout::PACKAGES),
+            Start::Package | Start::Tarball => ("install-test", &[]),
+        };
+        let fresh = Fresh::new(&self.roots, system, name, packages)?;
+        let path = self.install(&fresh, start, &page)?;
+        Place { path, ..fresh.place(HOME, User::Ordinary, Network::Own) }.run("README.md", &quick_start)?;
+        Ok(fresh)
+    }
+
+    /// Runs the README's commands of a start. Returns the PATH that they leave.
+    fn install(&self, fresh: &Fresh, start: Start, page: &str) -> Result<String> {
+        let (place, before) = match start {
+            // The network is only for the time limit, which is that of a build.
+            Start::Checkout => {
+                (fresh.place(HOME, User::Ordinary, Network::Host), checkout::give(fresh, &self.roots, HOME)?)
+            }
+            Start::Package => {
+                fresh.give(&built(self.release.deb()?)?, INSTALLER)?;
+                (fresh.place(INSTALLER, User::Root, Network::Own), "sudo() { \"$@\"; }\n".to_owned())
+            }
+            Start::Tarball => {
+                fresh.give(&built(self.release.tarball())?, HOME)?;
+                (fresh.place(HOME, User::Ordinary, Network::Own), ":\n".to_owned())
+            }
+        };
+        let mut install = blocks(page, &format!("sh {}", start.name()));
+        let line = install.first().ok_or_else(|| format!("the README has no `sh {}`", start.name()))?.line;
+        install.insert(0, step(line, before));
+        install.push(step(line, "printf %s \"$PATH\" >\"$HOME/path\"\n".to_owned()));
+        place.run("README.md", &install)?;
+        let path = fresh.folder(place.folder)?.join("path");
+        fs::read_to_string(&path).map_err(at(&path))
     }
 
     /// As in the image and on the runner, root installs everything before the tests run.
-    fn ci_page(&self) -> Result {
+    fn ci_page(&self, fresh: &Fresh) -> Result {
         let page = fs::read_to_string("docs/ci.md").map_err(at(Path::new("docs/ci.md")))?;
-        for (folder, job) in [("/build", ci::dockerfile(&page)?), ("/checkout", ci::workflow(&page)?)] {
-            self.give_tarball(folder)?;
-            self.give_tarball(&format!("{folder}/ci"))?;
-            self.place(folder, User::Root, Network::Host).run("docs/ci.md", &job.fetching)?;
-            let opt = self.path.join("opt/ironwarp");
-            remove(&opt)?;
+        dist::unpack_image(&built(self.release.image()?)?, &fresh.folder(ci::IMAGE)?)?;
+        let images = ci::dockerfiles(&page)?.into_iter().map(|job| ("/build", job));
+        for (folder, job) in images.chain([("/checkout", ci::workflow(&page)?)]) {
+            fresh.give(&self.release.tarball(), folder)?;
+            fresh.give(&self.release.tarball(), &format!("{folder}/ci"))?;
+            fresh.place(folder, User::Root, Network::Host).run("docs/ci.md", &job.fetching)?;
+            remove(&fresh.path.join("opt/ironwarp"))?;
+            let line = job.running.first().ok_or("docs/ci.md has no commands")?.line;
             let github = "export GITHUB_PATH=\"$HOME/paths\"; : >\"$GITHUB_PATH\"\n".to_owned();
-            let mut running: Vec<Step> = vec![Step { commands: github, ..like(&job.running)? }];
-            for step in job.running {
-                let line = step.line;
-                running.push(step);
-                let commands = "export PATH=\"$(cat \"$GITHUB_PATH\"):$PATH\"\n".to_owned();
-                running.push(Step { line, commands, ..like(&running)? });
+            let mut running: Vec<Step> = vec![step(line, github)];
+            for command in job.running {
+                let line = command.line;
+                running.push(command);
+                running.push(step(line, "export PATH=\"$(cat \"$GITHUB_PATH\"):$PATH\"\n".to_owned()));
             }
-            self.place(folder, User::Root, Network::Own).run("docs/ci.md", &running)?;
+            fresh.place(folder, User::Root, Network::Own).run("docs/ci.md", &running)?;
         }
         Ok(())
     }
+}
 
-    fn give_tarball(&self, folder: &str) -> Result {
-        let folder = self.path.join(folder.trim_start_matches('/'));
-        fs::create_dir_all(&folder).map_err(at(&folder))?;
-        let file = folder.join(self.tarball.file_name().unwrap_or_default());
-        fs::copy(&self.tarball, &file).map_err(at(&file)).map(drop)
-    }
-
-    fn place<'p>(&'p self, folder: &'p str, user: User, network: Network) -> Place<'p> {
-        Place { root: Some(&self.path), below: None, folder, user, network, path: PATH.into() }
+/// A file of the release, if it was built.
+fn built(file: PathBuf) -> Result<PathBuf> {
+    if file.exists() {
+        Ok(file)
+    } else {
+        Err(format!("{} is missing: run `cargo xtask dist`", file.display()))
     }
 }
 
-impl Drop for Root {
-    fn drop(&mut self) {
-        let _ = remove(&self.path);
-    }
-}
-
-/// A step at the place of the first of these.
-fn like(steps: &[Step]) -> Result<Step> {
-    let first = steps.first().ok_or("docs/ci.md has no commands")?;
-    Ok(Step { line: first.line, terminal: first.terminal, port: None, commands: String::new(), output: None })
-}
-
-/// Returns a minimal system with the packages, which is made once and kept.
-pub(super) fn debootstrap(roots: &Path, release: &str) -> Result<PathBuf> {
-    roots::make(roots, release, "install-test", &PACKAGES)
+/// Commands of the test between those of a page.
+fn step(line: usize, commands: String) -> Step {
+    Step { line, terminal: Terminal::Here, port: None, commands, output: None }
 }

@@ -2,21 +2,25 @@
 //!
 //! ```text
 //!  document.rs   parses the commands of a page and their output
-//!  ci.rs         parses the commands of the Dockerfile and the job in docs/ci.md
+//!  ci.rs         parses the commands of the Dockerfiles and the job in docs/ci.md
 //!  place.rs      runs them, and compares their output
-//!  install.rs    fresh Debian systems for the README's quick start
+//!  fresh.rs      fresh Debian systems
+//!  checkout.rs   a checkout in one of them
+//!  install.rs    the README's quick start, from a checkout, the package and the tarball
 //!  seeds.rs      the commands of docs/seeds.md, which run in the checkout
 //!  system.rs     Debian systems with what a page needs, made once and kept
 //! ```
 
+mod checkout;
 mod ci;
 mod document;
+mod fresh;
 mod install;
 mod place;
 mod seeds;
 mod system;
 
-pub(crate) use install::{RELEASES, USAGE as INSTALL_USAGE, run as install};
+pub(crate) use install::{NIGHTLY as INSTALL_NIGHTLY, USAGE as INSTALL_USAGE, run as install};
 pub(crate) use seeds::run as seeds;
 
 use crate::roots::need_root;

@@ -36,7 +36,7 @@ pub(super) enum Network {
 }
 
 /// A user ID that is unused in a fresh system.
-const ORDINARY: u32 = 4242;
+pub(super) const ORDINARY: u32 = 4242;
 /// Time limit of a page.
 const SECONDS: &str = "300";
 /// Time limit for downloading and building what a page needs.

@@ -4,7 +4,7 @@
 //! which is kept in the same way.
 
 use super::document::{Step, Terminal, installation};
-use super::install::{PATH, debootstrap};
+use super::fresh::{PATH, debootstrap};
 use super::place::{Network, Place, User};
 use crate::roots::remove;
 use crate::shell::{Result, at, command, run as run_command};
