@@ -341,8 +341,9 @@ impl Link for TcpLink {
 
 /// Makes the kernel choose the local port when the socket connects, not when it is bound. Then only the pair of local
 /// and remote address must be unique, and one local address can have more connections than its 28,000 ephemeral ports.
-pub(super) fn defer_port_choice(fd: &Fd) -> io::Result<()> {
-    set_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+/// An emulated kernel may not have the option (QEMU's user mode does not): then the port is chosen when it is bound.
+pub(super) fn defer_port_choice(fd: &Fd) {
+    let _ = set_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
 }
 
 /// Makes a system call with the vectors; if it fails with EFAULT, makes it again with only the bytes on the first page.

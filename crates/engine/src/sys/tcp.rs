@@ -48,7 +48,7 @@ pub fn connect(to: SocketAddr, from: Option<SocketAddr>, keepalive: &Keepalive) 
     avoid_pacing_on_same_host(&fd, to);
     if let Some(from) = from {
         if from.port() == 0 {
-            defer_port_choice(&fd)?;
+            defer_port_choice(&fd);
         } else {
             // Lets the bind succeed while closed connections (TIME_WAIT) still use the port.
             sockopt::set_socket_reuseaddr(&fd, true)?;

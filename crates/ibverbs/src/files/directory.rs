@@ -3,9 +3,10 @@
 #![expect(unsafe_code, reason = "functions of the C library")]
 
 use super::tree::{self, Node};
+use crate::objects::device;
 use ironwarp_rnic::sync::lock;
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_uchar, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -43,13 +44,10 @@ fn to_dirent(name: &str, node: Node, number: u64) -> libc::dirent64 {
         Node::Directory => libc::DT_DIR,
         Node::Link(_) => libc::DT_LNK,
         // `/dev/infiniband/uverbs0`. Nodes of the same name in `/sys` are directories or links.
-        _ if name == crate::objects::device::DEVICE_FILE => libc::DT_CHR,
+        _ if name == device::DEVICE_FILE => libc::DT_CHR,
         Node::Line(_) | Node::File => libc::DT_REG,
     };
-    // Names are shorter than `d_name`, so a NUL follows.
-    for (to, from) in entry.d_name.iter_mut().zip(name.bytes()) {
-        *to = c_uchar::cast_signed(from);
-    }
+    device::write_name(&mut entry.d_name, name); // names are shorter than `d_name`
     entry
 }
 

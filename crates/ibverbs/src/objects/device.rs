@@ -54,9 +54,9 @@ pub(crate) fn the_device() -> *mut ibv_device {
 
 /// Copies a name into an array of C characters. The array must be zeroed and longer than the name, so that a NUL
 /// follows the name.
-fn write_name(to: &mut [c_char], text: &str) {
+pub(crate) fn write_name(to: &mut [c_char], text: &str) {
     for (to, from) in to.iter_mut().zip(text.bytes()) {
-        *to = from.cast_signed();
+        *to = c_char::from_ne_bytes([from]); // signed on x86-64, unsigned on aarch64
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::abi::*;
 use crate::objects::context::Context;
-use crate::objects::device::guid;
+use crate::objects::device::{guid, write_name};
 use crate::objects::gids::{gid_at, lid};
 use crate::objects::limits::{DEVICE_MEMORY, MAX_CQE, MAX_REQUESTS, MAX_SGES, MAX_SRQ_REQUESTS};
 use crate::support::clock;
@@ -25,9 +25,7 @@ const VENDOR: u32 = 0x49_57_52;
 fn device_attr(context: &Context) -> ibv_device_attr {
     let config = context.engine().config();
     let mut attr = ibv_device_attr::zeroed();
-    for (to, from) in attr.fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
-        *to = from.cast_signed();
-    }
+    write_name(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
     let depth = c_int::from(config.ird.max(config.ord));
     attr.node_guid = guid();
     attr.sys_image_guid = guid();
