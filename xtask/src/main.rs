@@ -2,7 +2,9 @@
 //!
 //! This file holds the table of jobs, one row each, and runs the requested job.
 
+mod aarch64;
 mod api;
+mod apt;
 mod arguments;
 mod bench;
 mod book;
@@ -174,6 +176,13 @@ const JOBS: &[Job] = &[
         cabi_fuzz::run,
     )
     .nightly(cabi_fuzz::NIGHTLY),
+    job(
+        aarch64::USAGE,
+        "build for aarch64, and run it under QEMU",
+        Nightly,
+        &["apt-get", "cc", "dpkg-deb", "readelf"],
+        aarch64::run,
+    ),
     job(sanitize::USAGE, "run unit tests under AddressSanitizer", Nightly, &["cargo-nextest"], sanitize::run),
     job("instructions", "check the instruction counts of hot paths", Ci, &["valgrind"], instructions::run),
     job(fuzz::USAGE, "run each fuzz target, for 10 s by default", Ci, &["g++"], fuzz::run)

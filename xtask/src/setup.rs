@@ -112,6 +112,13 @@ fn packages() -> Result {
     }
 }
 
+/// Installs what a single job needs: the packages of commands, and packages without a command, that are missing.
+pub(crate) fn install(tools: &[(&str, &'static str)], libraries: &[&'static str]) -> Result {
+    let libraries = libraries.iter().copied().filter(|package| !installed(package));
+    let packages: Vec<&str> = missing(tools).into_iter().chain(libraries).collect();
+    if packages.is_empty() { Ok(()) } else { debian(&packages) }
+}
+
 /// Builds without optimisation, because building these tools takes longer than running them.
 fn build(package: &str) -> Result {
     println!("installing {package} with cargo");

@@ -11,16 +11,18 @@
 //! rustc makes a static library, and the C compiler turns it into a shared one: rustc's own shared libraries
 //! have no version nodes, without which `dlvsym` finds nothing and the loader prints warnings.
 
+mod architecture;
 mod pinned;
 mod releases;
 mod symbols;
 mod unhide;
 
+pub(crate) use architecture::Architecture;
 pub(crate) use pinned::RELEASES;
 pub(crate) use releases::{USAGE as RELEASES_USAGE, run as releases};
 pub(crate) use symbols::{check_glibc, oldest_glibc};
 
-use crate::shell::{Result, at, command, run as run_command};
+use crate::shell::{Result, at, run as run_command};
 use crate::workspace::Workspace;
 use std::env;
 use std::fs;
@@ -57,22 +59,33 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
 /// Checks that the drop-in exports every symbol of the original libraries with the same version, and nothing
 /// else, and that the files run with an old glibc.
 pub(crate) fn compare(workspace: &Workspace, _: &[String]) -> Result {
-    let Dropin { file, command } = build(workspace, false)?;
-    symbols::compare(&file, &Path::new(CRATE).join("compat.S"))?;
-    check_glibc(&file)?;
-    check_glibc(&command)
+    let dropin = build(workspace, false)?;
+    let originals = symbols::REAL.iter().map(|library| symbols::find(library)).collect::<Result<Vec<_>>>()?;
+    check(&dropin, &originals)
 }
 
+/// Compares with the original libraries, and with those of all releases.
+pub(crate) fn check(Dropin { file, command }: &Dropin, originals: &[PathBuf]) -> Result {
+    symbols::compare(file, &Path::new(CRATE).join("compat.S"), originals)?;
+    check_glibc(file)?;
+    check_glibc(command)
+}
+
+/// Builds the files for this machine.
 pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<Dropin> {
+    build_for(Architecture::HOST, workspace, release)
+}
+
+/// Builds the files in [`Architecture::dropin`].
+pub(crate) fn build_for(architecture: Architecture, workspace: &Workspace, release: bool) -> Result<Dropin> {
+    let dropin = architecture.dropin(workspace);
     if Workspace::is_built() {
-        let dropin = workspace.target.join("dropin");
         return Ok(Dropin {
             file: dropin.join("lib/ironwarp").join(FILE),
             command: dropin.join("bin").join(COMMAND),
         });
     }
-    let builder = Builder::new(workspace, release)?;
-    let dropin = workspace.target.join("dropin");
+    let builder = Builder::new(architecture, workspace, release)?;
     let objects = folder(dropin.join("objects"))?;
 
     // Without the rlib, which tests link: link-time optimisation would need other forms of all dependencies
@@ -82,14 +95,14 @@ pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<Dropin> {
     builder.cargo(archive, "ironwarp-ibverbs", &[])?;
     let libraries = folder(dropin.join("lib/ironwarp"))?;
     let file = libraries.join(FILE);
-    let glibc = older_glibc(&objects.join("library.o"), &[])?;
-    replace(&file, |new| link(&builder.built.join("libironwarp_ibverbs.a"), &glibc, new))?;
+    let glibc = builder.older_glibc(&objects.join("library.o"), &[])?;
+    replace(&file, |new| builder.link(&glibc, new))?;
     for name in OTHER_NAMES {
         replace(&libraries.join(name), |new| symlink(FILE, new).map_err(at(new)))?;
     }
     lay_out_tree(&libraries.join("tree"))?;
 
-    let glibc = older_glibc(&objects.join("executable.o"), &["-DEXECUTABLE"])?;
+    let glibc = builder.older_glibc(&objects.join("executable.o"), &["-DEXECUTABLE"])?;
     let linked = std::iter::once(glibc.display().to_string()).chain(OLDER_LIBRARIES.map(str::to_owned));
     let linked: Vec<String> = linked.map(|argument| format!("-Clink-arg={argument}")).collect();
     builder.cargo(&["rustc", "--bin", COMMAND], "ironwarp-cli", &linked)?;
@@ -100,6 +113,7 @@ pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<Dropin> {
 
 /// How cargo builds, and where.
 struct Builder {
+    architecture: Architecture,
     /// The folder of the built files.
     built: PathBuf,
     /// The folder and flags of a release, which other builds do not share: the files contain no path of this
@@ -108,9 +122,10 @@ struct Builder {
 }
 
 impl Builder {
-    fn new(workspace: &Workspace, release: bool) -> Result<Self> {
+    fn new(architecture: Architecture, workspace: &Workspace, release: bool) -> Result<Self> {
         if !release {
-            return Ok(Self { built: workspace.target.join("debug"), release: None });
+            let built = architecture.in_target(&workspace.target).join("debug");
+            return Ok(Self { architecture, built, release: None });
         }
         let home = env::var("CARGO_HOME").or_else(|_| env::var("HOME").map(|home| format!("{home}/.cargo")));
         let home = home.map_err(|_| "where is cargo's directory? Neither CARGO_HOME nor HOME is set")?;
@@ -120,13 +135,14 @@ impl Builder {
             workspace.root.display()
         );
         let target = workspace.target.join("dist");
-        Ok(Self { built: target.join("release"), release: Some((target, flags.trim().to_owned())) })
+        let built = architecture.in_target(&target).join("release");
+        Ok(Self { architecture, built, release: Some((target, flags.trim().to_owned())) })
     }
 
     /// Builds or links a package. `rustc` are further arguments for rustc.
     fn cargo(&self, subcommand: &[&str], package: &str, rustc: &[String]) -> Result {
-        let mut cargo = command("cargo", subcommand);
-        cargo.args(["--locked", "--package", package]);
+        let mut cargo = self.architecture.cargo(subcommand);
+        cargo.args(["--package", package]);
         if let Some((target, flags)) = &self.release {
             cargo.arg("--release").env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", flags);
         }
@@ -135,34 +151,37 @@ impl Builder {
         }
         run_command(&mut cargo)
     }
-}
 
-/// Objects and options that let a file run with a glibc older than ours.
-fn older_glibc(object: &Path, options: &[&str]) -> Result<PathBuf> {
-    let arguments = ["-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-c", "xtask/src/dropin/glibc.c", "-o"];
-    run_command(command("cc", &arguments).arg(object).args(options))?;
-    Ok(object.to_owned())
+    /// Objects and options that let a file run with a glibc older than ours.
+    fn older_glibc(&self, object: &Path, options: &[&str]) -> Result<PathBuf> {
+        let arguments =
+            ["-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-c", "xtask/src/dropin/glibc.c", "-o"];
+        run_command(self.architecture.compiler().args(arguments).arg(object).args(options))?;
+        Ok(object.to_owned())
+    }
+
+    /// Links the static library that cargo has built into a shared one.
+    fn link(&self, glibc: &Path, file: &Path) -> Result {
+        let source = Path::new(CRATE);
+        let archive = self.built.join("libironwarp_ibverbs.a");
+        let mut linker = self.architecture.compiler();
+        linker.args(["-shared", "-o"]).arg(file).arg(source.join("compat.S")).arg(glibc);
+        linker.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
+        linker.arg(format!("-Wl,--version-script={}", source.join("versions.map").display()));
+        linker.arg(format!("-Wl,-soname,{FILE}"));
+        // Drop code that is neither exported nor used; bind calls between our functions to ours, even if others
+        // define the same names; resolve all symbols at load time; and never unload the file, because its threads
+        // run in it.
+        linker.args(["-Wl,--gc-sections", "-Wl,-Bsymbolic", "-Wl,-z,defs,-z,relro,-z,now,-z,nodelete"]);
+        linker.args(["-Wl,--as-needed", "-lgcc_s", "-lm", "-lc"]).args(OLDER_LIBRARIES);
+        run_command(&mut linker)?;
+        unhide::unhide(file)
+    }
 }
 
 /// Libraries that contain the functions for threads and for loading before glibc 2.34. Later versions keep
 /// them as empty libraries.
 const OLDER_LIBRARIES: [&str; 3] = ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"];
-
-fn link(archive: &Path, glibc: &Path, file: &Path) -> Result {
-    let source = Path::new(CRATE);
-    let mut linker = command("cc", &["-shared", "-o"]);
-    linker.arg(file).arg(source.join("compat.S")).arg(glibc);
-    linker.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
-    linker.arg(format!("-Wl,--version-script={}", source.join("versions.map").display()));
-    linker.arg(format!("-Wl,-soname,{FILE}"));
-    // Drop code that is neither exported nor used; bind calls between our functions to ours, even if others
-    // define the same names; resolve all symbols at load time; and never unload the file, because its threads
-    // run in it.
-    linker.args(["-Wl,--gc-sections", "-Wl,-Bsymbolic", "-Wl,-z,defs,-z,relro,-z,now,-z,nodelete"]);
-    linker.args(["-Wl,--as-needed", "-lgcc_s", "-lm", "-lc"]).args(OLDER_LIBRARIES);
-    run_command(&mut linker)?;
-    unhide::unhide(file)
-}
 
 /// Creates the folders of a kernel driver, which programs can open and enter, with a file for each of its
 /// files (crates/ibverbs/src/files).

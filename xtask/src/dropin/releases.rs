@@ -7,6 +7,7 @@
 
 use super::pinned::{Package, Pinned, RELEASES};
 use super::symbols::{REAL, exported, symbols};
+use crate::apt::Apt;
 use crate::shell::{Result, at, command, output, run as run_command};
 use crate::workspace::Workspace;
 use std::collections::BTreeSet;
@@ -14,8 +15,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 pub(crate) const USAGE: &str = "releases [--update]";
-
-const MIRROR: &str = "http://deb.debian.org/debian";
 
 pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
     let update = match options {
@@ -28,7 +27,7 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
     for release in RELEASES {
         let folder = workspace.target.join("releases").join(release);
         let mut pinned = Pinned::read(release)?;
-        let apt = Apt::new(folder.clone(), release)?;
+        let apt = Apt::new(folder.clone(), release, None)?;
         let now: Vec<Package> =
             pinned.packages.iter().map(|package| apt.ask(&package.name)).collect::<Result<_>>()?;
         let newer: Vec<_> = pinned.packages.iter().zip(&now).filter(|(before, now)| before != now).collect();
@@ -93,40 +92,7 @@ fn exported_by(unpacked: &Path) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// apt with sources and state of its own.
-struct Apt {
-    folder: PathBuf,
-    options: Vec<String>,
-}
-
 impl Apt {
-    fn new(folder: PathBuf, release: &str) -> Result<Self> {
-        for part in ["state/lists/partial", "cache/archives/partial", "packages", "empty"] {
-            let part = folder.join(part);
-            fs::create_dir_all(&part).map_err(at(&part))?;
-        }
-        let (sources, status) = (folder.join("sources.list"), folder.join("status"));
-        fs::write(&sources, format!("deb {MIRROR} {release} main\n")).map_err(at(&sources))?;
-        fs::write(&status, "").map_err(at(&status))?;
-        let set = [
-            format!("Dir::Etc::SourceList={}", sources.display()),
-            "Dir::Etc::SourceParts=-".to_owned(),
-            format!("Dir::State={}", folder.join("state").display()),
-            format!("Dir::State::Status={}", status.display()),
-            format!("Dir::Cache={}", folder.join("cache").display()),
-            "APT::Sandbox::User=".to_owned(),
-            "Acquire::Languages=none".to_owned(),
-        ];
-        let options = set.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
-        let apt = Self { folder, options };
-        apt.get("empty", &["update", "-qq"])?;
-        Ok(apt)
-    }
-
-    fn get(&self, folder: &str, words: &[&str]) -> Result<String> {
-        output(command("apt-get", words).args(&self.options).current_dir(self.folder.join(folder)))
-    }
-
     /// Finds a package on the mirror. apt prints `'URI' NAME_VERSION_ARCH.deb SIZE SHA256:HASH`, and nothing
     /// for a file that it has already.
     fn ask(&self, name: &str) -> Result<Package> {

@@ -18,8 +18,8 @@ pub(super) struct Symbol {
     defined: bool,
 }
 
-/// Compares with the lists of all releases, and with the installed libraries.
-pub(super) fn compare(file: &Path, compat: &Path) -> Result {
+/// Compares with the original libraries, and with the lists of all releases.
+pub(super) fn compare(file: &Path, compat: &Path, originals: &[PathBuf]) -> Result {
     let compat = fs::read_to_string(compat).map_err(at(compat))?;
     let ours = exported(&symbols(file)?);
     let mut all = BTreeSet::new();
@@ -30,8 +30,8 @@ pub(super) fn compare(file: &Path, compat: &Path) -> Result {
         all.extend(real);
     };
     let mut installed = BTreeSet::new();
-    for library in REAL {
-        installed.extend(exported(&symbols(&find(library)?)?));
+    for library in originals {
+        installed.extend(exported(&symbols(library)?));
     }
     of("the libraries here", installed);
     for release in RELEASES {
@@ -113,19 +113,19 @@ pub(super) fn symbols(file: &Path) -> Result<Vec<Symbol>> {
 }
 
 /// Columns are number, value, size, type, binding, visibility, section and name. The table also contains the
-/// nodes, as absolute objects.
+/// nodes, as absolute objects, and on aarch64 sections, as local symbols.
 fn parse(table: &str) -> Vec<Symbol> {
     let row = |line: &str| {
         let columns: Vec<&str> = line.split_whitespace().collect();
-        let [_, _, _, _, _, _, section, name, ..] = columns[..] else { return None };
-        let defined = section != "UND";
-        (section != "Ndx" && section != "ABS").then(|| Symbol { name: name.to_owned(), defined })
+        let [_, _, _, _, binding, _, section, name, ..] = columns[..] else { return None };
+        let (defined, local) = (section != "UND", binding == "LOCAL");
+        (section != "Ndx" && section != "ABS" && !local).then(|| Symbol { name: name.to_owned(), defined })
     };
     table.lines().filter_map(row).collect()
 }
 
 /// Where the linker would find a library. If it knows none, the compiler prints the bare name.
-fn find(library: &str) -> Result<PathBuf> {
+pub(super) fn find(library: &str) -> Result<PathBuf> {
     let path = output(&mut command("cc", &[&format!("-print-file-name={library}")]))?;
     let path = PathBuf::from(path.trim());
     if path.is_absolute() { Ok(path) } else { Err(format!("{library} is missing: run `cargo xtask setup`")) }
@@ -145,6 +145,7 @@ Symbol table '.dynsym' contains 7 entries:
      3: 0000000000001f44    11 FUNC    GLOBAL DEFAULT   11 ibv_reg_mr@IBVERBS_1.0
      4: 0000000000000000     0 OBJECT  GLOBAL DEFAULT  ABS IBVERBS_1.1
      5: 0000000000001f50    11 FUNC    GLOBAL DEFAULT   11 open
+     7: 0000000000001000     0 SECTION LOCAL  DEFAULT    9 .init
 ";
 
     #[test]
