@@ -28,6 +28,7 @@ mod programs;
 mod rdma_core_tests;
 mod roots;
 mod sanitize;
+mod semver;
 mod setup;
 mod shell;
 mod siw_bench;
@@ -56,6 +57,7 @@ const JOBS: &[Job] = &[
     job("deny", "check licences, duplicates and sources of dependencies", Ci, &["cargo-deny"], cargo::deny),
     job("no-std", "check that the wire crate builds without std", Ci, &[], no_std::run),
     job(package::USAGE, "check that the crates can be published", Ci, &["tar"], package::run).nightly(FULL),
+    job("semver", "compare the public API with the last release", Nightly, &["git"], semver::run),
     job(
         dropin::USAGE,
         "build the command and the drop-in for libibverbs and librdmacm",

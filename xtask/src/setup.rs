@@ -120,7 +120,7 @@ pub(crate) fn install(tools: &[(&str, &'static str)], libraries: &[&'static str]
 }
 
 /// Builds without optimisation, because building these tools takes longer than running them.
-fn build(package: &str) -> Result {
+pub(crate) fn build(package: &str) -> Result {
     println!("installing {package} with cargo");
     let mut cargo = command("cargo", &["install", "--locked", "--quiet", "--debug"]);
     output(cargo.args(package.split(' ')).env("CARGO_PROFILE_DEV_DEBUG", "0")).map(drop)

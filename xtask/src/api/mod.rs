@@ -20,7 +20,8 @@ use std::path::Path;
 
 pub(crate) const USAGE: &str = "api [--update]";
 
-const FILE: &str = "crates/ironwarp/public-api.txt";
+/// The snapshot.
+pub(crate) const FILE: &str = "crates/ironwarp/public-api.txt";
 const UPDATE: &str = "cargo xtask api --update";
 
 /// The crate whose API it is, followed by the crates that it re-exports from.
