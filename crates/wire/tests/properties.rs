@@ -279,6 +279,16 @@ proptest! {
         }
     }
 
+    /// Capabilities of a later release do not change what this release reads.
+    #[test]
+    fn unknown_capabilities_change_nothing(known in 0..1u16 << 5, timer in 0..1u8 << 5, unknown in 5..16u32) {
+        let known = Capabilities::from_bits_truncate(known).with_rnr_timer(timer);
+        let Header::Write(Tagged { place, .. }) = Signal::Capabilities(known).to_header() else { unreachable!() };
+        let newer = Place { offset: place.offset | 1 << (32 + unknown), ..place };
+        prop_assert_ne!(newer, place);
+        prop_assert_eq!(Signal::parse(newer), Some(Ok(Signal::Capabilities(known))));
+    }
+
     /// Extensions of a later release that may be ignored do not change what this release reads.
     #[test]
     fn ignorable_extensions_change_nothing(
