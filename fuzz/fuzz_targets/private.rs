@@ -5,7 +5,7 @@
 use ironwarp_wire::private::{
     CmHeader, CmKind, DATAGRAM_LEN, Datagram, Hello, HelloKind, SIGNAL_TAG, Signal, Unreadable,
 };
-use ironwarp_wire::{Header, Place};
+use ironwarp_wire::{Header, RemoteAddr};
 use libfuzzer_sys::fuzz_target;
 
 /// Length of the magic number and the version, with which every header begins.
@@ -68,14 +68,14 @@ fn empty_datagram() -> [u8; DATAGRAM_LEN] {
 
 fn signal(bytes: &[u8]) {
     let Some(word) = bytes.first_chunk() else { return };
-    let place = Place { tag: SIGNAL_TAG, offset: u64::from_be_bytes(*word) };
-    let Some(parsed) = Signal::parse(place) else { return };
+    let addr = RemoteAddr { tag: SIGNAL_TAG, offset: u64::from_be_bytes(*word) };
+    let Some(parsed) = Signal::parse(addr) else { return };
     let Ok(signal) = show(parsed) else { return };
     let _ = signal.to_string();
     let Header::Write(write) = signal.to_header() else { panic!("not an empty Write") };
     // The word of an unknown kind is ignored.
     if !matches!(signal, Signal::Unknown(_)) {
-        assert_eq!(Signal::parse(write.place), Some(Ok(signal)));
+        assert_eq!(Signal::parse(write.addr), Some(Ok(signal)));
     }
 }
 

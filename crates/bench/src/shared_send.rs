@@ -8,7 +8,7 @@ use crate::measure::resident;
 use crate::result::Result;
 use ironwarp::completion::CompletionQueue;
 use ironwarp::connection::{AcceptOptions, ConnectOptions, Listener};
-use ironwarp::memory::{Access, Buffer, MemoryRegion, Place};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, RemoteAddr};
 use ironwarp::queue::{QueuePair, SharedSendQueue, WorkRequest};
 use ironwarp::{Adapter, ProtectionDomain};
 use std::io::{BufRead, BufReader};
@@ -44,7 +44,7 @@ struct Method {
     shared: Option<SharedSendQueue>,
     pairs: Vec<QueuePair>,
     /// Address of the peer's memory.
-    to: Place,
+    to: RemoteAddr,
     region: MemoryRegion,
     /// Resident memory per connection in bytes, after connecting.
     idle: f64,
@@ -92,8 +92,8 @@ impl Method {
         let before = resident()?;
         let (mut pairs, mut to) = (Vec::with_capacity(connections), None);
         for _ in 0..connections {
-            let (pair, place) = connect(&domain, &cq, shared.as_ref(), server.address)?;
-            to = Some(place);
+            let (pair, addr) = connect(&domain, &cq, shared.as_ref(), server.address)?;
+            to = Some(addr);
             pairs.push(pair);
         }
         let each = |bytes: f64| (bytes - before) / connections as f64;
@@ -127,7 +127,7 @@ impl Method {
     /// Waits for this many completions.
     fn complete(&self, count: usize) -> Result {
         for _ in 0..count {
-            self.cq.wait(TIMEOUT)?.ok_or("no completion in time")?.success()?;
+            self.cq.wait(TIMEOUT)?.success()?;
         }
         Ok(())
     }
@@ -155,7 +155,7 @@ fn connect(
     cq: &CompletionQueue,
     shared: Option<&SharedSendQueue>,
     to: SocketAddr,
-) -> Result<(QueuePair, Place)> {
+) -> Result<(QueuePair, RemoteAddr)> {
     let builder = domain.queue_pair(cq).send_depth(DEPTH).receive_depth(1).max_sges(1);
     let pair = match shared {
         Some(shared) => builder.shared_send_queue(shared),
@@ -163,8 +163,8 @@ fn connect(
     };
     let pair = pair.create()?;
     let established = pair.connect(to, &ConnectOptions::new()).map_err(|error| error.to_string())?;
-    let place = Place::from_bytes(&established.private_data).ok_or("the server sent no address")?;
-    Ok((pair, place))
+    let addr = RemoteAddr::from_bytes(&established.private_data).ok_or("the server sent no address")?;
+    Ok((pair, addr))
 }
 
 /// The server process.
@@ -198,9 +198,9 @@ fn serve(connections: usize) -> Result {
     println!("{}", listener.local_addr()?);
     let mut pairs = Vec::with_capacity(connections);
     while pairs.len() < connections {
-        let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
+        let incoming = listener.accept(TIMEOUT)?;
         let pair = domain.queue_pair(&cq).receive_depth(1).create()?;
-        let options = AcceptOptions::new().private_data(&region.place(0)?.to_bytes());
+        let options = AcceptOptions::new().private_data(&region.remote_addr(0)?.to_bytes());
         incoming.accept(&pair, &options).map_err(|error| error.to_string())?;
         pairs.push(pair);
     }

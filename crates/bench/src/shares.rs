@@ -7,7 +7,7 @@ use crate::control::{self, TIMEOUT};
 use crate::neighbour::connect_pairs;
 use crate::result::Result;
 use ironwarp::completion::{Class, CompletionHandler, CompletionQueue};
-use ironwarp::memory::{Access, Buffer, MemoryRegion, Place};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, RemoteAddr};
 use ironwarp::queue::{QueuePair, WorkRequest};
 use ironwarp::{Adapter, Config};
 use std::num::NonZero;
@@ -115,10 +115,10 @@ impl Group {
             pairs.push(pair);
             far_pairs.push(far_pair);
         }
-        let (place, done, stop) = (sink.place(0)?, Arc::<AtomicU64>::default(), Arc::clone(stop));
+        let (addr, done, stop) = (sink.remote_addr(0)?, Arc::<AtomicU64>::default(), Arc::clone(stop));
         let counter = Arc::clone(&done);
         let sender = thread::spawn(move || {
-            keep_busy(&pairs, &cq, &source, place, &counter, &stop).map_err(|error| error.to_string())
+            keep_busy(&pairs, &cq, &source, addr, &counter, &stop).map_err(|error| error.to_string())
         });
         Ok(Self { handler, done, sender, _far: (far_cq, far_pairs, sink) })
     }
@@ -134,18 +134,18 @@ fn keep_busy(
     pairs: &[QueuePair],
     cq: &CompletionQueue,
     source: &MemoryRegion,
-    place: Place,
+    addr: RemoteAddr,
     done: &AtomicU64,
     stop: &AtomicBool,
 ) -> Result {
     let post = |index: usize| -> Result {
-        Ok(pairs[index].post_send(WorkRequest::write(index as u64, &[source.slice(..SIZE)?], place))?)
+        Ok(pairs[index].post_send(WorkRequest::write(index as u64, &[source.slice(..SIZE)?], addr))?)
     };
     for index in (0..pairs.len()).flat_map(|index| [index; QUEUED]) {
         post(index)?;
     }
     while !stop.load(Ordering::Relaxed) {
-        let completion = cq.wait(TIMEOUT)?.ok_or("no completion in time")?.success()?;
+        let completion = cq.wait(TIMEOUT)?.success()?;
         done.fetch_add(SIZE as u64, Ordering::Relaxed);
         post(usize::try_from(completion.wr_id)?)?;
     }

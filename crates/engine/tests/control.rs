@@ -9,7 +9,7 @@ use ironwarp_rnic::memory::{Binding, Check, Memory, RegisterError, Rights, Scope
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Data, Opcode, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest};
 use ironwarp_testkit::engine::{SEND, Side, connect};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::sync::Arc;
 
 const RIGHTS: Rights =
@@ -65,13 +65,13 @@ fn a_request_waits_for_its_registration_without_delaying_others() {
     for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
         let scene = Scene::new(completes);
         let (client, server) = (&scene.client, &scene.server);
-        let remote = server.place();
+        let remote = server.remote_addr();
         scene.post(0, 1, Operation::Write(remote), client.sge(0, 8));
         client.succeeds(Opcode::Write, 1);
         scene.post(
             0,
             2,
-            Operation::Write(Place { offset: remote.offset + 64, ..remote }),
+            Operation::Write(RemoteAddr { offset: remote.offset + 64, ..remote }),
             scene.late(0, 1000),
         );
         scene.post(0, 3, SEND, client.sge(0, 16));
@@ -99,7 +99,7 @@ fn every_kind_of_request_waits_for_its_registration() {
     for kind in 0..6 {
         let scene = Scene::new(Completes::WhenAcknowledged);
         let (client, server) = (&scene.client, &scene.server);
-        let remote = server.place();
+        let remote = server.remote_addr();
         let memory = |at, len| Data::Memory(scene.late(at, len).into());
         let (request, opcode) = match kind {
             0 => (WorkRequest::new(1, SEND, memory(8, 32)), Opcode::Send),
@@ -110,7 +110,7 @@ fn every_kind_of_request_waits_for_its_registration() {
                 (WorkRequest { immediate: Some(7), ..write }, Opcode::Write)
             }
             4 => {
-                let from = Place { offset: remote.offset + 2000, ..remote };
+                let from = RemoteAddr { offset: remote.offset + 2000, ..remote };
                 (WorkRequest::new(1, Operation::Read(from), memory(100, 32)), Opcode::Read)
             }
             _ => (WorkRequest::new(1, bind(&scene), Data::Memory(Sges::default())), Opcode::Bind),
@@ -195,7 +195,7 @@ fn a_registration_that_fails_fails_the_request_that_waited() {
         matches!(completion.cause.as_deref(), Some(QpError::Local(denied)) if denied.check == Check::Valid)
     );
     assert_eq!(scene.client.next().status, Status::Flushed);
-    scene.post(1, 3, Operation::Write(scene.server.place()), scene.client.sge(0, 8));
+    scene.post(1, 3, Operation::Write(scene.server.remote_addr()), scene.client.sge(0, 8));
     scene.client.succeeds(Opcode::Write, 3);
 }
 
@@ -218,8 +218,8 @@ fn a_pending_tag_can_be_deregistered() {
 #[test]
 fn a_peer_that_names_a_pending_tag_is_refused() {
     let scene = Scene::new(Completes::WhenAcknowledged);
-    let place = Place { tag: scene.tag, offset: scene.late.as_ptr() as u64 };
-    let request = scene.server.request(1, Operation::Write(place), 8);
+    let addr = RemoteAddr { tag: scene.tag, offset: scene.late.as_ptr() as u64 };
+    let request = scene.server.request(1, Operation::Write(addr), 8);
     scene.far[0].post_send([request]).unwrap();
     let completion = scene.server.next();
     assert_eq!((completion.wr_id, completion.status), (1, Status::RemoteAccess), "{completion:?}");

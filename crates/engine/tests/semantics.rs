@@ -6,7 +6,7 @@ use ironwarp_engine::{CompletionQueue, Engine, QueuePair};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Opcode, Operation, Status};
 use ironwarp_testkit::engine::{SEND, Side, connect};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,7 +98,7 @@ fn an_acknowledged_send_waits_for_its_receive() {
     let (client, server) = ends(Completes::WhenAcknowledged);
     client.post(1, SEND, 32);
     // A Read completes meanwhile: the waiting Send delays nothing else.
-    server.post(7, Operation::Read(client.side.place()), 64);
+    server.post(7, Operation::Read(client.side.remote_addr()), 64);
     std::thread::scope(|scope| {
         scope.spawn(|| server.completes(Opcode::Read, 7));
         assert!(
@@ -116,7 +116,7 @@ fn an_acknowledged_send_waits_for_its_receive() {
 /// completed long before.
 #[test]
 fn an_acknowledged_write_carries_the_peers_error() {
-    let wrong = Place { tag: Tag(0x1234), offset: 0 };
+    let wrong = RemoteAddr { tag: Tag(0x1234), offset: 0 };
     let (client, server) = ends(Completes::WhenAcknowledged);
     client.post(1, Operation::Write(wrong), 32);
     let completion = client.side.next();

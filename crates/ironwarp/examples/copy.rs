@@ -12,7 +12,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use ironwarp::Adapter;
 use ironwarp::completion::CompletionQueue;
 use ironwarp::connection::{AcceptOptions, ConnectOptions, Incoming};
-use ironwarp::memory::{Access, Buffer, MemoryRegion, Place};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, RemoteAddr};
 use ironwarp::queue::{QpError, QueuePair, WorkRequest};
 use std::error::Error;
 use std::fs::{self, File};
@@ -102,7 +102,7 @@ impl Ring {
     /// Waits for the peer's next message, and returns it. Nothing else completes, because all requests of this end are
     /// unsignaled.
     fn next_message(&self) -> Result<Vec<u8>, Failure> {
-        let completion = self.cq.wait(TIMEOUT)?.ok_or("the peer stopped responding")?;
+        let completion = self.cq.wait(TIMEOUT)?;
         if let Some(QpError::Closed | QpError::CutShort | QpError::Lost(_)) = completion.cause.as_deref() {
             return Err("the peer disconnected before the file was complete".into());
         }
@@ -129,7 +129,8 @@ fn send(path: &Path, receiver: SocketAddr) -> Result<(), Failure> {
         .qp
         .connect(receiver, &ConnectOptions::new().private_data(&hello))
         .map_err(|error| format!("failed to connect to {receiver}: {error}"))?;
-    let there = Place::from_bytes(&established.private_data).ok_or("the receiver is not a `copy receive`")?;
+    let there =
+        RemoteAddr::from_bytes(&established.private_data).ok_or("the receiver is not a `copy receive`")?;
 
     let start = Instant::now();
     let (mut digest, mut sent, mut chunks, mut free) = (digest(), 0, 0, SLOTS);
@@ -151,9 +152,9 @@ fn send(path: &Path, receiver: SocketAddr) -> Result<(), Failure> {
         digest.update(&bytes[..len]);
         let at = chunks % SLOTS * CHUNK;
         ring.region.write(at, &bytes[..len])?;
-        let place = Place { offset: there.offset + at as u64, ..there };
+        let addr = RemoteAddr { offset: there.offset + at as u64, ..there };
         ring.qp.post_send_all(vec![
-            WorkRequest::write(0, &[ring.region.slice(at..at + len)?], place).unsignaled(),
+            WorkRequest::write(0, &[ring.region.slice(at..at + len)?], addr).unsignaled(),
             WorkRequest::send_inline(0, &u32::try_from(len)?.to_be_bytes()).unsignaled().into(),
         ])?;
         (sent, chunks, free) = (sent + len as u64, chunks + 1, free - 1);
@@ -221,7 +222,7 @@ fn receive(directory: &Path, overwrite: bool, listen: SocketAddr) -> Result<(), 
     let listener =
         adapter.listen(listen).map_err(|error| format!("failed to listen at {listen}: {error}"))?;
     println!("listening at {}", listener.local_addr()?);
-    let incoming = listener.accept(None).ok_or("no connection request")?;
+    let incoming = listener.accept(None)?;
     let (size, partial) = match create_partial(&incoming, directory, overwrite) {
         Ok(prepared) => prepared,
         Err(reason) => {
@@ -229,7 +230,7 @@ fn receive(directory: &Path, overwrite: bool, listen: SocketAddr) -> Result<(), 
             return Err(reason.into());
         }
     };
-    incoming.accept(&ring.qp, &AcceptOptions::new().private_data(&ring.region.place(0)?.to_bytes()))?;
+    incoming.accept(&ring.qp, &AcceptOptions::new().private_data(&ring.region.remote_addr(0)?.to_bytes()))?;
     let start = Instant::now();
     let received = receive_chunks(&ring, &partial, size)
         .and_then(|checksum| partial.rename(overwrite).map(|()| checksum));

@@ -7,7 +7,7 @@
 use clap::Parser;
 use ironwarp::completion::CompletionQueue;
 use ironwarp::connection::{AcceptOptions, ConnectOptions, Incoming};
-use ironwarp::memory::{Access, Buffer, MemoryRegion, Place};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, RemoteAddr};
 use ironwarp::queue::{Completes, QueuePair, WorkRequest};
 use ironwarp::{Adapter, ProtectionDomain};
 use std::error::Error;
@@ -95,11 +95,11 @@ fn serve(listen: SocketAddr, slots: u32, slot: u32) -> Result<(), Failure> {
     let listener =
         adapter.listen(listen).map_err(|error| format!("failed to listen at {listen}: {error}"))?;
     println!("listening at {}", listener.local_addr()?);
-    let welcome = [&table.place(0)?.to_bytes()[..], &slots.to_be_bytes(), &slot.to_be_bytes()].concat();
+    let welcome = [&table.remote_addr(0)?.to_bytes()[..], &slots.to_be_bytes(), &slot.to_be_bytes()].concat();
     // This thread only accepts clients. Their Reads and Writes never wake it.
     let mut clients = Vec::new();
     loop {
-        let Some(incoming) = listener.accept(None) else { continue };
+        let incoming = listener.accept(None)?;
         clients.retain(|qp: &QueuePair| qp.error().is_none());
         match admit(&domain, &cq, incoming, &welcome) {
             Ok(qp) => clients.push(qp),
@@ -149,7 +149,7 @@ fn put(server: SocketAddr, key: &str, values: &[String], repeat: u32) -> Result<
 struct Table {
     qp: QueuePair,
     cq: CompletionQueue,
-    place: Place,
+    addr: RemoteAddr,
     slots: usize,
     /// Size of a slot in bytes.
     slot: usize,
@@ -175,9 +175,9 @@ impl Table {
             .connect(server, &ConnectOptions::new())
             .map_err(|error| format!("failed to connect to {server}: {error}"))?;
         let welcome = parse_welcome(&established.private_data).ok_or("the server is not a `kv serve`")?;
-        let (place, slots, slot) = welcome;
+        let (addr, slots, slot) = welcome;
         let scratch = domain.register(Buffer::new(VERSION + slot + VERSION)?, Access::LOCAL_WRITE)?;
-        Ok(Self { qp, cq, place, slots, slot, scratch })
+        Ok(Self { qp, cq, addr, slots, slot, scratch })
     }
 
     /// Returns the value of a key.
@@ -203,7 +203,7 @@ impl Table {
             let whole = (found.version + 2).to_ne_bytes();
             // Writes are placed in order: a client that reads the new version reads the new contents.
             self.qp.post_send_all(vec![
-                WorkRequest::write_inline(0, &contents, offset_place(slot, VERSION)).unsignaled(),
+                WorkRequest::write_inline(0, &contents, offset_addr(slot, VERSION)).unsignaled(),
                 WorkRequest::write_inline(0, &whole, slot),
             ])?;
             return self.wait_completion();
@@ -213,7 +213,7 @@ impl Table {
 
     /// Locks a slot by making its version odd. Returns false if another client has changed the version. The compare and
     /// swap is atomic, so only one client succeeds.
-    fn claim(&self, slot: Place, version: u64) -> Result<bool, Failure> {
+    fn claim(&self, slot: RemoteAddr, version: u64) -> Result<bool, Failure> {
         let result = self.scratch.slice(..VERSION)?;
         self.qp.post_send(WorkRequest::compare_swap(0, result, slot, version, version + 1))?;
         self.wait_completion()?;
@@ -223,13 +223,13 @@ impl Table {
     }
 
     /// Returns the slot that holds this key, or else the first free one for it, or `None` if the table is full.
-    fn find(&self, key: &str) -> Result<Option<(Place, Slot)>, Failure> {
+    fn find(&self, key: &str) -> Result<Option<(RemoteAddr, Slot)>, Failure> {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         let first = usize::try_from(hasher.finish() % self.slots as u64)?;
         for probe in 0..self.slots {
             let index = (first + probe) % self.slots;
-            let slot = offset_place(self.place, index * self.slot);
+            let slot = offset_addr(self.addr, index * self.slot);
             let found = self.read(slot)?;
             if found.version == 0 || found.key == key.as_bytes() {
                 return Ok(Some((slot, found)));
@@ -240,7 +240,7 @@ impl Table {
 
     /// Reads a consistent slot. Reads are executed in order, so if the version is the same before and after, the slot
     /// did not change in between. Otherwise the read is torn, and is repeated.
-    fn read(&self, slot: Place) -> Result<Slot, Failure> {
+    fn read(&self, slot: RemoteAddr) -> Result<Slot, Failure> {
         for _ in 0..MAX_TRIES {
             let (before, whole, after) = (0, VERSION, VERSION + self.slot);
             self.qp.post_send_all(vec![
@@ -261,7 +261,7 @@ impl Table {
 
     /// Waits for the completion of the signaled request, which is the last one.
     fn wait_completion(&self) -> Result<(), Failure> {
-        self.cq.wait(TIMEOUT)?.ok_or("the server does not respond")?.success()?;
+        self.cq.wait(TIMEOUT)?.success()?;
         Ok(())
     }
 }
@@ -278,11 +278,11 @@ fn parse(slot: &[u8]) -> Option<Slot> {
 }
 
 /// Parses the server's private data: the address of the table, the number of slots, and the size of a slot.
-fn parse_welcome(bytes: &[u8]) -> Option<(Place, usize, usize)> {
-    let (place, rest) = bytes.split_at_checked(12)?;
+fn parse_welcome(bytes: &[u8]) -> Option<(RemoteAddr, usize, usize)> {
+    let (addr, rest) = bytes.split_at_checked(12)?;
     let (slots, rest) = take_number(rest)?;
     let (slot, _) = take_number(rest)?;
-    Some((Place::from_bytes(place)?, slots, slot))
+    Some((RemoteAddr::from_bytes(addr)?, slots, slot))
 }
 
 /// Parses a four-byte number, and returns the remaining bytes.
@@ -291,7 +291,7 @@ fn take_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     Some((u32::from_be_bytes(*number) as usize, rest))
 }
 
-/// Returns the address `bytes` bytes after `place`.
-fn offset_place(place: Place, bytes: usize) -> Place {
-    Place { offset: place.offset + bytes as u64, ..place }
+/// Returns the address `bytes` bytes after `addr`.
+fn offset_addr(addr: RemoteAddr, bytes: usize) -> RemoteAddr {
+    RemoteAddr { offset: addr.offset + bytes as u64, ..addr }
 }

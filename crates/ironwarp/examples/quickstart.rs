@@ -15,10 +15,10 @@ fn server() -> Result<(), Box<dyn Error>> {
 
     let listener = adapter.listen("127.0.0.1:0".parse()?)?;
     println!("listening at {}", listener.local_addr()?);
-    let incoming = listener.accept(None).ok_or("no connection request")?;
-    incoming.accept(&qp, &AcceptOptions::new().private_data(&region.place(0)?.to_bytes()))?;
+    let incoming = listener.accept(None)?;
+    incoming.accept(&qp, &AcceptOptions::new().private_data(&region.remote_addr(0)?.to_bytes()))?;
 
-    cq.wait(None)?.ok_or("no message")?.success()?;
+    cq.wait(None)?.success()?;
     println!("my memory says: {}", String::from_utf8(region.to_vec()?)?.trim_end_matches('\0'));
     Ok(())
 }
@@ -29,10 +29,10 @@ fn client(server: SocketAddr) -> Result<(), Box<dyn Error>> {
     let domain = adapter.protection_domain();
     let qp = domain.queue_pair(&cq).completes(Completes::WhenAcknowledged).create()?;
     let established = qp.connect(server, &ConnectOptions::new())?;
-    let there = Place::from_bytes(&established.private_data).ok_or("the server sent no address")?;
+    let there = RemoteAddr::from_bytes(&established.private_data).ok_or("the server sent no address")?;
 
     qp.post_send(WorkRequest::write_inline(1, b"hello from afar", there).unsignaled())?;
     qp.post_send(WorkRequest::send(2, &[]))?;
-    cq.wait(None)?.ok_or("no completion")?.success()?;
+    cq.wait(None)?.success()?;
     Ok(())
 }

@@ -49,11 +49,11 @@ pub enum ControlError {
 /// let control = client.adapter.control_queue(&client.cq, 16)?;
 /// let region = control.register_prefaulted(1, &client.domain, Buffer::new(64 << 20)?, Access::LOCAL_READ)?;
 /// // The request may be posted before its memory is registered. It waits for the registration.
-/// client.qp.post_send(WorkRequest::write(2, &[region.slice(..4096)?], server.region.place(0)?))?;
+/// client.qp.post_send(WorkRequest::write(2, &[region.slice(..4096)?], server.region.remote_addr(0)?))?;
 ///
 /// // Both complete, in either order.
 /// for _ in 0..2 {
-///     let done = client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+///     let done = client.cq.wait(Duration::from_secs(5))?.success()?;
 ///     assert_eq!(done.qp, if done.wr_id == 1 { control.id() } else { client.qp.id() });
 /// }
 /// # Ok(())
@@ -74,7 +74,7 @@ pub struct ControlQueue {
 /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
 /// let control = adapter.control_queue(&cq, 16)?;
 /// let pending = control.create_queue_pair(1, domain.queue_pair(&cq))?;
-/// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+/// cq.wait(std::time::Duration::from_secs(5))?.success()?;
 /// let qp = pending.take().expect("completed")?;
 /// # let _ = qp;
 /// # Ok(())
@@ -111,7 +111,7 @@ impl ControlQueue {
     /// # use ironwarp::prelude::*;
     /// let control = adapter.control_queue(&cq, 16)?;
     /// let region = control.register(1, &domain, Buffer::new(4096)?, Access::LOCAL_READ)?;
-    /// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// cq.wait(std::time::Duration::from_secs(5))?.success()?;
     /// assert!(!region.is_pending());
     /// # Ok(())
     /// # }
@@ -197,7 +197,7 @@ impl ControlQueue {
     /// let control = adapter.control_queue(&cq, 16)?;
     /// let region = domain.register(Buffer::new(4096)?, Access::LOCAL_READ)?;
     /// control.deregister(1, region)?;
-    /// let deregistered = cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// let deregistered = cq.wait(std::time::Duration::from_secs(5))?.success()?;
     /// assert_eq!(deregistered.opcode, Opcode::Deregister);
     /// # Ok(())
     /// # }
@@ -218,7 +218,7 @@ impl ControlQueue {
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
     /// let control = adapter.control_queue(&cq, 16)?;
     /// let pending = control.create_queue_pair(1, domain.queue_pair(&cq).send_depth(16))?;
-    /// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// cq.wait(std::time::Duration::from_secs(5))?.success()?;
     /// assert_eq!(pending.take().expect("completed")?.query().send_depth, 16);
     /// # Ok(())
     /// # }
@@ -242,7 +242,7 @@ impl ControlQueue {
     /// let cq = client.adapter.completion_queue(16)?;
     /// let control = client.adapter.control_queue(&cq, 16)?;
     /// control.destroy_queue_pair(1, client.qp)?;
-    /// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// cq.wait(std::time::Duration::from_secs(5))?.success()?;
     /// assert!(server.qp.wait_closed(std::time::Duration::from_secs(5)));
     /// # Ok(())
     /// # }
@@ -263,7 +263,7 @@ impl ControlQueue {
     /// # let cq = adapter.completion_queue(64)?;
     /// let control = adapter.control_queue(&cq, 16)?;
     /// let pending = control.create_completion_queue(1, 256)?;
-    /// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// cq.wait(std::time::Duration::from_secs(5))?.success()?;
     /// assert_eq!(pending.take().expect("completed")?.capacity(), 256);
     /// # Ok(())
     /// # }
@@ -289,7 +289,7 @@ impl ControlQueue {
     /// # let cq = adapter.completion_queue(64)?;
     /// let control = adapter.control_queue(&cq, 16)?;
     /// control.destroy_completion_queue(1, adapter.completion_queue(16)?)?;
-    /// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// cq.wait(std::time::Duration::from_secs(5))?.success()?;
     /// # Ok(())
     /// # }
     /// ```

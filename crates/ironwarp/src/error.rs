@@ -1,6 +1,6 @@
 //! One error type for functions that call several methods of this crate.
 
-use crate::completion::{Overrun, RequestError, TooSmall, WaitError};
+use crate::completion::{Overrun, RequestError, TooSmall};
 use crate::config::ConfigError;
 use crate::connection::{BringUpError, ConnectError};
 use crate::control::ControlError;
@@ -8,6 +8,7 @@ use crate::event::SetMapError;
 use crate::memory::{AccessError, AllocateError, ChangeError, DeregisterError, OutOfMemory, RegisterError};
 use crate::queue::{CreateError, IllegalTransition, PostError};
 use crate::steering::{MoveError, NoSuchLane};
+use crate::wait::WaitError;
 use std::io;
 
 /// Any error of this crate.
@@ -58,7 +59,7 @@ pub enum Error {
     Post(#[from] PostError),
     /// An operation could not be posted to a control queue.
     Control(#[from] ControlError),
-    /// Waiting for a completion failed.
+    /// A wait for a completion, an event or a connection request ended without one.
     Wait(#[from] WaitError),
     /// A completion queue has overflowed.
     Overrun(#[from] Overrun),

@@ -5,6 +5,7 @@
 
 use crate::adapter::Adapter;
 use crate::shared::Shared;
+use crate::wait::WaitError;
 use ironwarp_engine::{AsyncEventQueue, EventFdWake};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -38,8 +39,8 @@ pub use ironwarp_rnic::event::{
 /// client.qp.post_send(WorkRequest::send_inline(1, b""))?;
 /// client.qp.post_send(WorkRequest::send_inline(2, b""))?;
 ///
-/// let event = events.wait(Duration::from_secs(5));
-/// assert_eq!(event, Some(AsyncEvent::CqError(server.cq.id())));
+/// let event = events.wait(Duration::from_secs(5))?;
+/// assert_eq!(event, AsyncEvent::CqError(server.cq.id()));
 /// # Ok(())
 /// # }
 /// ```
@@ -56,7 +57,7 @@ impl AsyncEvents {
         self.inner.try_next()
     }
 
-    /// Waits for an event and takes it. Returns `None` if `timeout` expires. A timeout of `None` waits forever.
+    /// Waits for an event and takes it. A timeout of `None` waits forever.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -65,13 +66,16 @@ impl AsyncEvents {
     /// # let (client, _server) = ironwarp::example::pair()?;
     /// let events = client.adapter.async_events()?;
     /// client.qp.set_state(State::Drained)?;
-    /// let event = events.wait(std::time::Duration::from_secs(5));
-    /// assert_eq!(event, Some(AsyncEvent::SqDrained(client.qp.id())));
+    /// let event = events.wait(std::time::Duration::from_secs(5))?;
+    /// assert_eq!(event, AsyncEvent::SqDrained(client.qp.id()));
     /// # Ok(())
     /// # }
     /// ```
-    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Option<AsyncEvent> {
-        self.inner.wait(timeout.into())
+    ///
+    /// # Errors
+    /// Returns [`WaitError::TimedOut`] if `timeout` expires.
+    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<AsyncEvent, WaitError> {
+        self.inner.wait(timeout.into()).ok_or(WaitError::TimedOut)
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  Adapter ─┬─ protection_domain() ─┬─ register(Buffer) ─▶ MemoryRegion ─┬─ slice() ─▶ local scatter/gather element
-//!           │                       │                                    └─ place() ─▶ remote address, for the peer
+//!           │                       │                                    └─ remote_addr() ─▶ for the peer
 //!           │                       ├─ queue_pair(&cq) ─▶ QueuePair ─ connect(), post_send(), post_receive()
 //!           │                       └─ datagram_queue_pair(&cq) ─▶ DatagramQueuePair ─ address_handle(), …
 //!           ├─ completion_queue() ─▶ CompletionQueue ─ poll(), wait(), arm()
@@ -30,16 +30,16 @@
 //! let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 //! let listener = adapter.listen("127.0.0.1:0".parse()?)?;
 //! client.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
-//! let incoming = listener.accept(timeout).expect("the client connects");
+//! let incoming = listener.accept(timeout)?;
 //! server.post_receive(1, &[])?;
-//! incoming.accept(&server, &AcceptOptions::new().private_data(&region.place(0)?.to_bytes()))?;
-//! let place = Place::from_bytes(&client.wait_connected(timeout)?.private_data).expect("a valid place");
+//! incoming.accept(&server, &AcceptOptions::new().private_data(&region.remote_addr(0)?.to_bytes()))?;
+//! let addr = RemoteAddr::from_bytes(&client.wait_connected(timeout)?.private_data).expect("an address");
 //!
 //! // The client writes to the server's memory, and notifies the server with a Send.
-//! client.post_send(WorkRequest::write_inline(2, b"hello", place).unsignaled())?;
+//! client.post_send(WorkRequest::write_inline(2, b"hello", addr).unsignaled())?;
 //! client.post_send(WorkRequest::send(3, &[]).unsignaled())?;
 //!
-//! let received = cq.wait(timeout)?.expect("the message arrives").success()?;
+//! let received = cq.wait(timeout)?.success()?;
 //! assert_eq!(received.wr_id, 1);
 //! assert_eq!(&region.to_vec()?[..5], b"hello");
 //! # Ok(())
@@ -97,9 +97,11 @@ mod shared;
 pub mod steering;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod wait;
 
 pub use adapter::{Adapter, Limits};
 pub use config::Config;
 pub use error::{Error, Result};
 pub use ironwarp_engine::Statistics;
 pub use protection_domain::ProtectionDomain;
+pub use wait::WaitError;

@@ -92,8 +92,8 @@
 //!
 //! A Write cannot be solicited: it consumes no receive, so that it has no completion at the peer.
 //! ```compile_fail,E0599
-//! # let place = ironwarp::memory::Place::default();
-//! ironwarp::queue::WorkRequest::write_inline(1, b"hello", place).solicited();
+//! # let addr = ironwarp::memory::RemoteAddr::default();
+//! ironwarp::queue::WorkRequest::write_inline(1, b"hello", addr).solicited();
 //! ```
 //!
 //! The compiler finds a request that is created and not posted,

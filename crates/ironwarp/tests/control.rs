@@ -13,7 +13,7 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn next(cq: &CompletionQueue) -> ironwarp::completion::Completion {
-    cq.wait(TIMEOUT).unwrap().expect("a completion arrives")
+    cq.wait(TIMEOUT).unwrap()
 }
 
 /// Many registrations, and requests that use the regions at once. Operations complete in order, and all data arrives.
@@ -34,7 +34,7 @@ fn requests_can_be_posted_before_their_registrations_complete() {
             control.register_prefaulted(number, &client.domain, buffer, Access::LOCAL_READ)
         };
         let region = region.unwrap();
-        let to = target.place(usize::try_from(number).unwrap() * 64).unwrap();
+        let to = target.remote_addr(usize::try_from(number).unwrap() * 64).unwrap();
         while written.len() + 32 < regions.len() {
             written.insert(next(&client.cq).success().unwrap().wr_id);
         }

@@ -262,7 +262,7 @@ fn run_odd_sender(receiver: &Server, name: &str, messages: &[&[u8]]) -> Result<(
     for message in messages {
         qp.post_send(WorkRequest::send_inline(0, message).unsignaled()).unwrap();
     }
-    assert!(cq.wait(Duration::from_secs(10)).unwrap().is_some());
+    cq.wait(Duration::from_secs(10)).unwrap();
     Ok(())
 }
 

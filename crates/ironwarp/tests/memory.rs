@@ -3,7 +3,7 @@
 use ironwarp::Config;
 use ironwarp::completion::{Opcode, Status};
 use ironwarp::memory::{
-    Access, AccessError, Buffer, Check, DeregisterError, MemoryRegion, Place, RegisterError, Sge,
+    Access, AccessError, Buffer, Check, DeregisterError, MemoryRegion, RegisterError, RemoteAddr, Sge,
 };
 use ironwarp::queue::{Completes, PostError, QpError, State, WorkRequest};
 use ironwarp_testkit::native::{ALL, CASES, Completions, End, pair, pattern};
@@ -35,7 +35,7 @@ fn reads_and_writes_are_exact_to_the_byte() {
         assert_eq!(region.write(39, &[0; 2]).unwrap_err(), error);
         assert_eq!(region.read(39, &mut [0; 2]).unwrap_err(), error);
         assert_eq!(region.slice(39..41).unwrap_err(), error);
-        assert!(region.place(40).is_ok() && region.place(41).is_err());
+        assert!(region.remote_addr(40).is_ok() && region.remote_addr(41).is_err());
         assert!(region.read(usize::MAX, &mut [0; 2]).is_err());
     }
 }
@@ -77,21 +77,24 @@ fn invalid_registrations_are_refused() {
 /// Requirement M9, a to f: each failed check ends the stream with the peer's error, and no memory is accessed.
 #[test]
 fn peers_access_only_permitted_memory() {
-    type Wrong = fn(&MemoryRegion, &MemoryRegion) -> Place;
+    type Wrong = fn(&MemoryRegion, &MemoryRegion) -> RemoteAddr;
     let rows: [(&str, bool, Check, Wrong); 7] = [
-        ("no such tag", true, Check::Valid, |_, _| Place { tag: ironwarp::memory::Tag(0xff), offset: 0 }),
-        ("the instance is older", true, Check::Instance, |region, _| Place {
+        ("no such tag", true, Check::Valid, |_, _| RemoteAddr {
+            tag: ironwarp::memory::Tag(0xff),
+            offset: 0,
+        }),
+        ("the instance is older", true, Check::Instance, |region, _| RemoteAddr {
             tag: ironwarp::memory::Tag(region.tag().0 ^ 1),
             offset: 0,
         }),
-        ("the domain is another", true, Check::Domain, |_, foreign| foreign.place(0).unwrap()),
-        ("one byte too far", true, Check::Range, |region, _| region.place(57).unwrap()),
-        ("the range wraps", true, Check::Wrap, |region, _| Place {
+        ("the domain is another", true, Check::Domain, |_, foreign| foreign.remote_addr(0).unwrap()),
+        ("one byte too far", true, Check::Range, |region, _| region.remote_addr(57).unwrap()),
+        ("the range wraps", true, Check::Wrap, |region, _| RemoteAddr {
             offset: u64::MAX - 3,
-            ..region.place(0).unwrap()
+            ..region.remote_addr(0).unwrap()
         }),
-        ("no right to write", true, Check::Right, |region, _| region.place(0).unwrap()),
-        ("no right to read", false, Check::Right, |region, _| region.place(0).unwrap()),
+        ("no right to write", true, Check::Right, |region, _| region.remote_addr(0).unwrap()),
+        ("no right to read", false, Check::Right, |region, _| region.remote_addr(0).unwrap()),
     ];
     for (why, write, check, wrong) in rows {
         let (client, server) = pair(CASES[1]);
@@ -99,12 +102,9 @@ fn peers_access_only_permitted_memory() {
         let region = server.region(&[1; 64], access);
         let foreign = server.adapter.protection_domain().register(Buffer::new(64).unwrap(), ALL).unwrap();
         let mine = client.region(&[2; 8], ALL);
-        let (slice, place) = (mine.slice(..8).unwrap(), wrong(&region, &foreign));
-        let request = if write {
-            WorkRequest::write(1, &[slice], place)
-        } else {
-            WorkRequest::read(1, &[slice], place)
-        };
+        let (slice, addr) = (mine.slice(..8).unwrap(), wrong(&region, &foreign));
+        let request =
+            if write { WorkRequest::write(1, &[slice], addr) } else { WorkRequest::read(1, &[slice], addr) };
         client.qp.post_send(request).unwrap();
 
         let opcode = if write { Opcode::Write } else { Opcode::Read };
@@ -135,7 +135,7 @@ fn local_memory_is_checked() {
         let (client, server) = pair(CASES[0]);
         let access = if check == Check::Right { Access::LOCAL_WRITE } else { ALL };
         let (mine, theirs) = (client.region(&[2; 64], access), server.region(&[1; 8], ALL));
-        client.qp.post_send(WorkRequest::write(1, &[wrong(&mine)], theirs.place(0).unwrap())).unwrap();
+        client.qp.post_send(WorkRequest::write(1, &[wrong(&mine)], theirs.remote_addr(0).unwrap())).unwrap();
         let failed = client.failed(Opcode::Write, 1, Status::LocalProtection);
         assert!(
             matches!(failed.cause.as_deref(), Some(QpError::Local(denied)) if denied.check == check),
@@ -153,15 +153,15 @@ fn deregistration_is_final() {
     let (client, server) = pair(CASES[0]);
     let target = server.region(&vec![0; 8 << 20], ALL);
     let keeper = target.share(Access::LOCAL_READ).unwrap();
-    let place = target.place(0).unwrap();
+    let addr = target.remote_addr(0).unwrap();
     let bytes = pattern(1, 8 << 20);
-    client.qp.post_send(WorkRequest::write_inline(1, &bytes, place)).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(1, &bytes, addr)).unwrap();
     // Part of it is in flight, or placed.
     while keeper_byte(&keeper) == 0 {}
     target.deregister().unwrap();
     let after = keeper.to_vec().unwrap();
     // If all of it was already placed, this one is refused.
-    client.qp.post_send(WorkRequest::write_inline(2, &[0; 64], place)).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(2, &[0; 64], addr)).unwrap();
     assert!(server.qp.wait_closed(ironwarp_testkit::native::SOON), "the stream ends");
     assert!(keeper.to_vec().unwrap() == after, "no byte changed");
 }
@@ -179,17 +179,17 @@ fn shared_regions_are_deregistered_one_by_one() {
     let writable = server.region(&[0; 8], ALL);
     let readable = writable.share(Access::REMOTE_READ).unwrap();
     assert_ne!(writable.tag(), readable.tag());
-    client.qp.post_send(WorkRequest::write_inline(1, b"together", writable.place(0).unwrap())).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(1, b"together", writable.remote_addr(0).unwrap())).unwrap();
     client.done(Opcode::Write, 1);
     drop(writable);
     let sink = client.region(&[0; 8], ALL);
     client
         .qp
-        .post_send(WorkRequest::read(2, &[sink.slice(..8).unwrap()], readable.place(0).unwrap()))
+        .post_send(WorkRequest::read(2, &[sink.slice(..8).unwrap()], readable.remote_addr(0).unwrap()))
         .unwrap();
     client.done(Opcode::Read, 2);
     assert_eq!(sink.to_vec().unwrap(), b"together");
-    client.qp.post_send(WorkRequest::write_inline(3, b"x", readable.place(0).unwrap())).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(3, b"x", readable.remote_addr(0).unwrap())).unwrap();
     client.failed(Opcode::Write, 3, Status::RemoteAccess);
 }
 
@@ -208,9 +208,9 @@ fn windows_open_and_close() {
     server.qp.post_send(bind(1, 2, 3)).unwrap();
     server.done(Opcode::Bind, 1);
     assert!(window.tag() == next && next != unbound);
-    let first = window.place(0);
+    let first = window.remote_addr(0);
     let sink = client.region(&[0; 10], ALL);
-    let read = |id, len, place| WorkRequest::read(id, &[sink.slice(..len).unwrap()], place);
+    let read = |id, len, addr| WorkRequest::read(id, &[sink.slice(..len).unwrap()], addr);
     client.qp.post_send(read(2, 3, first)).unwrap();
     client.done(Opcode::Read, 2);
     assert_eq!(&sink.to_vec().unwrap()[..3], b"234");
@@ -219,10 +219,10 @@ fn windows_open_and_close() {
     let _ = bind(9, 0, 1);
     let flood = (0..129).map(|id| bind(id, 0, 1));
     assert_eq!(server.qp.post_send_all(flood).unwrap_err(), PostError::Full { capacity: 128 });
-    assert_eq!(window.place(0), first);
+    assert_eq!(window.remote_addr(0), first);
     server.qp.post_send(bind(3, 7, 2)).unwrap();
     server.done(Opcode::Bind, 3);
-    client.qp.post_send(read(4, 2, window.place(0))).unwrap();
+    client.qp.post_send(read(4, 2, window.remote_addr(0))).unwrap();
     client.done(Opcode::Read, 4);
     assert_eq!(&sink.to_vec().unwrap()[..2], b"78");
     client.qp.post_send(read(5, 2, first)).unwrap();
@@ -247,7 +247,10 @@ fn a_send_with_invalidate_closes_a_window() {
         assert_eq!((received.invalidated, received.solicited), (Some(window.tag()), true));
         client.done(Opcode::Send, 3);
         let sink = client.region(&[0; 8], ALL);
-        client.qp.post_send(WorkRequest::read(4, &[sink.slice(..8).unwrap()], window.place(0))).unwrap();
+        client
+            .qp
+            .post_send(WorkRequest::read(4, &[sink.slice(..8).unwrap()], window.remote_addr(0)))
+            .unwrap();
         client.failed(Opcode::Read, 4, Status::RemoteAccess);
     }
 }
@@ -276,10 +279,13 @@ fn strict_windows_deny_access_to_regions() {
     server.qp.post_send(WorkRequest::bind(1, &window, &region, ..5, Access::REMOTE_READ).unwrap()).unwrap();
     server.done(Opcode::Bind, 1);
     let sink = client.region(&[0; 5], ALL);
-    client.qp.post_send(WorkRequest::read(2, &[sink.slice(..5).unwrap()], window.place(0))).unwrap();
+    client.qp.post_send(WorkRequest::read(2, &[sink.slice(..5).unwrap()], window.remote_addr(0))).unwrap();
     client.done(Opcode::Read, 2);
     assert_eq!(sink.to_vec().unwrap(), b"hello");
-    client.qp.post_send(WorkRequest::read(3, &[sink.slice(..5).unwrap()], region.place(0).unwrap())).unwrap();
+    client
+        .qp
+        .post_send(WorkRequest::read(3, &[sink.slice(..5).unwrap()], region.remote_addr(0).unwrap()))
+        .unwrap();
     client.failed(Opcode::Read, 3, Status::RemoteAccess);
 }
 
@@ -294,7 +300,7 @@ fn a_dropped_region_stays_while_a_window_is_bound() {
     server.done(Opcode::Bind, 1);
     assert_eq!(region.deregister().unwrap_err(), DeregisterError::Busy { tag, windows: 1 });
     let sink = client.region(&[0; 5], ALL);
-    client.qp.post_send(WorkRequest::read(2, &[sink.slice(..5).unwrap()], window.place(0))).unwrap();
+    client.qp.post_send(WorkRequest::read(2, &[sink.slice(..5).unwrap()], window.remote_addr(0))).unwrap();
     client.done(Opcode::Read, 2);
     assert_eq!(sink.to_vec().unwrap(), b"hello", "the memory is still registered");
 }
@@ -347,7 +353,7 @@ fn registration_by_work_request_in_one_list_with_the_send_that_uses_it() {
             server.done(Opcode::Send, 11);
             assert_eq!(note.to_vec().unwrap(), region.tag().0.to_be_bytes());
 
-            let read = WorkRequest::read(20, &[sink.slice(..5000).unwrap()], region.place(0).unwrap());
+            let read = WorkRequest::read(20, &[sink.slice(..5000).unwrap()], region.remote_addr(0).unwrap());
             client.qp.post_send(read).unwrap();
             client.done(Opcode::Read, 20);
             assert!(sink.to_vec().unwrap() == bytes);
@@ -362,7 +368,7 @@ fn registration_by_work_request_in_one_list_with_the_send_that_uses_it() {
                 client.done(Opcode::Send, 32);
             }
         }
-        let read = WorkRequest::read(40, &[sink.slice(..1).unwrap()], region.place(0).unwrap());
+        let read = WorkRequest::read(40, &[sink.slice(..1).unwrap()], region.remote_addr(0).unwrap());
         client.qp.post_send(read).unwrap();
         client.failed(Opcode::Read, 40, Status::RemoteAccess);
     }
@@ -375,7 +381,7 @@ fn a_posted_registration_keeps_its_memory() {
     let big = server.region(&vec![7; 4 << 20], ALL);
     let sink = client.region(&vec![0; 4 << 20], ALL);
     let region = client.domain.allocate_region(vec![Buffer::new(1 << 20).unwrap()]).unwrap();
-    let read = WorkRequest::read(1, &[sink.slice(..4 << 20).unwrap()], big.place(0).unwrap());
+    let read = WorkRequest::read(1, &[sink.slice(..4 << 20).unwrap()], big.remote_addr(0).unwrap());
     client.qp.post_send_all(vec![read, WorkRequest::register(2, &region, ALL).fenced()]).unwrap();
     drop(region);
     client.done(Opcode::Read, 1);
@@ -413,8 +419,8 @@ fn memory_may_be_used_while_a_peer_writes_it() {
             }
         });
         for _ in 0..200 {
-            let place = target.place(0).unwrap();
-            client.qp.post_send(WorkRequest::write_inline(1, &[0x22; 4096], place)).unwrap();
+            let addr = target.remote_addr(0).unwrap();
+            client.qp.post_send(WorkRequest::write_inline(1, &[0x22; 4096], addr)).unwrap();
             client.done(Opcode::Write, 1);
         }
         stop.store(true, Ordering::Relaxed);

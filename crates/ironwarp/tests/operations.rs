@@ -24,16 +24,16 @@ fn atomic_operations_return_the_old_value_and_store_the_new() {
         let (here, there) = (client.region(&[0; 64], ALL), server.region(&pattern(1, 64), ALL));
         let before = there.to_vec().unwrap();
         let result = |at| here.slice(at..at + 8).unwrap();
-        let place = there.place(16).unwrap();
+        let addr = there.remote_addr(16).unwrap();
         let was = word(&before, 16);
         let masked = AtomicOp::CompareSwap { swap: 0xab, swap_mask: 0xff, compare: 0, compare_mask: 0 };
         client
             .qp
             .post_send_all(vec![
-                WorkRequest::fetch_add(1, result(0), place, 5),
-                WorkRequest::compare_swap(2, result(8), place, was.wrapping_add(5), 77),
-                WorkRequest::compare_swap(3, result(16), place, 1, 99),
-                WorkRequest::atomic(4, result(24), place, masked),
+                WorkRequest::fetch_add(1, result(0), addr, 5),
+                WorkRequest::compare_swap(2, result(8), addr, was.wrapping_add(5), 77),
+                WorkRequest::compare_swap(3, result(16), addr, 1, 99),
+                WorkRequest::atomic(4, result(24), addr, masked),
             ])
             .unwrap();
         client.done(Opcode::FetchAdd, 1);
@@ -55,7 +55,7 @@ fn atomic_operations_of_many_connections_lose_no_update() {
     const EACH: u64 = 500;
     let server = End::new(Config::default(), Completes::WhenSent);
     let counter = server.region(&[0; 8], ALL);
-    let place = counter.place(0).unwrap();
+    let word_addr = counter.remote_addr(0).unwrap();
     let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let addr = listener.local_addr().unwrap();
     let counters: Vec<_> = (0..8)
@@ -68,7 +68,7 @@ fn atomic_operations_of_many_connections_lose_no_update() {
                 for id in 0..EACH {
                     client
                         .qp
-                        .post_send(WorkRequest::fetch_add(id, result.slice(..8).unwrap(), place, 1))
+                        .post_send(WorkRequest::fetch_add(id, result.slice(..8).unwrap(), word_addr, 1))
                         .unwrap();
                     client.done(Opcode::FetchAdd, id);
                     let now = word(&result.to_vec().unwrap(), 0);
@@ -96,7 +96,7 @@ fn an_atomic_operation_without_the_right_is_refused() {
     let (client, server) = pair(ACKNOWLEDGED);
     let here = client.region(&[0; 8], ALL);
     let there = server.region(&[7; 8], Access::all() - Access::REMOTE_ATOMIC);
-    let request = WorkRequest::fetch_add(1, here.slice(..8).unwrap(), there.place(0).unwrap(), 1);
+    let request = WorkRequest::fetch_add(1, here.slice(..8).unwrap(), there.remote_addr(0).unwrap(), 1);
     client.qp.post_send(request).unwrap();
     client.failed(Opcode::FetchAdd, 1, Status::RemoteAccess);
     assert_eq!(there.to_vec().unwrap(), [7; 8]);
@@ -107,7 +107,7 @@ fn an_atomic_result_has_eight_bytes() {
     let (client, server) = pair(ACKNOWLEDGED);
     let (here, there) = (client.region(&[0; 64], ALL), server.region(&[0; 64], ALL));
     for len in [0, 7, 9] {
-        let request = WorkRequest::fetch_add(1, here.slice(..len).unwrap(), there.place(0).unwrap(), 1);
+        let request = WorkRequest::fetch_add(1, here.slice(..len).unwrap(), there.remote_addr(0).unwrap(), 1);
         assert_eq!(client.qp.post_send(request), Err(PostError::AtomicData { len: len as u64 }));
     }
 }
@@ -122,7 +122,7 @@ fn a_write_with_immediate_reports_its_own_length() {
         for (id, len) in [0, 1, 4096, 9000].into_iter().enumerate() {
             let id = id as u64;
             server.qp.post_receive(100 + id, &[]).unwrap();
-            let (from, to) = (here.slice(..len).unwrap(), there.place(0).unwrap());
+            let (from, to) = (here.slice(..len).unwrap(), there.remote_addr(0).unwrap());
             let request = WorkRequest::write_immediate(id, &[from], to, 0xfeed_0000 + len as u32);
             client.qp.post_send(request.solicited()).unwrap();
             client.done(Opcode::Write, id);
@@ -143,7 +143,7 @@ fn an_empty_write_with_immediate_does_not_report_an_earlier_write() {
     for case in CASES {
         let (client, server) = pair(case);
         let there = server.region(&[0; 64], ALL);
-        let to = there.place(0).unwrap();
+        let to = there.remote_addr(0).unwrap();
         server.qp.post_receive(1, &[]).unwrap();
         client.qp.post_send(WorkRequest::write_inline(2, &[7; 64], to)).unwrap();
         client.qp.post_send(WorkRequest::write_immediate(3, &[], to, 9)).unwrap();
@@ -199,7 +199,7 @@ fn a_send_with_immediate_may_solicit_and_invalidate() {
             (received.immediate, received.solicited, received.invalidated),
             (Some(9), solicits, invalidated)
         );
-        let write = WorkRequest::write_inline(4, &[7; 8], region.place(0).unwrap());
+        let write = WorkRequest::write_inline(4, &[7; 8], region.remote_addr(0).unwrap());
         client.qp.post_send(write).unwrap();
         if invalidates {
             client.failed(Opcode::Write, 4, Status::RemoteAccess);
@@ -222,7 +222,7 @@ fn a_send_with_immediate_that_a_setting_disables_is_a_local_error() {
     for (ours, theirs) in [(Config::default(), without.clone()), (without, Config::default())] {
         let (client, server) = pair_with(ACKNOWLEDGED, ours, theirs);
         let there = server.region(&[0; 100], ALL);
-        let to = there.place(0).unwrap();
+        let to = there.remote_addr(0).unwrap();
         server.qp.post_receive(1, &[]).unwrap();
         server.qp.post_receive(2, &[there.slice(50..100).unwrap()]).unwrap();
         let here = client.region(&pattern(6, 50), ALL);
@@ -254,7 +254,7 @@ fn a_write_with_immediate_reaches_a_foreign_peer() {
     let (client, server) = pair_with(ACKNOWLEDGED, plain.clone(), plain);
     let (here, there) = (client.region(&pattern(4, 100), ALL), server.region(&[0; 100], ALL));
     server.qp.post_receive(1, &[]).unwrap();
-    let to = there.place(0).unwrap();
+    let to = there.remote_addr(0).unwrap();
     client.qp.post_send(WorkRequest::write_immediate(2, &[here.slice(..100).unwrap()], to, 5)).unwrap();
     client.done(Opcode::Write, 2);
     let received = server.done(Opcode::ReceiveWrite, 1);
@@ -270,7 +270,7 @@ fn a_write_with_immediate_reaches_a_foreign_peer() {
 fn a_read_needs_no_registration_of_its_sink() {
     let (client, server) = pair(ACKNOWLEDGED);
     let there = server.region(&pattern(5, 1000), ALL);
-    let from = there.place(0).unwrap();
+    let from = there.remote_addr(0).unwrap();
 
     let sink = client.region(&[0; 1000], Access::LOCAL_WRITE);
     client.qp.post_send(WorkRequest::read(1, &[sink.slice(..1000).unwrap()], from)).unwrap();
@@ -359,14 +359,14 @@ fn an_xrc_message_uses_a_receive_of_the_addressed_queue() {
     client.qp.post_send(message(0, queues[0].0.id())).unwrap();
     for id in [1, 0] {
         client.done(Opcode::Send, id);
-        let received = queues[id as usize].1.wait(SOON).unwrap().expect("in time");
+        let received = queues[id as usize].1.wait(SOON).unwrap();
         assert_eq!((received.wr_id, received.byte_len, received.qp), (id, 100, target.qp.id()));
         let at = 100 * id as usize;
         assert_eq!(buffers.to_vec().unwrap()[at..at + 100], pattern(id as u8, 100));
     }
     // The connection can also access memory.
     let there = server.region(&[0; 8], ALL);
-    client.qp.post_send(WorkRequest::write_inline(5, &[9; 8], there.place(0).unwrap())).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(5, &[9; 8], there.remote_addr(0).unwrap())).unwrap();
     client.done(Opcode::Write, 5);
     assert_eq!(there.to_vec().unwrap(), [9; 8]);
     // A queue that does not exist.
@@ -378,18 +378,18 @@ fn an_xrc_message_uses_a_receive_of_the_addressed_queue() {
 
 #[test]
 fn a_queue_pair_restricts_remote_operations() {
-    type Post = fn(&End, ironwarp::memory::Sge, ironwarp::memory::Place) -> Opcode;
+    type Post = fn(&End, ironwarp::memory::Sge, ironwarp::memory::RemoteAddr) -> Opcode;
     let requests: [(&str, Access, Post); 3] = [
-        ("write", Access::REMOTE_WRITE, |end, sge, place| {
-            end.qp.post_send(WorkRequest::write(1, &[sge], place)).unwrap();
+        ("write", Access::REMOTE_WRITE, |end, sge, addr| {
+            end.qp.post_send(WorkRequest::write(1, &[sge], addr)).unwrap();
             Opcode::Write
         }),
-        ("read", Access::REMOTE_READ, |end, sge, place| {
-            end.qp.post_send(WorkRequest::read(1, &[sge], place)).unwrap();
+        ("read", Access::REMOTE_READ, |end, sge, addr| {
+            end.qp.post_send(WorkRequest::read(1, &[sge], addr)).unwrap();
             Opcode::Read
         }),
-        ("atomic", Access::REMOTE_ATOMIC, |end, sge, place| {
-            end.qp.post_send(WorkRequest::fetch_add(1, sge, place, 1)).unwrap();
+        ("atomic", Access::REMOTE_ATOMIC, |end, sge, addr| {
+            end.qp.post_send(WorkRequest::fetch_add(1, sge, addr, 1)).unwrap();
             Opcode::FetchAdd
         }),
     ];
@@ -398,7 +398,7 @@ fn a_queue_pair_restricts_remote_operations() {
             let (client, server) = pair(ACKNOWLEDGED);
             server.qp.set_access(if allowed { right } else { ALL - right });
             let (here, there) = (client.region(&[1; 8], ALL), server.region(&[2; 8], ALL));
-            let opcode = post(&client, here.slice(..8).unwrap(), there.place(0).unwrap());
+            let opcode = post(&client, here.slice(..8).unwrap(), there.remote_addr(0).unwrap());
             if allowed {
                 client.done(opcode, 1);
             } else {
@@ -416,7 +416,7 @@ fn a_drained_queue_starts_no_request() {
     let (client, server) = pair(ACKNOWLEDGED);
     let there = server.region(&[0; 8], ALL);
     client.qp.set_state(State::Drained).unwrap();
-    client.qp.post_send(WorkRequest::write_inline(1, &[1; 8], there.place(0).unwrap())).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(1, &[1; 8], there.remote_addr(0).unwrap())).unwrap();
     // The other direction is not affected.
     server.qp.post_send(WorkRequest::send_inline(2, b"still here")).unwrap();
     let received = client.region(&[0; 10], ALL);
@@ -456,8 +456,8 @@ fn a_reset_queue_pair_can_connect_again() {
     let id = client.qp.id();
     let there = server.region(&[0; 8], ALL);
     client.qp.post_receive(1, &[]).unwrap();
-    client.qp.post_send(WorkRequest::write_inline(2, &[1; 8], there.place(0).unwrap())).unwrap();
-    client.cq.wait(SOON).unwrap().expect("the Write completes");
+    client.qp.post_send(WorkRequest::write_inline(2, &[1; 8], there.remote_addr(0).unwrap())).unwrap();
+    client.cq.wait(SOON).unwrap();
     client.qp.post_send(WorkRequest::send(3, &[])).unwrap(); // waits for a receive
     client.qp.set_state(State::Reset).unwrap();
     assert!(client.cq.poll_one().unwrap().is_none(), "no completion is left");
@@ -466,7 +466,7 @@ fn a_reset_queue_pair_can_connect_again() {
     let other = End::new(Config::default(), Completes::WhenAcknowledged);
     connect(&client, &other, "127.0.0.1:0".parse().unwrap());
     let there = other.region(&[0; 8], ALL);
-    client.qp.post_send(WorkRequest::write_inline(4, &[4; 8], there.place(0).unwrap())).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(4, &[4; 8], there.remote_addr(0).unwrap())).unwrap();
     client.done(Opcode::Write, 4);
     assert_eq!(there.to_vec().unwrap(), [4; 8]);
 }
@@ -479,7 +479,7 @@ fn illegal_transitions_change_nothing() {
         assert_eq!(client.qp.set_state(to), Err(IllegalTransition { from, to }));
     }
     let there = server.region(&[0; 8], ALL);
-    client.qp.post_send(WorkRequest::write_inline(1, &[1; 8], there.place(0).unwrap())).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(1, &[1; 8], there.remote_addr(0).unwrap())).unwrap();
     client.done(Opcode::Write, 1);
 }
 
@@ -490,9 +490,9 @@ fn illegal_transitions_change_nothing() {
 fn the_refused_write_is_the_one_that_fails() {
     let (client, server) = pair(ACKNOWLEDGED);
     let (there, small) = (server.region(&[0; 64], ALL), server.region(&[0; 8], ALL));
-    let good = there.place(0).unwrap();
-    let bad = ironwarp::memory::Place { offset: 60, ..good };
-    let write = |id: u64, place| WorkRequest::write_inline(id, &[id as u8; 8], place);
+    let good = there.remote_addr(0).unwrap();
+    let bad = ironwarp::memory::RemoteAddr { offset: 60, ..good };
+    let write = |id: u64, addr| WorkRequest::write_inline(id, &[id as u8; 8], addr);
     client.qp.post_send_all(vec![write(1, good), write(2, bad), write(3, bad), write(4, good)]).unwrap();
     client.done(Opcode::Write, 1);
     client.failed(Opcode::Write, 2, Status::RemoteAccess);
@@ -506,14 +506,14 @@ fn the_refused_write_is_the_one_that_fails() {
 fn a_fence_waits_for_atomic_operations() {
     let (client, server) = pair(ACKNOWLEDGED);
     let (here, there) = (client.region(&[0; 8], ALL), server.region(&7_u64.to_ne_bytes(), ALL));
-    let (result, place) = (here.slice(..8).unwrap(), there.place(0).unwrap());
+    let (result, addr) = (here.slice(..8).unwrap(), there.remote_addr(0).unwrap());
     let echo = server.region(&[0; 8], ALL);
     // The Send carries the result of the atomic operation, which requires a fence.
     server.qp.post_receive(9, &[echo.slice(..8).unwrap()]).unwrap();
     client
         .qp
         .post_send_all(vec![
-            WorkRequest::fetch_add(1, result, place, 1),
+            WorkRequest::fetch_add(1, result, addr, 1),
             WorkRequest::send(2, &[result]).fenced().into(),
         ])
         .unwrap();
@@ -537,14 +537,14 @@ fn rnr_retries_are_limited() {
     server.qp.set_retries(Retries::default().rnr_timer(20)); // 10.24 ms
     connect(&client, &server, "127.0.0.1:0".parse().unwrap());
     let there = server.region(&[0; 8], ALL);
-    let place = there.place(0).unwrap();
+    let addr = there.remote_addr(0).unwrap();
     let began = std::time::Instant::now();
     client
         .qp
         .post_send_all(vec![
-            WorkRequest::write_inline(1, &[1; 8], place),
+            WorkRequest::write_inline(1, &[1; 8], addr),
             WorkRequest::send(2, &[]).into(),
-            WorkRequest::write_inline(3, &[3; 8], place),
+            WorkRequest::write_inline(3, &[3; 8], addr),
         ])
         .unwrap();
     client.done(Opcode::Write, 1);
@@ -564,7 +564,10 @@ fn a_receive_posted_during_rnr_retries_succeeds() {
     client.qp.set_retries(Retries::default().rnr_retry(6));
     connect(&client, &server, "127.0.0.1:0".parse().unwrap()); // 6 times 0.66 s
     client.qp.post_send(WorkRequest::send(1, &[])).unwrap();
-    assert!(client.cq.wait(std::time::Duration::from_millis(50)).unwrap().is_none());
+    assert_eq!(
+        client.cq.wait(std::time::Duration::from_millis(50)).unwrap_err(),
+        ironwarp::WaitError::TimedOut
+    );
     server.qp.post_receive(2, &[]).unwrap();
     client.done(Opcode::Send, 1);
     server.done(Opcode::Receive, 2);

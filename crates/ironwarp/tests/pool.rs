@@ -70,8 +70,8 @@ fn chunks_are_accessed_within_their_length() {
             assert_eq!(slice.map(|it| (it.addr, it.len as usize)), expected.map(|()| (8 + at as u64, len)));
             everything.fill(0xee).unwrap();
         }
-        assert_eq!(chunk.place(length).unwrap().offset, 8 + length as u64);
-        assert!(chunk.place(length + 1).is_err());
+        assert_eq!(chunk.remote_addr(length).unwrap().offset, 8 + length as u64);
+        assert!(chunk.remote_addr(length + 1).is_err());
     }
     assert!(chunk.read(usize::MAX, &mut [0; 2]).is_err());
     assert_eq!(chunk.set_len(9), Err(AccessError::OutOfBounds { at: 0, len: 9, size: 8 }));
@@ -138,14 +138,14 @@ fn a_chunk_keeps_its_region_registered() {
     let (client, server) = pair(CASES[1]);
     let pool = pool(&server, 64, 32);
     let (first, last) = (pool.take().unwrap(), pool.clone().take().unwrap());
-    let place = last.place(3).unwrap();
+    let addr = last.remote_addr(3).unwrap();
     drop(first);
     drop(pool);
-    client.qp.post_send(WorkRequest::write_inline(1, b"hello", place)).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(1, b"hello", addr)).unwrap();
     client.done(Opcode::Write, 1);
     assert_eq!(last.to_vec().unwrap(), [&[0; 3][..], b"hello", &[0; 24]].concat());
     drop(last);
-    client.qp.post_send(WorkRequest::write_inline(2, b"hello", place)).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(2, b"hello", addr)).unwrap();
     client.failed(Opcode::Write, 2, Status::RemoteAccess);
 }
 

@@ -4,14 +4,15 @@
 use ironwarp::Config;
 use ironwarp::completion::{Opcode, Status};
 use ironwarp::memory::{
-    Access, Buffer, ChangeError, Check, MemoryRegion, Place, RegionChange, RegisterError, ReregisterError,
+    Access, Buffer, ChangeError, Check, MemoryRegion, RegionChange, RegisterError, RemoteAddr,
+    ReregisterError,
 };
 use ironwarp::queue::{Completes, QpError, RegistrationFailure, State, WorkRequest};
 use ironwarp_testkit::native::{ALL, CASES, Completions, End, connect, pair, pattern};
 
 const LOCAL: Access = Access::LOCAL_READ.union(Access::LOCAL_WRITE);
 
-fn read(end: &End, sink: &MemoryRegion, from: Place) -> Vec<u8> {
+fn read(end: &End, sink: &MemoryRegion, from: RemoteAddr) -> Vec<u8> {
     let slice = sink.slice(..sink.len()).expect("all of it");
     end.qp.post_send(WorkRequest::read(1, &[slice], from)).expect("room");
     end.done(Opcode::Read, 1);
@@ -30,13 +31,13 @@ fn a_region_can_change_rights_domain_and_memory() {
         region.reregister(RegionChange::new().access(Access::LOCAL_READ | Access::REMOTE_READ)).unwrap();
         tags.push(region.tag());
         assert_eq!(region.access(), Access::LOCAL_READ | Access::REMOTE_READ);
-        assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"original");
+        assert_eq!(read(&client, &sink, region.remote_addr(0).unwrap()), b"original");
 
         let buffers = [&b"repl"[..], b"aced", b"!"].map(|part| Buffer::copy_of(part).unwrap());
         region.reregister(RegionChange::new().buffers(buffers)).unwrap();
         tags.push(region.tag());
         assert_eq!((region.len(), &region.to_vec().unwrap()[..]), (9, &b"replaced!"[..]));
-        assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"replaced");
+        assert_eq!(read(&client, &sink, region.remote_addr(0).unwrap()), b"replaced");
 
         let away = server.adapter.protection_domain();
         region.reregister(RegionChange::new().domain(&away)).unwrap();
@@ -44,10 +45,10 @@ fn a_region_can_change_rights_domain_and_memory() {
         let home = RegionChange::new().domain(&server.domain).access(ALL);
         region.reregister(home.buffers(vec![Buffer::copy_of(b"and back").unwrap()])).unwrap();
         tags.push(region.tag());
-        assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"and back");
-        client.qp.post_send(WorkRequest::write_inline(2, b"AND", region.place(0).unwrap())).unwrap();
+        assert_eq!(read(&client, &sink, region.remote_addr(0).unwrap()), b"and back");
+        client.qp.post_send(WorkRequest::write_inline(2, b"AND", region.remote_addr(0).unwrap())).unwrap();
         client.done(Opcode::Write, 2);
-        assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"AND back");
+        assert_eq!(read(&client, &sink, region.remote_addr(0).unwrap()), b"AND back");
         tags.sort();
         tags.dedup();
         assert_eq!(tags.len(), 5, "each change assigns a new tag");
@@ -59,9 +60,9 @@ fn a_region_can_change_rights_domain_and_memory() {
 fn the_old_tag_of_a_changed_region_is_invalid() {
     let (client, server) = pair(CASES[1]);
     let mut region = server.region(&[1; 8], ALL);
-    let place = region.place(0).unwrap();
+    let addr = region.remote_addr(0).unwrap();
     region.reregister(RegionChange::new()).unwrap();
-    client.qp.post_send(WorkRequest::write_inline(1, b"too late", place)).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(1, b"too late", addr)).unwrap();
     client.failed(Opcode::Write, 1, Status::RemoteAccess);
     assert_eq!(region.to_vec().unwrap(), [1; 8]);
 
@@ -78,7 +79,7 @@ fn the_old_tag_of_a_changed_region_is_invalid() {
 fn a_refused_change_changes_nothing() {
     let (client, server) = pair(CASES[1]);
     let mut region = server.region(b"as it is", ALL);
-    let (tag, place) = (region.tag(), region.place(0).unwrap());
+    let (tag, addr) = (region.tag(), region.remote_addr(0).unwrap());
     let mut refused = |change| match region.reregister(change).unwrap_err() {
         ChangeError::Refused(error) => Some(error),
         _ => None,
@@ -100,8 +101,8 @@ fn a_refused_change_changes_nothing() {
 
     assert_eq!((region.tag(), region.access()), (tag, ALL));
     let sink = client.region(&[0; 8], ALL);
-    assert_eq!(read(&client, &sink, place), b"as it is");
-    assert_eq!(read(&client, &sink, window.place(0)), b"as it is");
+    assert_eq!(read(&client, &sink, addr), b"as it is");
+    assert_eq!(read(&client, &sink, window.remote_addr(0)), b"as it is");
     drop(window);
     region.reregister(RegionChange::new().access(LOCAL)).unwrap();
 }
@@ -128,14 +129,14 @@ struct Once<'a> {
 
 impl Once<'_> {
     /// Sends the message and a second one. Returns the error of the second at the server.
-    fn touch(&self, opcode: Opcode, place: Place) -> Check {
+    fn touch(&self, opcode: Opcode, addr: RemoteAddr) -> Check {
         let len = self.bytes.len();
         let mine = self.client.region(&self.bytes, ALL);
         let slice = mine.slice(..len).expect("inside");
         let request = |id| match opcode {
-            Opcode::Write => WorkRequest::write(id, &[slice], place),
-            Opcode::Read => WorkRequest::read(id, &[slice], place),
-            _ => WorkRequest::fetch_add(id, mine.slice(..8).expect("inside"), place, 5),
+            Opcode::Write => WorkRequest::write(id, &[slice], addr),
+            Opcode::Read => WorkRequest::read(id, &[slice], addr),
+            _ => WorkRequest::fetch_add(id, mine.slice(..8).expect("inside"), addr, 5),
         };
         self.client.qp.post_send(request(1)).expect("room");
         self.client.done(opcode, 1);
@@ -166,7 +167,7 @@ fn one_touch_memory_of_any_kind_serves_one_message_of_any_kind() {
             let (check, after) = match kind {
                 "a region" => {
                     let region = server.domain.register_once(buffer, LOCAL | remote).unwrap();
-                    let check = once.touch(opcode, region.place(0).unwrap());
+                    let check = once.touch(opcode, region.remote_addr(0).unwrap());
                     let after = region.to_vec().unwrap();
                     region.deregister().unwrap();
                     (check, after)
@@ -175,7 +176,7 @@ fn one_touch_memory_of_any_kind_serves_one_message_of_any_kind() {
                     let region = server.domain.allocate_region(vec![buffer]).unwrap();
                     server.qp.post_send(WorkRequest::register_once(9, &region, LOCAL | remote)).unwrap();
                     server.done(Opcode::Register, 9);
-                    let check = once.touch(opcode, region.place(0).unwrap());
+                    let check = once.touch(opcode, region.remote_addr(0).unwrap());
                     (check, region.to_vec().unwrap())
                 }
                 _ => {
@@ -184,7 +185,7 @@ fn one_touch_memory_of_any_kind_serves_one_message_of_any_kind() {
                     let bind = WorkRequest::bind_once(9, &window, &region, ..len, remote).unwrap();
                     server.qp.post_send(bind).unwrap();
                     server.done(Opcode::Bind, 9);
-                    let check = once.touch(opcode, window.place(0));
+                    let check = once.touch(opcode, window.remote_addr(0));
                     let after = region.to_vec().unwrap();
                     region.deregister().unwrap();
                     (check, after)
@@ -211,7 +212,7 @@ fn a_one_touch_region_is_registered_again_for_each_message() {
         server.qp.post_send(WorkRequest::register_once(1, &region, access)).unwrap();
         server.done(Opcode::Register, 1);
         server.qp.post_receive(2, &[]).unwrap();
-        let write = WorkRequest::write_inline(3, &round.to_be_bytes(), region.place(0).unwrap());
+        let write = WorkRequest::write_inline(3, &round.to_be_bytes(), region.remote_addr(0).unwrap());
         client.qp.post_send_all(vec![write, WorkRequest::send(4, &[]).into()]).unwrap();
         server.done(Opcode::Receive, 2);
         client.done(Opcode::Write, 3);
@@ -271,7 +272,7 @@ fn a_failed_registration_can_be_retried() {
         let id = 100 * round;
         server.qp.set_state(State::ReadyToSend).unwrap();
         // The registration is still valid, with the same tag.
-        assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"register and send");
+        assert_eq!(read(&client, &sink, region.remote_addr(0).unwrap()), b"register and send");
         server.qp.post_receive(id, &[]).unwrap();
         client.qp.post_send(WorkRequest::send(id + 1, &[]).invalidate(region.tag())).unwrap();
         client.done(Opcode::Send, id + 1);
@@ -282,7 +283,7 @@ fn a_failed_registration_can_be_retried() {
         server.done(Opcode::Register, id + 3);
         server.done(Opcode::Send, id + 4);
         assert_eq!(client.done(Opcode::Receive, id + 2).immediate, Some(region.tag().0));
-        assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"register and send");
+        assert_eq!(read(&client, &sink, region.remote_addr(0).unwrap()), b"register and send");
         // Fail again.
         server.qp.post_send_all(register_and_send(id + 5, &region)).unwrap();
         server.failed(Opcode::Register, id + 5, Status::WindowBind);

@@ -60,14 +60,14 @@ fn another_process_maps_memory_that_peers_write_and_read() {
     partner.wait_for("found that");
 
     let source = client.region(&pattern(2, BY_PEER.1), ALL);
-    let (from, to) = (source.slice(..BY_PEER.1).unwrap(), region.place(BY_PEER.0).unwrap());
+    let (from, to) = (source.slice(..BY_PEER.1).unwrap(), region.remote_addr(BY_PEER.0).unwrap());
     client.qp.post_send(WorkRequest::write(1, &[from], to)).unwrap();
     client.done(Opcode::Write, 1);
     partner.tell("peer wrote");
     partner.wait_for("process wrote");
 
     let sink = client.region(&vec![0; LEN], ALL);
-    let read = WorkRequest::read(2, &[sink.slice(..LEN).unwrap()], region.place(0).unwrap());
+    let read = WorkRequest::read(2, &[sink.slice(..LEN).unwrap()], region.remote_addr(0).unwrap());
     client.qp.post_send(read).unwrap();
     client.done(Opcode::Read, 2);
     assert!(sink.to_vec().unwrap() == expected(true), "what the peer read");

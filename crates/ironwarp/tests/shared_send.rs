@@ -51,7 +51,7 @@ fn star_with_capacity(connections: usize, depth: usize, completes: Completes, ro
 }
 
 fn next(cq: &CompletionQueue) -> Completion {
-    cq.wait(TIMEOUT).unwrap().expect("a completion arrives")
+    cq.wait(TIMEOUT).unwrap()
 }
 
 impl Star {
@@ -67,7 +67,7 @@ impl Star {
     /// A Read that is posted with them tells when they were transmitted: it is sent in the same call, and completes
     /// only after that call has recorded what it sent.
     fn transmit_without_receive(&self, connection: usize, ids: &[u64]) {
-        let read = WorkRequest::read(0, &[], self.region.place(0).unwrap());
+        let read = WorkRequest::read(0, &[], self.region.remote_addr(0).unwrap());
         let send = |id: &u64| WorkRequest::send_inline(*id, b"no receive is posted for it").into();
         let requests = std::iter::once(read).chain(ids.iter().map(send));
         self.ssq.post_all(&self.near[connection], requests).unwrap();
@@ -103,7 +103,7 @@ fn a_shared_send_queue_feeds_many_connections() {
                 let connection = (step * 7 + round * 13) % CONNECTIONS;
                 let (id, qp) = ((round * CONNECTIONS + step) as u64, &star.near[connection]);
                 let byte = u8::try_from((round * 31 + connection) % 251).unwrap();
-                let to = star.region.place(connection * LEN).unwrap();
+                let to = star.region.remote_addr(connection * LEN).unwrap();
                 last[connection] = byte;
                 while outstanding.len() == 16 {
                     done(&star, &mut outstanding);
@@ -136,7 +136,7 @@ fn completions_come_in_the_order_of_transmission() {
     star.receive(1, 11);
     star.transmit_without_receive(0, &[1]);
     star.ssq.post(&star.near[1], WorkRequest::send_inline(2, b"delivered at once")).unwrap();
-    star.ssq.post(&star.near[1], WorkRequest::read(3, &[], star.region.place(0).unwrap())).unwrap();
+    star.ssq.post(&star.near[1], WorkRequest::read(3, &[], star.region.remote_addr(0).unwrap())).unwrap();
     assert_eq!(next(&star.received).success().unwrap().wr_id, 11);
     star.receive_from_peer(1);
     let early = star.sent.poll_one().unwrap();

@@ -102,7 +102,7 @@ impl Side {
     fn next(&self) -> Completion {
         let deadline = Instant::now() + SOON;
         let completion = match self.waits {
-            Waits::Sleeping => self.cq.wait(SOON).unwrap(),
+            Waits::Sleeping => Some(self.cq.wait(SOON).unwrap()),
             Waits::Polling => loop {
                 let found = self.cq.poll_one().unwrap();
                 if found.is_some() || Instant::now() > deadline {
@@ -114,7 +114,7 @@ impl Side {
                 if found.is_some() {
                     break found;
                 }
-                if !self.cq.arm(Arm::Next) && self.cq.own_handler().wait(SOON).is_none() {
+                if !self.cq.arm(Arm::Next) && self.cq.own_handler().wait(SOON).is_err() {
                     break None;
                 }
             },

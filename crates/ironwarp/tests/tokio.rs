@@ -103,7 +103,7 @@ fn message(seed: u8, round: usize) -> Vec<u8> {
 async fn run_server(listener: AsyncFd<Listener>, mut task: Task) -> Task {
     task.post_receive();
     let incoming = loop {
-        if let Some(incoming) = listener.get_ref().accept(Duration::ZERO) {
+        if let Ok(incoming) = listener.get_ref().accept(Duration::ZERO) {
             break incoming;
         }
         listener.readable().await.unwrap().clear_ready();

@@ -1,5 +1,6 @@
 //! Every verb, between two adapters over loopback, with IPv4 and IPv6 and both completion modes.
 
+use ironwarp::WaitError;
 use ironwarp::completion::{Arm, Opcode, Status};
 use ironwarp::memory::{Access, Buffer};
 use ironwarp::queue::{PostError, QpError, State, WorkRequest};
@@ -37,7 +38,7 @@ fn writes_and_reads_of_all_lengths_move_the_right_bytes() {
             let (source, back) =
                 (client.region(&bytes, Access::LOCAL_READ), client.region(&vec![0; len], ALL));
             let target = server.region(&vec![0; len + 2], ALL);
-            let there = target.place(1).unwrap();
+            let there = target.remote_addr(1).unwrap();
             client.qp.post_send(WorkRequest::write(1, &[source.slice(..len).unwrap()], there)).unwrap();
             client.done(Opcode::Write, 1);
             client.qp.post_send(WorkRequest::read(2, &[back.slice(..len).unwrap()], there)).unwrap();
@@ -54,7 +55,8 @@ fn writes_and_reads_of_all_lengths_move_the_right_bytes() {
 fn empty_messages_of_every_kind() {
     for case in CASES {
         let (client, server) = pair(case);
-        let nowhere = ironwarp::memory::Place { tag: ironwarp::memory::Tag(0xdead_be00), offset: 1 << 60 };
+        let nowhere =
+            ironwarp::memory::RemoteAddr { tag: ironwarp::memory::Tag(0xdead_be00), offset: 1 << 60 };
         for id in 1..=3 {
             server.qp.post_receive(id, &[]).unwrap();
         }
@@ -92,7 +94,7 @@ fn lists_gather_and_scatter() {
         let target = server.domain.register_list(buffers, ALL).unwrap();
         assert_eq!(target.len(), 108_197);
 
-        client.qp.post_send(WorkRequest::write(1, &list, target.place(3).unwrap())).unwrap();
+        client.qp.post_send(WorkRequest::write(1, &list, target.remote_addr(3).unwrap())).unwrap();
         client.done(Opcode::Write, 1);
         let parts =
             [target.slice(50_000..50_000 + 1).unwrap(), target.slice(60_000..60_000 + 29_999).unwrap()];
@@ -109,7 +111,7 @@ fn lists_gather_and_scatter() {
         );
         let back = client.region(&[0; 30_000], Access::LOCAL_WRITE);
         let sinks = [back.slice(29_990..29_990 + 10).unwrap(), back.slice(..29_990).unwrap()];
-        client.qp.post_send(WorkRequest::read(3, &sinks, target.place(3).unwrap())).unwrap();
+        client.qp.post_send(WorkRequest::read(3, &sinks, target.remote_addr(3).unwrap())).unwrap();
         client.done(Opcode::Read, 3);
         assert!(
             back.to_vec().unwrap() == [&bytes[10..], &bytes[..10]].concat(),
@@ -124,7 +126,7 @@ fn inline_data_is_copied_when_the_request_is_made() {
     let (client, server) = pair(CASES[1]);
     let target = server.region(&[0; 64], ALL);
     let mut bytes = *b"first";
-    let request = WorkRequest::write_inline(1, &bytes, target.place(8).unwrap());
+    let request = WorkRequest::write_inline(1, &bytes, target.remote_addr(8).unwrap());
     bytes = *b"other";
     client.qp.post_send(request).unwrap();
     client.done(Opcode::Write, 1);
@@ -144,7 +146,7 @@ fn a_fence_waits_for_reads() {
         client
             .qp
             .post_send_all(vec![
-                WorkRequest::read(1, &[sink.slice(..LONG).unwrap()], source.place(0).unwrap()),
+                WorkRequest::read(1, &[sink.slice(..LONG).unwrap()], source.remote_addr(0).unwrap()),
                 WorkRequest::send(2, &[]).fenced().into(),
             ])
             .unwrap();
@@ -197,11 +199,11 @@ fn arming_reports_earlier_completions() {
 fn unsignaled_requests_are_silent_unless_they_fail() {
     let (client, server) = pair(CASES[1]);
     let target = server.region(&[0; 8], ALL);
-    let there = target.place(0).unwrap();
+    let there = target.remote_addr(0).unwrap();
     client.qp.post_send(WorkRequest::write_inline(1, b"a", there).unsignaled()).unwrap();
     client.qp.post_send(WorkRequest::write_inline(2, b"b", there)).unwrap();
     client.done(Opcode::Write, 2);
-    let beyond = ironwarp::memory::Place { offset: 8, ..there };
+    let beyond = ironwarp::memory::RemoteAddr { offset: 8, ..there };
     client.qp.post_send(WorkRequest::write_inline(3, b"c", beyond).unsignaled()).unwrap();
     client.failed(Opcode::Write, 3, Status::RemoteAccess);
     assert_eq!(&target.to_vec().unwrap()[..2], b"b\0");
@@ -277,13 +279,17 @@ fn completions_follow_the_requested_mode() {
     let target = server.region(&[0; 1 << 16], ALL);
     for seed in 0..20 {
         let bytes = pattern(seed, 1 << 16);
-        client.qp.post_send(WorkRequest::write_inline(1, &bytes, target.place(0).unwrap())).unwrap();
+        client.qp.post_send(WorkRequest::write_inline(1, &bytes, target.remote_addr(0).unwrap())).unwrap();
         client.done(Opcode::Write, 1);
         assert!(target.to_vec().unwrap() == bytes, "placed before it completes");
     }
     // The peer has no receive: the Send is not delivered, so it does not complete.
     client.qp.post_send(WorkRequest::send(2, &[])).unwrap();
-    assert!(client.cq.wait(Duration::from_millis(50)).unwrap().is_none(), "not delivered yet");
+    assert_eq!(
+        client.cq.wait(Duration::from_millis(50)).unwrap_err(),
+        WaitError::TimedOut,
+        "not delivered yet"
+    );
     server.qp.post_receive(3, &[]).unwrap();
     server.done(Opcode::Receive, 3);
     client.done(Opcode::Send, 2);

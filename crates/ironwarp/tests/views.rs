@@ -140,7 +140,7 @@ fn peers_and_views_see_the_same_bytes() {
         let (ours, theirs) = (client.region(&[0; 4096], ALL), server.region(&[0xaa; 4096], ALL));
         let records: Vec<Record> = (0..200).map(Record::new).collect();
         ours.array::<Record>(11, 200).unwrap().write(0, &records);
-        let (from, to) = (ours.slice(11..1411).unwrap(), theirs.place(501).unwrap());
+        let (from, to) = (ours.slice(11..1411).unwrap(), theirs.remote_addr(501).unwrap());
         client.qp.post_send(WorkRequest::write(1, &[from], to)).unwrap();
         client.done(Opcode::Write, 1);
         server.qp.post_receive(2, &[]).unwrap();

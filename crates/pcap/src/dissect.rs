@@ -344,7 +344,7 @@ fn header_name(header: &Header) -> &'static str {
 /// Returns the signal in an empty Write, if it is one.
 fn signal(fpdu: &Fpdu) -> Option<Result<Signal, Unreadable>> {
     match fpdu.header {
-        Header::Write(write) if fpdu.payload_len == 0 => Signal::parse(write.place),
+        Header::Write(write) if fpdu.payload_len == 0 => Signal::parse(write.addr),
         _ => None,
     }
 }

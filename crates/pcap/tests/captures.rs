@@ -8,7 +8,7 @@ use ironwarp_pcap::{Capture, Encoder, Kind};
 use ironwarp_testkit::tshark::{self, tshark};
 use ironwarp_wire::ddp::DdpHeader;
 use ironwarp_wire::{
-    Cause, Header, Place, Protection, ReadRequest, Tag, TaggedBuffer, Terminate, UntaggedBuffer,
+    Cause, Header, Protection, ReadRequest, RemoteAddr, Tag, TaggedBuffer, Terminate, UntaggedBuffer,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -108,10 +108,10 @@ fn assert_terminate_normalised(siw: &[u8], encoded: &[u8]) {
 
 #[test]
 fn terminates_have_the_expected_causes() {
-    let place = |tag, offset| Place { tag: Tag(tag), offset };
+    let addr = |tag, offset| RemoteAddr { tag: Tag(tag), offset };
     let write = |it: &Terminate| match (it.offender.header, it.offender.read) {
         (Some(DdpHeader::Tagged(ddp)), None) => {
-            (it.cause, it.offender.length, ddp.control, ddp.ulp_control, ddp.place)
+            (it.cause, it.offender.length, ddp.control, ddp.ulp_control, ddp.addr)
         }
         other => panic!("{other:?}"),
     };
@@ -120,15 +120,15 @@ fn terminates_have_the_expected_causes() {
     for (name, out_of_bounds, invalid, read) in [
         (
             GOLD,
-            place(0xca5a_fb00, 0x5618_84bf_3ff6),
-            place(0xe3c7_4755, 0x5556_09bc_5000),
-            (place(0xf340_0e00, 0x55d4_4457_e000), place(0x306c_2d00, 0x561b_04b3_7000)),
+            addr(0xca5a_fb00, 0x5618_84bf_3ff6),
+            addr(0xe3c7_4755, 0x5556_09bc_5000),
+            (addr(0xf340_0e00, 0x55d4_4457_e000), addr(0x306c_2d00, 0x561b_04b3_7000)),
         ),
         (
             GOLD_P2P_CRC,
-            place(0x5f9b_bf00, 0x557a_db14_bff6),
-            place(0xf022_6655, 0x5582_ebec_8000),
-            (place(0x9c33_3400, 0x5578_b3e6_6000), place(0x5b08_f800, 0x55b0_1428_f000)),
+            addr(0x5f9b_bf00, 0x557a_db14_bff6),
+            addr(0xf022_6655, 0x5582_ebec_8000),
+            (addr(0x9c33_3400, 0x5578_b3e6_6000), addr(0x5b08_f800, 0x55b0_1428_f000)),
         ),
     ] {
         let capture = open(name);

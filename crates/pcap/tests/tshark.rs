@@ -14,8 +14,8 @@ use ironwarp_testkit::tshark::tshark;
 use ironwarp_wire::ddp::DdpHeader;
 use ironwarp_wire::mpa::{Framing, Revision, Role};
 use ironwarp_wire::{
-    AtomicOp, AtomicRequest, Cause, Header, MpaFault, Offender, Operation, Place, Protection, ReadRequest,
-    SendWord, TaggedBuffer, Terminate, UntaggedBuffer,
+    AtomicOp, AtomicRequest, Cause, Header, MpaFault, Offender, Operation, Protection, ReadRequest,
+    RemoteAddr, SendWord, TaggedBuffer, Terminate, UntaggedBuffer,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -187,7 +187,7 @@ fn fields(header: &Header) -> Fields {
     set(&mut fields, "iwarp_rdma.opcode", format!("{:x}", opcode(header)));
     match header {
         Header::Write(segment) | Header::ReadResponse(segment) => {
-            tagged(&mut fields, segment.last, segment.place);
+            tagged(&mut fields, segment.last, segment.addr);
         }
         Header::Send(send) => {
             untagged(&mut fields, opcode(header), 0, send.msn, send.offset, send.last, word(send.word));
@@ -253,11 +253,11 @@ fn word(word: SendWord) -> u32 {
     }
 }
 
-fn tagged(fields: &mut Fields, last: bool, place: Place) {
+fn tagged(fields: &mut Fields, last: bool, addr: RemoteAddr) {
     set(fields, "iwarp_ddp.tagged_flag", "1");
     set(fields, "iwarp_ddp.last_flag", if last { "1" } else { "0" });
-    set(fields, "iwarp_ddp.stag", format!("{:08x}", place.tag.0));
-    set(fields, "iwarp_ddp.tagged_offset", format!("{:016x}", place.offset));
+    set(fields, "iwarp_ddp.stag", format!("{:08x}", addr.tag.0));
+    set(fields, "iwarp_ddp.tagged_offset", format!("{:016x}", addr.offset));
 }
 
 fn untagged(fields: &mut Fields, control: u8, queue: u32, msn: u32, offset: u32, last: bool, word: u32) {
@@ -375,7 +375,7 @@ fn cause_text(cause: Cause) -> Option<&'static str> {
 fn terminated(cause: Cause, header: &DdpHeader, read: Option<&ReadRequest>) -> String {
     let mut text = match header {
         DdpHeader::Tagged(ddp) => {
-            let Place { tag, offset } = ddp.place;
+            let RemoteAddr { tag, offset } = ddp.addr;
             format!("{:02x}{:02x}{:08x}{offset:016x}", ddp.control, ddp.ulp_control, tag.0)
         }
         DdpHeader::Untagged(ddp) => format!(

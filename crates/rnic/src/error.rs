@@ -13,7 +13,7 @@ use crate::memory::{Denied, RegisterError};
 use crate::status::Status;
 use ironwarp_wire::private::Unreadable;
 use ironwarp_wire::{
-    Cause, Operation, Place, Protection, Tag, TaggedBuffer, Terminate, UntaggedBuffer, Violation,
+    Cause, Operation, Protection, RemoteAddr, Tag, TaggedBuffer, Terminate, UntaggedBuffer, Violation,
 };
 
 /// Why a stream or a request failed.
@@ -27,10 +27,10 @@ pub enum QpError {
     #[error("the peer may not access this memory: {0}")]
     Remote(Denied),
     /// The program has unmapped or write-protected registered memory.
-    #[error("registered memory was unmapped or write-protected by the program: {len} bytes at {place}")]
+    #[error("registered memory was unmapped or write-protected by the program: {len} bytes at {addr}")]
     Unmapped {
         /// The tag and offset of the memory.
-        place: Place,
+        addr: RemoteAddr,
         /// Number of bytes to be accessed.
         len: usize,
         /// Whether the access was made for the peer.
@@ -191,18 +191,18 @@ pub enum Protocol {
     #[error("unexpected Read or Atomic Response")]
     UnexpectedResponse,
     /// The target of an atomic operation is not aligned (RFC 7306 §8.2).
-    #[error("atomic operation at {place}, which is not aligned to 8 bytes")]
+    #[error("atomic operation at {addr}, which is not aligned to 8 bytes")]
     Misaligned {
         /// The target.
-        place: Place,
+        addr: RemoteAddr,
     },
-    /// A Read Response names another place than the request.
+    /// A Read Response names another address than the request.
     #[error("Read Response for {found}, expected {expected}")]
-    ResponsePlace {
-        /// The expected place.
-        expected: Place,
-        /// The received place.
-        found: Place,
+    ResponseAddr {
+        /// The expected address.
+        expected: RemoteAddr,
+        /// The received address.
+        found: RemoteAddr,
     },
     /// A Read Response is longer or shorter than requested.
     #[error("Read Response of {found} bytes, expected {expected}")]
@@ -256,10 +256,10 @@ impl Protocol {
                 Cause::UntaggedBuffer(UntaggedBuffer::TooLong)
             }
             Self::UnexpectedResponse => Cause::Operation(Operation::Opcode),
-            Self::ResponsePlace { expected, found } if expected.tag.0 != found.tag.0 => {
+            Self::ResponseAddr { expected, found } if expected.tag.0 != found.tag.0 => {
                 Cause::TaggedBuffer(TaggedBuffer::Tag)
             }
-            Self::ResponsePlace { .. } | Self::ResponseLength { .. } => {
+            Self::ResponseAddr { .. } | Self::ResponseLength { .. } => {
                 Cause::TaggedBuffer(TaggedBuffer::Bounds)
             }
             Self::Interleaved

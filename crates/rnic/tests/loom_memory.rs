@@ -11,7 +11,7 @@ use ironwarp_rnic::memory::{
     Binding, Bytes, Check, DeregisterError, Domain, Limits, Memory, Reregistration, Rights, Scope, Spans,
     Stream, Table, TagCipher, Touch, next_tag,
 };
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -75,10 +75,10 @@ impl World {
     /// `OLD`.
     fn use_old(&self, tag: Tag) {
         let mut spans = Spans::new();
-        let place = Place { tag, offset: 0 };
+        let addr = RemoteAddr { tag, offset: 0 };
         if let Ok(guard) = self.table.admit_remote(
             STREAM,
-            place,
+            addr,
             8,
             Rights::REMOTE_READ,
             &mut spans,
@@ -296,8 +296,8 @@ impl World {
     /// write for loom.
     fn process_message(&self, tag: Tag) -> Result<(), Check> {
         let (mut spans, mut touch) = (Spans::new(), Touch::for_request());
-        let place = Place { tag, offset: 0 };
-        let guard = self.table.admit_remote(STREAM, place, 8, Rights::REMOTE_READ, &mut spans, &mut touch);
+        let addr = RemoteAddr { tag, offset: 0 };
+        let guard = self.table.admit_remote(STREAM, addr, 8, Rights::REMOTE_READ, &mut spans, &mut touch);
         let guard = guard.map_err(|denied| denied.check)?;
         self.cell.with_mut(|_| ());
         drop(guard);

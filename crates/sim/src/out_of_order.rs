@@ -13,7 +13,7 @@ use ironwarp_rnic::host::{Host, Span};
 use ironwarp_rnic::memory::{
     Binding, Check, Domain, Memory, Position, Rights, Scope, Spans, Stream, Touch, Verdict, decide,
 };
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -205,9 +205,9 @@ impl Scene {
         let (device, stream) = (Arc::clone(&self.device), self.peers[peer].stream);
         let message = &mut self.peers[peer].messages[segment.message];
         message.touch.start_segment_at(segment.last, position);
-        let (mut spans, place) = (Spans::new(), Place { tag: piece.tag, offset: segment.at as u64 });
+        let (mut spans, addr) = (Spans::new(), RemoteAddr { tag: piece.tag, offset: segment.at as u64 });
         let (table, len, need) = (device.table(), segment.bytes.len(), Rights::REMOTE_WRITE);
-        let found = table.admit_remote(stream, place, len, need, &mut spans, &mut message.touch);
+        let found = table.admit_remote(stream, addr, len, need, &mut spans, &mut message.touch);
         assert_eq!(found.as_ref().map(|_| ()).map_err(|denied| denied.check), expected, "{verdict:?}");
         let Ok(guard) = found else {
             self.peers[peer].terminated = true; // the peer receives a Terminate

@@ -20,7 +20,7 @@ use ironwarp_rnic::queue::{
 };
 use ironwarp_sim::{Alarm, Arena, Clock, tag_cipher};
 use ironwarp_wire::mpa::{Framing, RtrSet};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -258,8 +258,8 @@ fn settle(ends: &[End; 2]) {
     }
 }
 
-fn place(sge: Sge) -> Place {
-    Place { tag: sge.tag, offset: sge.addr }
+fn addr(sge: Sge) -> RemoteAddr {
+    RemoteAddr { tag: sge.tag, offset: sge.addr }
 }
 
 const SEND: Operation = Operation::Send { invalidate: None };
@@ -279,7 +279,7 @@ fn a_local_operation_is_done_once_even_if_its_batch_is_rebuilt() {
     let sends = request(2, SEND, &[Sge { tag, addr, len: 50 }]);
     near.qp.post_send(vec![request(1, Operation::Register { tag, memory }, &[]), sends]).unwrap();
     let ends_it = request(3, Operation::Invalidate(tag), &[]);
-    near.qp.post_send(vec![ends_it, request(4, Operation::Write(Place::default()), &[])]).unwrap();
+    near.qp.post_send(vec![ends_it, request(4, Operation::Write(RemoteAddr::default()), &[])]).unwrap();
     settle(&ends);
     assert_eq!(near.ended(), [1, 2, 3, 4].map(|id| (id, Status::Success)));
     assert_eq!(far.ended(), [(7, Status::Success)]);
@@ -317,7 +317,7 @@ fn unsent_messages_are_not_acknowledged() {
     // The Write is sent completely. The Send after it has a sequence number, but is not sent.
     near.allow(2 + 14 + 50 + 2 + 4);
     let request = |id, operation| WorkRequest::new(id, operation, Data::Memory(data.into()));
-    near.qp.post_send(vec![request(1, Operation::Write(place(there))), request(2, SEND)]).unwrap();
+    near.qp.post_send(vec![request(1, Operation::Write(addr(there))), request(2, SEND)]).unwrap();
     // Then the queue is drained: only the adapter itself waits for acknowledgements.
     near.qp.modify(State::Drained).unwrap();
     settle(&ends);
@@ -339,7 +339,7 @@ fn a_refusal_does_not_report_an_abandoned_drain() {
     settle(&ends);
     let there = far.register(far.domain, 50, LOCAL_ACCESS | Rights::REMOTE_WRITE);
     let data = near.register(near.domain, 50, LOCAL_ACCESS);
-    near.post(1, Operation::Write(place(there)), &[data]);
+    near.post(1, Operation::Write(addr(there)), &[data]);
     near.qp.modify(State::Drained).unwrap();
     near.qp.modify(State::ReadyToSend).unwrap();
     let memory = Memory::direct(data.addr, 50, LOCAL_ACCESS).unwrap();
@@ -366,7 +366,7 @@ fn calls_are_short_next_to_a_latency_sensitive_queue_pair() {
         let longest_of_all = || {
             near.allow(0);
             for id in 0..MESSAGES as u64 {
-                near.post(id, Operation::Write(place(there)), &[data]);
+                near.post(id, Operation::Write(addr(there)), &[data]);
             }
             ends.iter().for_each(|end| *end.link.longest.lock().unwrap() = 0);
             settle(&ends);
@@ -400,7 +400,7 @@ fn large_messages_are_received_directly() {
         near.allow(0);
         *far.link.received.lock().unwrap() = Received::default();
         for id in 0..MESSAGES as u64 {
-            near.post(id, Operation::Write(place(there)), &[data]);
+            near.post(id, Operation::Write(addr(there)), &[data]);
         }
         let (mut pieces, mut sent) = (0, 0);
         while sent < MESSAGES * LEN {
@@ -427,9 +427,12 @@ fn an_empty_write_with_immediate_reports_zero_bytes() {
     far.post_receive(7);
     let data = near.register(near.domain, 50, LOCAL_ACCESS);
     let there = far.register(far.domain, 50, LOCAL_ACCESS | Rights::REMOTE_WRITE);
-    near.post(1, Operation::Write(place(there)), &[data]);
-    let empty =
-        WorkRequest::new(2, Operation::Write(Place::default()), Data::Memory(<&[Sge]>::default().into()));
+    near.post(1, Operation::Write(addr(there)), &[data]);
+    let empty = WorkRequest::new(
+        2,
+        Operation::Write(RemoteAddr::default()),
+        Data::Memory(<&[Sge]>::default().into()),
+    );
     near.qp.post_send(vec![WorkRequest { immediate: Some(3), ..empty }]).unwrap();
     settle(&ends);
     let done = far.poll();
@@ -462,7 +465,7 @@ fn a_read_is_served_from_the_domain_of_a_named_queue() {
     let foreign = Domain(far.domain.0 + 1);
     let from = far.register(foreign, 50, LOCAL_ACCESS | Rights::REMOTE_READ);
     far.arena.fill(Span { addr: from.addr, len: 50 }, 0x5a);
-    near.post(1, Operation::Read(place(from)), &[into]);
+    near.post(1, Operation::Read(addr(from)), &[into]);
     settle(&ends);
     assert_eq!(near.ended(), [(1, Status::Success)]);
     assert_eq!(near.arena.read(Span { addr: into.addr, len: 50 }), [0x5a; 50]);
@@ -477,8 +480,8 @@ fn rights_are_checked_when_a_read_is_served() {
     let from = far.register(far.domain, 50, LOCAL_ACCESS | Rights::REMOTE_READ);
     far.allow(10);
     // The first answer is half sent when the second request arrives, which is still allowed then.
-    near.post(1, Operation::Read(place(from)), &[into]);
-    near.post(2, Operation::Read(place(from)), &[into]);
+    near.post(1, Operation::Read(addr(from)), &[into]);
+    near.post(2, Operation::Read(addr(from)), &[into]);
     far.qp.drive(BOTH);
     far.qp.set_rights(Rights::REMOTE - Rights::REMOTE_READ);
     settle(&ends);

@@ -4,7 +4,7 @@ use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueueP
 use ironwarp_rnic::memory::{Domain, Memory, Rights};
 use ironwarp_rnic::qp::{Completes, Receives};
 use ironwarp_rnic::queue::{Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,13 +48,13 @@ impl Side {
     }
 
     /// Returns the remote address of the first byte of the memory.
-    pub fn place(&self) -> Place {
-        Place { tag: self.tag, offset: self.memory.as_ptr() as u64 }
+    pub fn remote_addr(&self) -> RemoteAddr {
+        RemoteAddr { tag: self.tag, offset: self.memory.as_ptr() as u64 }
     }
 
     /// Returns a scatter/gather element for `len` bytes of the memory at offset `at`.
     pub fn sge(&self, at: u64, len: u32) -> Sge {
-        Sge { tag: self.tag, addr: self.place().offset + at, len }
+        Sge { tag: self.tag, addr: self.remote_addr().offset + at, len }
     }
 
     /// Posts a receive for `len` bytes of the memory at offset `at`.

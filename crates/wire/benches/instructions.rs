@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 
 use ironwarp_wire::{
-    Dialect, Fpdu, Header, MAX_HEADER, Place, ReadRequest, Send, SendWord, Tag, Tagged,
+    Dialect, Fpdu, Header, MAX_HEADER, ReadRequest, RemoteAddr, Send, SendWord, Tag, Tagged,
     mpa::{FpduReader, FpduWriter, Framing, MAX_HEAD, MAX_TAIL},
 };
 use std::hint::black_box;
@@ -37,15 +37,17 @@ fn main() {
     }
 }
 
-const WRITE: Header =
-    Header::Write(Tagged { last: true, place: Place { tag: Tag(0x1234_5600), offset: 0x7fff_1234_5678 } });
+const WRITE: Header = Header::Write(Tagged {
+    last: true,
+    addr: RemoteAddr { tag: Tag(0x1234_5600), offset: 0x7fff_1234_5678 },
+});
 const SEND: Header =
     Header::Send(Send { msn: 7, last: true, offset: 0, solicited: true, word: SendWord::NONE });
 const READ: Header = Header::ReadRequest(ReadRequest {
     msn: 7,
-    sink: Place { tag: Tag(0x1234_5600), offset: 0x7fff_1234_5678 },
+    sink: RemoteAddr { tag: Tag(0x1234_5600), offset: 0x7fff_1234_5678 },
     len: 4096,
-    source: Place { tag: Tag(0x6543_2100), offset: 0x7fff_8765_4321 },
+    source: RemoteAddr { tag: Tag(0x6543_2100), offset: 0x7fff_8765_4321 },
 });
 
 fn parse(header: &Header) {

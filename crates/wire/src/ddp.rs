@@ -3,7 +3,7 @@
 //! A [`DdpHeader`] keeps all bits, reserved ones included, and interprets only the T bit. A Terminate contains the
 //! offending header in this form. [`Header`](crate::Header) is the checked and typed form.
 
-use crate::{Place, Tag};
+use crate::{RemoteAddr, Tag};
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -40,7 +40,7 @@ pub struct DdpTagged {
     /// RDMAP's control byte.
     pub ulp_control: u8,
     /// Where the payload goes: STag and Tagged Offset.
-    pub place: Place,
+    pub addr: RemoteAddr,
 }
 
 /// The fields of an untagged DDP header (RFC 5041 figure 5).
@@ -92,7 +92,7 @@ impl DdpHeader {
     /// # use ironwarp_wire::ddp::DdpHeader;
     /// let header = DdpHeader::parse(&[0xc1, 0x40, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9]);
     /// let Some(DdpHeader::Tagged(header)) = header else { panic!("the T bit is set") };
-    /// assert_eq!((header.place.tag.0, header.place.offset), (7, 9));
+    /// assert_eq!((header.addr.tag.0, header.addr.offset), (7, 9));
     /// assert_eq!(DdpHeader::parse(&[0xc1]), None);
     /// ```
     #[inline]
@@ -102,7 +102,7 @@ impl DdpHeader {
             Some(Self::Tagged(DdpTagged {
                 control: raw.control,
                 ulp_control: raw.ulp_control,
-                place: Place { tag: Tag(raw.tag.get()), offset: raw.offset.get() },
+                addr: RemoteAddr { tag: Tag(raw.tag.get()), offset: raw.offset.get() },
             }))
         } else {
             let (raw, _) = RawUntagged::ref_from_prefix(bytes).ok()?;
@@ -143,8 +143,8 @@ impl DdpHeader {
                 let raw = RawTagged {
                     control: header.control,
                     ulp_control: header.ulp_control,
-                    tag: header.place.tag.0.into(),
-                    offset: header.place.offset.into(),
+                    tag: header.addr.tag.0.into(),
+                    offset: header.addr.offset.into(),
                 };
                 raw.write_to_prefix(out).ok()?;
                 Some(TAGGED_LEN)

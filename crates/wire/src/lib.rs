@@ -29,13 +29,13 @@
 //!
 //! # Encoding and decoding a segment
 //! ```
-//! use ironwarp_wire::{Dialect, Fpdu, Header, Parse, Place, ReadRequest, Tag, MAX_HEADER};
+//! use ironwarp_wire::{Dialect, Fpdu, Header, Parse, RemoteAddr, ReadRequest, Tag, MAX_HEADER};
 //!
 //! let request = Header::ReadRequest(ReadRequest {
 //!     msn: 1,
-//!     sink: Place { tag: Tag(0x4846_da00), offset: 0x5599_220e_df30 },
+//!     sink: RemoteAddr { tag: Tag(0x4846_da00), offset: 0x5599_220e_df30 },
 //!     len: 64,
-//!     source: Place { tag: Tag(0x5649_4a00), offset: 0x561b_cd7b_3d50 },
+//!     source: RemoteAddr { tag: Tag(0x5649_4a00), offset: 0x561b_cd7b_3d50 },
 //! });
 //! let mut bytes = [0; MAX_HEADER];
 //! let n = request.emit(0, &mut bytes)?;
@@ -52,6 +52,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod addr;
 mod byte_count;
 mod cause;
 pub mod ddp;
@@ -59,15 +60,14 @@ mod error;
 mod layout;
 pub mod mpa;
 mod parse;
-mod place;
 pub mod private;
 mod rdmap;
 
+pub use addr::{RemoteAddr, Tag};
 pub use cause::{Cause, MpaFault, Operation, Protection, TaggedBuffer, UntaggedBuffer};
 pub use error::{Misuse, Violation};
 pub use layout::MAX_ULPDU;
 pub use parse::Parse;
-pub use place::{Place, Tag};
 pub use rdmap::{
     AtomicOp, AtomicRequest, AtomicResponse, Dialect, Fpdu, Header, Immediate, ImmediateData, MAX_HEADER,
     Offender, ReadRequest, Send, SendWord, Tagged, Terminate,

@@ -15,8 +15,8 @@ use ironwarp_wire::private::{
 };
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Dialect, Fpdu, Header, Immediate, ImmediateData,
-    MAX_HEADER, Offender, Parse, Place, Protection, ReadRequest, Send, SendWord, Tag, Tagged, TaggedBuffer,
-    Terminate,
+    MAX_HEADER, Offender, Parse, Protection, ReadRequest, RemoteAddr, Send, SendWord, Tag, Tagged,
+    TaggedBuffer, Terminate,
 };
 
 /// Checks a header against `fpdu`, an FPDU up to its payload in hex.
@@ -44,20 +44,20 @@ fn emit(header: &Header, payload_len: usize) -> Vec<u8> {
     out[..n].to_vec()
 }
 
-fn place(tag: u32, offset: u64) -> Place {
-    Place { tag: Tag(tag), offset }
+fn addr(tag: u32, offset: u64) -> RemoteAddr {
+    RemoteAddr { tag: Tag(tag), offset }
 }
 
 #[test]
 fn write() {
     check(
-        Header::Write(Tagged { last: true, place: place(0x854d_4c00, 0x561b_cd7b_3f30) }),
+        Header::Write(Tagged { last: true, addr: addr(0x854d_4c00, 0x561b_cd7b_3f30) }),
         64,
         "004e c1 40 854d4c00 0000561bcd7b3f30",
         "Write, 0x854d4c00+0x561bcd7b3f30, last, 64 bytes",
     );
     check(
-        Header::Write(Tagged { last: false, place: place(0x5e77_4d00, 0x5624_436c_3064) }),
+        Header::Write(Tagged { last: false, addr: addr(0x5e77_4d00, 0x5624_436c_3064) }),
         1428,
         "05a2 81 40 5e774d00 00005624436c3064",
         "Write, 0x5e774d00+0x5624436c3064, more, 1428 bytes",
@@ -69,9 +69,9 @@ fn read_request() {
     check(
         Header::ReadRequest(ReadRequest {
             msn: 1,
-            sink: place(0x4846_da00, 0x5599_220e_df30),
+            sink: addr(0x4846_da00, 0x5599_220e_df30),
             len: 64,
-            source: place(0x5649_4a00, 0x561b_cd7b_3d50),
+            source: addr(0x5649_4a00, 0x561b_cd7b_3d50),
         }),
         0,
         "002e 41 41 00000000 00000001 00000001 00000000 4846da00 00005599220edf30 00000040 56494a00 0000561bcd7b3d50",
@@ -82,7 +82,7 @@ fn read_request() {
 #[test]
 fn read_response() {
     check(
-        Header::ReadResponse(Tagged { last: true, place: place(0x4846_da00, 0x5599_220e_df30) }),
+        Header::ReadResponse(Tagged { last: true, addr: addr(0x4846_da00, 0x5599_220e_df30) }),
         64,
         "004e c1 42 4846da00 00005599220edf30",
         "Read Response, 0x4846da00+0x5599220edf30, last, 64 bytes",
@@ -149,7 +149,7 @@ fn immediate() {
 
 #[test]
 fn atomic_request() {
-    let target = place(0x5e77_4d00, 0x5624_436c_3000);
+    let target = addr(0x5e77_4d00, 0x5624_436c_3000);
     let request = AtomicRequest { msn: 7, id: 9, target, op: AtomicOp::FetchAdd { add: 5, mask: 0 } };
     check(
         Header::AtomicRequest(request),
@@ -219,7 +219,7 @@ fn private_send_immediate() {
 #[test]
 fn private_read_v2() {
     check(
-        Header::ReadV2Request(ReadV2Request { msn: 2, len: 4096, source: place(0x5649_4a00, 0x1000) }),
+        Header::ReadV2Request(ReadV2Request { msn: 2, len: 4096, source: addr(0x5649_4a00, 0x1000) }),
         0,
         "0022 41 4f 00000000 00000001 00000002 00000000 00001000 56494a00 0000000000001000",
         "Read V2 Request, msn 2, 4096 bytes, source 0x56494a00+0x1000",
@@ -233,8 +233,8 @@ fn private_read_v2() {
 }
 
 fn tagged_offender() -> Offender {
-    let place = place(0x5f9b_bf00, 0x557a_db14_bff6);
-    let header = DdpHeader::Tagged(DdpTagged { control: 0xc1, ulp_control: 0x40, place });
+    let addr = addr(0x5f9b_bf00, 0x557a_db14_bff6);
+    let header = DdpHeader::Tagged(DdpTagged { control: 0xc1, ulp_control: 0x40, addr });
     Offender { length: Some(0x4e), header: Some(header), read: None }
 }
 
@@ -307,9 +307,9 @@ fn terminate_in_the_form_of_siw() {
     assert_eq!(read.offender.length, Some(46));
     let request = ReadRequest {
         msn: 0x40,
-        sink: place(0x9c33_3400, 0x5578_b3e6_6000),
+        sink: addr(0x9c33_3400, 0x5578_b3e6_6000),
         len: 0x40,
-        source: place(0x5b08_f800, 0x55b0_1428_f000),
+        source: addr(0x5b08_f800, 0x55b0_1428_f000),
     };
     assert_eq!(read.offender.read, Some(request));
     // Only the set ones of siw's three bits count.
@@ -421,18 +421,18 @@ fn signals() {
         (Signal::Unknown(4), "000e c1 40 49525750 0400000000000000", "Signal of unknown kind 0x04"),
     ] {
         assert_eq!(emit(&signal.to_header(), 0), hex(fpdu));
-        let Header::Write(Tagged { last: true, place }) = signal.to_header() else { panic!() };
-        assert_eq!(Signal::parse(place), Some(Ok(signal)));
+        let Header::Write(Tagged { last: true, addr }) = signal.to_header() else { panic!() };
+        assert_eq!(Signal::parse(addr), Some(Ok(signal)));
         assert_eq!(signal.to_string(), display);
     }
-    for (what, place) in [
-        ("a different tag", place(0x4952_5751, 0x0102_0009_0000_5750)),
-        ("a different check", place(0x4952_5750, 0x0102_0009_0000_5751)),
-        ("siw's Write RTR", place(1, 0)),
+    for (what, addr) in [
+        ("a different tag", addr(0x4952_5751, 0x0102_0009_0000_5750)),
+        ("a different check", addr(0x4952_5750, 0x0102_0009_0000_5751)),
+        ("siw's Write RTR", addr(1, 0)),
     ] {
-        assert_eq!(Signal::parse(place), None, "{what}");
+        assert_eq!(Signal::parse(addr), None, "{what}");
     }
-    let word = |word| Signal::parse(place(0x4952_5750, word));
+    let word = |word| Signal::parse(addr(0x4952_5750, word));
     for (what, found, why) in [
         ("version 1", word(0x0101_0009_5741_5250), Unreadable::Version(1)),
         ("version 3", word(0x0103_0009_0000_5750), Unreadable::Version(3)),

@@ -15,18 +15,18 @@ use ironwarp_wire::private::{
 };
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Dialect, Fpdu, Header, Immediate, ImmediateData,
-    MAX_HEADER, Offender, Parse, Place, ReadRequest, Send, SendWord, Tag, Tagged, Terminate,
+    MAX_HEADER, Offender, Parse, ReadRequest, RemoteAddr, Send, SendWord, Tag, Tagged, Terminate,
 };
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-fn place() -> impl Strategy<Value = Place> {
-    any::<(u32, u64)>().prop_map(|(tag, offset)| Place { tag: Tag(tag), offset })
+fn addr() -> impl Strategy<Value = RemoteAddr> {
+    any::<(u32, u64)>().prop_map(|(tag, offset)| RemoteAddr { tag: Tag(tag), offset })
 }
 
 fn tagged() -> impl Strategy<Value = Tagged> {
-    (any::<bool>(), place()).prop_map(|(last, place)| Tagged { last, place })
+    (any::<bool>(), addr()).prop_map(|(last, addr)| Tagged { last, addr })
 }
 
 fn send() -> impl Strategy<Value = Send> {
@@ -44,7 +44,7 @@ fn send() -> impl Strategy<Value = Send> {
 }
 
 fn read_request() -> impl Strategy<Value = ReadRequest> {
-    (any::<(u32, u32)>(), place(), place()).prop_map(|((msn, len), sink, source)| ReadRequest {
+    (any::<(u32, u32)>(), addr(), addr()).prop_map(|((msn, len), sink, source)| ReadRequest {
         msn,
         sink,
         len,
@@ -62,8 +62,8 @@ fn atomic_op() -> impl Strategy<Value = AtomicOp> {
 }
 
 fn ddp_header() -> impl Strategy<Value = DdpHeader> {
-    let tagged = (any::<(u8, u8)>(), place()).prop_map(|((control, ulp_control), place)| {
-        DdpHeader::Tagged(DdpTagged { control: control | 0x80, ulp_control, place })
+    let tagged = (any::<(u8, u8)>(), addr()).prop_map(|((control, ulp_control), addr)| {
+        DdpHeader::Tagged(DdpTagged { control: control | 0x80, ulp_control, addr })
     });
     let untagged = any::<(u8, u8, u32, u32, u32, u32)>().prop_map(
         |(control, ulp_control, ulp_word, queue, msn, offset)| {
@@ -100,7 +100,7 @@ fn header() -> impl Strategy<Value = Header> {
             Header::Immediate(Immediate { msn, solicited, srq, data: ImmediateData(data) })
         }),
         read_request().prop_map(Header::ReadRequest),
-        (any::<(u32, u32)>(), place(), atomic_op()).prop_map(|((msn, id), target, op)| {
+        (any::<(u32, u32)>(), addr(), atomic_op()).prop_map(|((msn, id), target, op)| {
             Header::AtomicRequest(AtomicRequest { msn, id, target, op })
         }),
         any::<(u32, u32, u64)>()
@@ -111,7 +111,7 @@ fn header() -> impl Strategy<Value = Header> {
             let immediate = first.then_some(ImmediateData(data));
             Header::SendImmediate(SendImmediate { send, immediate })
         }),
-        (any::<(u32, u32)>(), place())
+        (any::<(u32, u32)>(), addr())
             .prop_map(|((msn, len), source)| { Header::ReadV2Request(ReadV2Request { msn, len, source }) }),
         any::<(u32, bool, u32)>()
             .prop_map(|(msn, last, offset)| { Header::ReadV2Response(ReadV2Response { msn, last, offset }) }),
@@ -348,8 +348,8 @@ proptest! {
             Signal::Capabilities(Capabilities::from_bits_truncate((numbers.2 & 0xffff) as u16)),
         ];
         for signal in signals {
-            let Header::Write(Tagged { last: true, place }) = signal.to_header() else { panic!() };
-            prop_assert_eq!(Signal::parse(place), Some(Ok(signal)));
+            let Header::Write(Tagged { last: true, addr }) = signal.to_header() else { panic!() };
+            prop_assert_eq!(Signal::parse(addr), Some(Ok(signal)));
         }
         let (destination, source) = (numbers.0 >> 8, numbers.1 >> 8);
         let psn = immediate.map(|psn| psn >> 8);
@@ -440,13 +440,13 @@ proptest! {
 #[test]
 fn markers_are_stripped_at_every_split() {
     let write_of = |len: usize| {
-        let place = Place { tag: Tag(0x0102_0304), offset: 0x0506_0708_090a_0b0c };
+        let addr = RemoteAddr { tag: Tag(0x0102_0304), offset: 0x0506_0708_090a_0b0c };
         let payload = (0..len).map(|i| u8::try_from(i % 251).unwrap()).collect();
-        Sent { header: Header::Write(Tagged { last: true, place }), payload }
+        Sent { header: Header::Write(Tagged { last: true, addr }), payload }
     };
-    let place = Place::default();
+    let addr = RemoteAddr::default();
     let read_request = Sent {
-        header: Header::ReadRequest(ReadRequest { msn: 1, sink: place, len: 1, source: place }),
+        header: Header::ReadRequest(ReadRequest { msn: 1, sink: addr, len: 1, source: addr }),
         payload: vec![],
     };
     let framing = Framing { crc: true, markers: true };
@@ -470,9 +470,9 @@ fn markers_are_stripped_at_every_split() {
 /// A receiver may read payload directly to its destination; `run` never returns too many bytes.
 #[test]
 fn payload_can_bypass_the_reader() {
-    let place = Place { tag: Tag(1), offset: 0 };
+    let addr = RemoteAddr { tag: Tag(1), offset: 0 };
     let payload = vec![0xab; 2000];
-    let segment = Sent { header: Header::Write(Tagged { last: true, place }), payload };
+    let segment = Sent { header: Header::Write(Tagged { last: true, addr }), payload };
     for (markers, runs) in [(false, vec![2000]), (true, vec![492, 508, 508, 492])] {
         let framing = Framing { crc: true, markers };
         let stream = write(framing, std::slice::from_ref(&segment));

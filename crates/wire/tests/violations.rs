@@ -13,8 +13,8 @@ use ironwarp_wire::mpa::{
 use ironwarp_wire::private::{Datagram, Hello, HelloKind};
 use ironwarp_wire::{
     Cause, Dialect, Fpdu, Header, ImmediateData, MAX_HEADER, MAX_ULPDU, Misuse, MpaFault, Operation, Parse,
-    Place, Protection, ReadRequest, Send, SendWord, Tag, Tagged, TaggedBuffer, Terminate, UntaggedBuffer,
-    Violation,
+    Protection, ReadRequest, RemoteAddr, Send, SendWord, Tag, Tagged, TaggedBuffer, Terminate,
+    UntaggedBuffer, Violation,
 };
 
 const BODY: &str = "00000000 00000000 00000000 00000000 00000000 00000000 00000000";
@@ -415,9 +415,9 @@ fn truncated_terminate_keeps_its_cause() {
 
 #[test]
 fn misuse_is_rejected() {
-    let write = Header::Write(Tagged { last: true, place: Place { tag: Tag(1), offset: 0 } });
-    let place = Place::default();
-    let read = Header::ReadRequest(ReadRequest { msn: 1, sink: place, len: 0, source: place });
+    let write = Header::Write(Tagged { last: true, addr: RemoteAddr { tag: Tag(1), offset: 0 } });
+    let addr = RemoteAddr::default();
+    let read = Header::ReadRequest(ReadRequest { msn: 1, sink: addr, len: 0, source: addr });
     let mut out = [0; MAX_HEADER];
     assert_eq!(write.emit(MAX_ULPDU - 14, &mut out), Ok(16));
     assert_eq!(write.emit(MAX_ULPDU - 13, &mut out), Err(Misuse::SegmentTooLong(MAX_ULPDU + 1)));

@@ -28,7 +28,7 @@ use ironwarp_rnic::queue::{
     Completion, Cq, Data, Operation, ReceiveRequest, Sge, SharedReceiveQueue, SrqSize, WorkRequest, XrcDomain,
 };
 use ironwarp_wire::mpa::FpduWriter;
-use ironwarp_wire::{AtomicOp, Place, Tag};
+use ironwarp_wire::{AtomicOp, RemoteAddr, Tag};
 use peer::{Due, Peer, SIGNAL, Script};
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -199,9 +199,9 @@ impl World {
 
     fn post(&mut self, script: &mut Script<'_>) {
         let (id, len, flags) = (self.id(), u32::from(script.byte()) * 8, script.byte());
-        let place = Place { tag: self.peer.tags[3], offset: SINK };
-        let sge = |len| Data::Memory(Sge { tag: place.tag, addr: place.offset, len }.into());
-        let there = Place::default();
+        let addr = RemoteAddr { tag: self.peer.tags[3], offset: SINK };
+        let sge = |len| Data::Memory(Sge { tag: addr.tag, addr: addr.offset, len }.into());
+        let there = RemoteAddr::default();
         let (operation, data) = match script.byte() % 9 {
             0 => (Operation::Write(there), sge(len)),
             1 => (Operation::Send { invalidate: None }, sge(len)),
@@ -220,7 +220,7 @@ impl World {
             _ => (Operation::Invalidate(self.peer.tags[usize::from(flags) % TAGS]), sge(0)),
         };
         match operation {
-            Operation::Read(_) => self.peer.due.push(Due::Read(place, len)),
+            Operation::Read(_) => self.peer.due.push(Due::Read(addr, len)),
             Operation::Atomic { .. } => self.peer.due.push(Due::Atomic),
             _ => {}
         }

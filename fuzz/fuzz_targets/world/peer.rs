@@ -4,8 +4,8 @@ use super::host::{FOREIGN, GONE, PAGE, READABLE, RECEIVES, REGIONS, SINK, TAGS, 
 use ironwarp_wire::mpa::FpduWriter;
 use ironwarp_wire::private::{Capabilities, SendImmediate, Signal};
 use ironwarp_wire::{
-    AtomicOp, AtomicRequest, AtomicResponse, Cause, Header, Immediate, ImmediateData, Offender, Place,
-    ReadRequest, Send, SendWord, Tag, Tagged, Terminate,
+    AtomicOp, AtomicRequest, AtomicResponse, Cause, Header, Immediate, ImmediateData, Offender, ReadRequest,
+    RemoteAddr, Send, SendWord, Tag, Tagged, Terminate,
 };
 
 /// The bytes of the input, followed by zeros.
@@ -42,14 +42,14 @@ pub(crate) struct Peer {
 }
 
 pub(crate) enum Due {
-    Read(Place, u32),
+    Read(RemoteAddr, u32),
     Atomic,
 }
 
 pub(crate) const SIGNAL: u8 = 10;
 
 impl Peer {
-    fn place(&mut self, script: &mut Script<'_>) -> Place {
+    fn addr(&mut self, script: &mut Script<'_>) -> RemoteAddr {
         let choice = usize::from(script.byte());
         let tag = match choice % 12 {
             9 => Tag(0),
@@ -59,7 +59,7 @@ impl Peer {
             index => self.tags[index],
         };
         let pages = [WRITABLE, READABLE, RECEIVES, SINK, FOREIGN, GONE, WORDS, WRITABLE + PAGE, u64::MAX, 0];
-        Place { tag, offset: script.near(&pages) }
+        RemoteAddr { tag, offset: script.near(&pages) }
     }
 
     /// Returns the next number of a queue, or the one after it.
@@ -75,7 +75,7 @@ impl Peer {
         let offset = u32::from(script.byte()) * u32::from(flags & 0x20 != 0);
         let word = match flags & 0x40 {
             0 => SendWord::Srq(u32::from(flags >> 7)),
-            _ => SendWord::Invalidate(self.place(script).tag),
+            _ => SendWord::Invalidate(self.addr(script).tag),
         };
         Send { msn, last, offset, solicited: flags & 0x80 != 0, word }
     }
@@ -83,7 +83,7 @@ impl Peer {
     pub(crate) fn header(&mut self, script: &mut Script<'_>, what: u8, flags: u8, len: usize) -> Header {
         let last = flags & 1 == 0;
         match what {
-            0 | 1 => Header::Write(Tagged { last, place: self.place(script) }),
+            0 | 1 => Header::Write(Tagged { last, addr: self.addr(script) }),
             2 | 3 => Header::Send(self.send(script, flags)),
             4 => {
                 let send = self.send(script, flags);
@@ -97,11 +97,11 @@ impl Peer {
             }
             6 => {
                 let msn = self.next(1, flags, true);
-                let (sink, source) = (self.place(script), self.place(script));
+                let (sink, source) = (self.addr(script), self.addr(script));
                 Header::ReadRequest(ReadRequest { msn, sink, len: script.word() % 8192, source })
             }
             7 => {
-                let (msn, target) = (self.next(1, flags, true), self.place(script));
+                let (msn, target) = (self.next(1, flags, true), self.addr(script));
                 let op = match flags & 1 {
                     0 => AtomicOp::FetchAdd { add: script.word().into(), mask: script.byte().into() },
                     _ => AtomicOp::CompareSwap { swap: 1, swap_mask: u64::MAX, compare: 2, compare_mask: 0 },
@@ -125,15 +125,15 @@ impl Peer {
     fn answer(&mut self, script: &mut Script<'_>, flags: u8, len: usize) -> Header {
         let last = flags & 1 == 0;
         match self.due.first_mut() {
-            Some(Due::Read(place, left)) if flags & 0x10 == 0 => {
-                let at = *place;
-                place.offset += len as u64;
+            Some(Due::Read(addr, left)) if flags & 0x10 == 0 => {
+                let at = *addr;
+                addr.offset += len as u64;
                 *left = left.saturating_sub(len as u32);
                 if last {
                     self.due.remove(0);
                     self.ids += 1;
                 }
-                Header::ReadResponse(Tagged { last, place: at })
+                Header::ReadResponse(Tagged { last, addr: at })
             }
             Some(Due::Atomic) if flags & 0x10 == 0 => {
                 self.due.remove(0);
@@ -146,7 +146,7 @@ impl Peer {
                 let (msn, id) = (self.next(2, flags, true), script.byte().into());
                 Header::AtomicResponse(AtomicResponse { msn, id, original: 0 })
             }
-            _ => Header::ReadResponse(Tagged { last, place: self.place(script) }),
+            _ => Header::ReadResponse(Tagged { last, addr: self.addr(script) }),
         }
     }
 }

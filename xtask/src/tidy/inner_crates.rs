@@ -19,7 +19,7 @@ const WIRE: &[&str] = &[
     "crates/wire/src/error.rs",
     "crates/wire/src/mpa/framing.rs",
     "crates/wire/src/mpa/startup.rs",
-    "crates/wire/src/place.rs",
+    "crates/wire/src/addr.rs",
     "crates/wire/src/private/extension.rs",
     "crates/wire/src/private/hello.rs",
     "crates/wire/src/rdmap/atomic.rs",

@@ -5,7 +5,7 @@ use crate::result::Result;
 use crate::turn::Turn;
 use ironwarp::completion::{Completion, CompletionQueue};
 use ironwarp::connection::{AcceptOptions, ConnectOptions, Listener};
-use ironwarp::memory::{Access, Buffer, MemoryRegion, Place};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, RemoteAddr};
 use ironwarp::queue::{Completes, QueuePair};
 use ironwarp::{Adapter, Config, ProtectionDomain};
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ impl Host {
     /// Waits for the next completion, by polling or sleeping as the turn demands. Fails if the request failed.
     pub(super) fn completion(&self, turn: &Turn) -> Result<Completion> {
         let completion = match turn.blocking {
-            true => self.cq.wait(TIMEOUT)?.ok_or("no completion in time")?,
+            true => self.cq.wait(TIMEOUT)?,
             false => loop {
                 if let Some(completion) = self.cq.poll_one()? {
                     break completion;
@@ -62,7 +62,7 @@ pub(super) struct End<'h> {
     pub(super) pair: QueuePair,
     pub(super) region: MemoryRegion,
     /// Address of the peer's memory.
-    pub(super) peer: Place,
+    pub(super) peer: RemoteAddr,
 }
 
 impl<'h> End<'h> {
@@ -76,9 +76,9 @@ impl<'h> End<'h> {
     ) -> Result<Self> {
         let pair = host.pair(turn, DEPTH.max(turn.queued))?;
         prepare(&pair, &region)?;
-        let options = ConnectOptions::new().private_data(&region.place(0)?.to_bytes());
+        let options = ConnectOptions::new().private_data(&region.remote_addr(0)?.to_bytes());
         let established = pair.connect(to, &options).map_err(|error| error.to_string())?;
-        let peer = Place::from_bytes(&established.private_data).ok_or("the server sent no address")?;
+        let peer = RemoteAddr::from_bytes(&established.private_data).ok_or("the server sent no address")?;
         Ok(Self { host, pair, region, peer })
     }
 
@@ -90,11 +90,11 @@ impl<'h> End<'h> {
         region: MemoryRegion,
         prepare: impl Fn(&QueuePair, &MemoryRegion) -> Result,
     ) -> Result<Self> {
-        let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
-        let peer = Place::from_bytes(incoming.private_data()).ok_or("the client sent no address")?;
+        let incoming = listener.accept(TIMEOUT)?;
+        let peer = RemoteAddr::from_bytes(incoming.private_data()).ok_or("the client sent no address")?;
         let pair = host.pair(turn, DEPTH.max(turn.queued))?;
         prepare(&pair, &region)?;
-        let options = AcceptOptions::new().private_data(&region.place(0)?.to_bytes());
+        let options = AcceptOptions::new().private_data(&region.remote_addr(0)?.to_bytes());
         incoming.accept(&pair, &options).map_err(|error| error.to_string())?;
         Ok(Self { host, pair, region, peer })
     }

@@ -39,7 +39,7 @@ fn connect(turn: &Turn, host: &Host, at: SocketAddr, count: usize, pairs: &mut V
 pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
     let mut pairs = Vec::with_capacity(BEFORE + turn.connections);
     while pairs.len() < BEFORE + turn.connections {
-        let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
+        let incoming = listener.accept(TIMEOUT)?;
         let pair = host.pair(turn, DEPTH)?;
         incoming.accept(&pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
         pairs.push(pair);

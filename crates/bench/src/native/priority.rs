@@ -80,7 +80,7 @@ fn region(host: &Host, size: usize) -> Result<MemoryRegion> {
 
 /// Accepts a client.
 fn accept(listener: &Listener, pair: &QueuePair) -> Result {
-    let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
+    let incoming = listener.accept(TIMEOUT)?;
     incoming.accept(pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
     Ok(())
 }

@@ -107,7 +107,7 @@ fn exchange(turn: &Turn, many: &Connections<'_>, request: &[u8], time: Duration)
 pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
     let mut many = Connections::new(turn, host)?;
     while many.pairs.len() < turn.connections {
-        let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
+        let incoming = listener.accept(TIMEOUT)?;
         let pair = many.next_pair(turn)?;
         incoming.accept(&pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
         many.pairs.push(pair);

@@ -45,7 +45,7 @@ impl Sleeper {
                 return Ok(completion.success()?);
             }
             if !self.cq.arm(Arm::Next) {
-                self.handler.wait(TIMEOUT).ok_or("no completion in time")?;
+                self.handler.wait(TIMEOUT)?;
             }
         }
     }

@@ -114,7 +114,7 @@ fn run_phase(turn: &Turn, end: &End<'_>, fence: &MemoryRegion, time: Duration) -
             }
         }
         if turn.blocking {
-            completions.extend(end.host.cq.wait(TIMEOUT)?);
+            completions.push(end.host.cq.wait(TIMEOUT)?);
         }
         end.host.cq.poll(&mut completions, turn.queued)?;
         done += completions.len();

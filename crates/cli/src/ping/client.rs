@@ -6,9 +6,10 @@ use super::options::{Arguments, Op};
 use super::report::{Report, micros};
 use crate::say::{self, Failure};
 use ironwarp::Adapter;
+use ironwarp::WaitError;
 use ironwarp::completion::{CompletionQueue, Opcode};
 use ironwarp::connection::{ConnectOptions, Established};
-use ironwarp::memory::{Access, Buffer, MemoryRegion, Place, Sge};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, RemoteAddr, Sge};
 use ironwarp::queue::{Completes, PostError, QueuePair, WorkRequest};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ struct Client {
     /// The memory for the answer.
     sink: MemoryRegion,
     /// The remote address of the server's memory.
-    remote: Place,
+    remote: RemoteAddr,
     established: Established,
     /// Whether Sends and Writes complete only when acknowledged.
     acknowledged: bool,
@@ -57,14 +58,14 @@ impl Client {
         let source = domain.register(Buffer::new(size.max(1))?, Access::LOCAL_READ)?;
         let sink = domain.register(Buffer::new(size.max(1))?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         post_receive(&qp, op, sink.slice(..size)?)?;
-        let hello = Hello { op, size: arguments.size, place: sink.place(0)? };
+        let hello = Hello { op, size: arguments.size, addr: sink.remote_addr(0)? };
         let established = qp
             .connect(to, &ConnectOptions::new().private_data(&hello.to_bytes()))
             .map_err(|error| format!("failed to connect to {to}: {error}"))?;
         let welcome = Welcome::parse(&established.private_data).ok_or_else(|| {
             format!("{to} is an RDMA server, but not a compatible `ironwarp ping --listen`")
         })?;
-        let remote = welcome.place;
+        let remote = welcome.addr;
         Ok(Self {
             op,
             size,
@@ -147,7 +148,10 @@ impl Client {
     fn wait(&self, began: Instant) -> Result<Duration, Failure> {
         let (mut sent, mut answered) = (self.op == Op::Read, None);
         loop {
-            let completion = self.cq.wait(TIMEOUT)?.ok_or_else(|| format!("no answer within {TIMEOUT:?}"))?;
+            let completion = self.cq.wait(TIMEOUT).map_err(|error| match error {
+                WaitError::TimedOut => format!("no answer within {TIMEOUT:?}"),
+                other => other.to_string(),
+            })?;
             let now = began.elapsed();
             match check_success(completion)?.opcode {
                 Opcode::Receive | Opcode::Read => answered = Some(now),
@@ -177,8 +181,11 @@ impl Client {
     fn pause(&self, pause: Duration) -> Result<(), Failure> {
         let until = Instant::now() + pause;
         while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-            let Some(completion) = self.cq.wait(left)? else { break };
-            check_success(completion)?;
+            match self.cq.wait(left) {
+                Ok(completion) => check_success(completion).map(drop)?,
+                Err(WaitError::TimedOut) => break,
+                Err(error) => return Err(error.into()),
+            }
         }
         match self.qp.error() {
             Some(fault) => Err(fault.to_string().into()),

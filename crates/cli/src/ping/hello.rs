@@ -2,7 +2,7 @@
 //! addresses.
 
 use super::options::Op;
-use ironwarp::memory::{Place, Tag};
+use ironwarp::memory::{RemoteAddr, Tag};
 
 /// Name and version of the protocol.
 const MAGIC: [u8; 8] = *b"iwping01";
@@ -14,14 +14,14 @@ pub(super) struct Hello {
     /// Size of each message, in bytes.
     pub(super) size: u32,
     /// Memory of the client, to which the server writes.
-    pub(super) place: Place,
+    pub(super) addr: RemoteAddr,
 }
 
 /// The private data with which a server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Welcome {
     /// Memory of the server, which the client writes or reads.
-    pub(super) place: Place,
+    pub(super) addr: RemoteAddr,
 }
 
 impl Hello {
@@ -34,7 +34,7 @@ impl Hello {
         let mut bytes = MAGIC.to_vec();
         bytes.push(op);
         bytes.extend(self.size.to_be_bytes());
-        bytes.extend(place_to_bytes(self.place));
+        bytes.extend(addr_to_bytes(self.addr));
         bytes
     }
 
@@ -48,53 +48,53 @@ impl Hello {
             _ => return None,
         };
         let (size, bytes) = bytes.split_first_chunk()?;
-        Some(Self { op, size: u32::from_be_bytes(*size), place: parse_place(bytes)? })
+        Some(Self { op, size: u32::from_be_bytes(*size), addr: parse_addr(bytes)? })
     }
 }
 
 impl Welcome {
     pub(super) fn to_bytes(self) -> Vec<u8> {
-        [&MAGIC[..], &place_to_bytes(self.place)].concat()
+        [&MAGIC[..], &addr_to_bytes(self.addr)].concat()
     }
 
     /// Parses private data. Returns `None` if it is from another program or version.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        Some(Self { place: parse_place(bytes.strip_prefix(&MAGIC)?)? })
+        Some(Self { addr: parse_addr(bytes.strip_prefix(&MAGIC)?)? })
     }
 }
 
-fn place_to_bytes(place: Place) -> [u8; 12] {
+fn addr_to_bytes(addr: RemoteAddr) -> [u8; 12] {
     let mut bytes = [0; 12];
-    bytes[..4].copy_from_slice(&place.tag.0.to_be_bytes());
-    bytes[4..].copy_from_slice(&place.offset.to_be_bytes());
+    bytes[..4].copy_from_slice(&addr.tag.0.to_be_bytes());
+    bytes[4..].copy_from_slice(&addr.offset.to_be_bytes());
     bytes
 }
 
 /// Parses a remote address. Ignores trailing bytes, because a peer may pad private data with zeros.
-fn parse_place(bytes: &[u8]) -> Option<Place> {
+fn parse_addr(bytes: &[u8]) -> Option<RemoteAddr> {
     let (tag, bytes) = bytes.split_first_chunk()?;
     let offset = bytes.first_chunk()?;
-    Some(Place { tag: Tag(u32::from_be_bytes(*tag)), offset: u64::from_be_bytes(*offset) })
+    Some(RemoteAddr { tag: Tag(u32::from_be_bytes(*tag)), offset: u64::from_be_bytes(*offset) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PLACE: Place = Place { tag: Tag(0x0102_0304), offset: 0x1112_1314_1516_1718 };
+    const ADDR: RemoteAddr = RemoteAddr { tag: Tag(0x0102_0304), offset: 0x1112_1314_1516_1718 };
 
     #[test]
     fn both_survive_encoding() {
         for op in [Op::Send, Op::Write, Op::Read] {
-            let hello = Hello { op, size: 0xa1b2_c3d4, place: PLACE };
+            let hello = Hello { op, size: 0xa1b2_c3d4, addr: ADDR };
             assert_eq!(Hello::parse(&hello.to_bytes()), Some(hello));
         }
-        assert_eq!(Welcome::parse(&Welcome { place: PLACE }.to_bytes()), Some(Welcome { place: PLACE }));
+        assert_eq!(Welcome::parse(&Welcome { addr: ADDR }.to_bytes()), Some(Welcome { addr: ADDR }));
     }
 
     #[test]
     fn truncated_and_foreign_data_are_rejected() {
-        let bytes = Hello { op: Op::Read, size: 1, place: PLACE }.to_bytes();
+        let bytes = Hello { op: Op::Read, size: 1, addr: ADDR }.to_bytes();
         for len in 0..bytes.len() {
             assert_eq!(Hello::parse(&bytes[..len]), None);
         }

@@ -24,7 +24,7 @@ pub(super) fn run(adapter: &Adapter, at: SocketAddr, once: bool) -> Result<bool,
     // Each client's thread holds a clone, so that the reference count is the number of clients.
     let clients = Arc::new(());
     loop {
-        let Some(incoming) = listener.accept(None) else { continue };
+        let incoming = listener.accept(None)?;
         if Arc::strong_count(&clients) > MAX_CLIENTS {
             incoming.reject(b"too many clients, try again later")?;
             continue;
@@ -64,7 +64,7 @@ fn serve(adapter: &Adapter, incoming: Incoming) -> Result<u64, Failure> {
         return Err(format!("rejected: message size of {} bytes", hello.size).into());
     }
     let session = Session::new(adapter, hello)?;
-    let welcome = Welcome { place: session.region.place(0)? };
+    let welcome = Welcome { addr: session.region.remote_addr(0)? };
     session.post_receive(0)?;
     incoming.accept(&session.qp, &AcceptOptions::new().private_data(&welcome.to_bytes()))?;
     say::line(format_args!("{peer}: {} of {} bytes", hello.op, hello.size))?;
@@ -102,7 +102,7 @@ impl Session {
     /// Waits for the next message. Returns its length, or `None` if the client has closed.
     fn next_message(&self) -> Result<Option<u32>, Failure> {
         loop {
-            let Some(completion) = self.cq.wait(None)? else { continue };
+            let completion = self.cq.wait(None)?;
             if let Some(QpError::Closed) = completion.cause.as_deref() {
                 let _ = self.qp.wait_closed(TIMEOUT);
                 return Ok(None);
@@ -137,7 +137,7 @@ impl Session {
                 vec![WorkRequest::send(ping, &[echo]).unsignaled().into()]
             }
             Op::Write => vec![
-                WorkRequest::write(ping, &[self.region.slice(..self.size())?], self.hello.place).unsignaled(),
+                WorkRequest::write(ping, &[self.region.slice(..self.size())?], self.hello.addr).unsignaled(),
                 WorkRequest::send(ping, &[]).unsignaled().into(),
             ],
             Op::Read => return Err("unexpected message from a client that announced only Reads".into()),

@@ -2,7 +2,7 @@
 //! independently of this project's own code: a driver must find what it looks for in our frames, where it
 //! looks for it.
 
-use ironwarp_wire::{Place, ReadRequest, Tag};
+use ironwarp_wire::{ReadRequest, RemoteAddr, Tag};
 
 /// The flags M, C, R and S of a startup frame (RFC 5044 §7.1.1, RFC 6581 §6).
 pub(crate) const M: u8 = 0x80;
@@ -48,7 +48,7 @@ pub(crate) const CXGB4: Card = Card {
     ord: 32,
     room: 256,
     markers: false,
-    rtr: read(Place { tag: Tag(1), offset: 1 }, Place { tag: Tag(1), offset: 1 }),
+    rtr: read(RemoteAddr { tag: Tag(1), offset: 1 }, RemoteAddr { tag: Tag(1), offset: 1 }),
     offers: READ,
 };
 
@@ -60,13 +60,13 @@ pub(crate) const IRDMA: Card = Card {
     ord: 255,
     room: 512,
     markers: false,
-    rtr: read(Place { tag: Tag(0xabcd), offset: 0 }, Place { tag: Tag(0x1234), offset: 0 }),
+    rtr: read(RemoteAddr { tag: Tag(0xabcd), offset: 0 }, RemoteAddr { tag: Tag(0x1234), offset: 0 }),
     offers: WRITE | READ,
 };
 
 pub(crate) const CARDS: [Card; 2] = [CXGB4, IRDMA];
 
-const fn read(sink: Place, source: Place) -> ReadRequest {
+const fn read(sink: RemoteAddr, source: RemoteAddr) -> ReadRequest {
     ReadRequest { msn: 1, sink, len: 0, source }
 }
 

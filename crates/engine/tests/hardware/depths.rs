@@ -12,7 +12,7 @@ use crate::session::{
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Opcode, Operation};
-use ironwarp_wire::{Header, Place, ReadRequest};
+use ironwarp_wire::{Header, ReadRequest, RemoteAddr};
 use std::time::Duration;
 
 /// As many Reads as the send queue holds.
@@ -26,7 +26,7 @@ fn we_never_have_more_reads_outstanding_than_a_card_holds() {
         let card = Card { ird: card.ird.min(48), ..*card }; // for irdma, as if its program had requested less
         let adapter = Victim::alone(Config::default().ord(200));
         let mut session = connect(&adapter, &card, by);
-        let from = Place { tag: ironwarp_wire::Tag(7), offset: 0 };
+        let from = RemoteAddr { tag: ironwarp_wire::Tag(7), offset: 0 };
         for id in 0..READS {
             session.post(id, Operation::Read(from), adapter.open.sge(8 * id, 8));
         }
@@ -66,8 +66,8 @@ fn a_card_may_have_as_many_reads_outstanding_as_our_frame_says() {
         let adapter = adapter();
         let mut session = connect(&adapter, card, by);
         let ours = Config::default().ird;
-        let source = Place { tag: adapter.readable.tag, offset: adapter.readable.addr };
-        let sink = |i: u16| Place { tag: ironwarp_wire::Tag(0x5151), offset: u64::from(i) << 8 };
+        let source = RemoteAddr { tag: adapter.readable.tag, offset: adapter.readable.addr };
+        let sink = |i: u16| RemoteAddr { tag: ironwarp_wire::Tag(0x5151), offset: u64::from(i) << 8 };
         let mut burst = Vec::new();
         for i in 0..ours.min(card.ord) {
             let msn = first_read(By::Card, by) + u32::from(i);
@@ -80,7 +80,7 @@ fn a_card_may_have_as_many_reads_outstanding_as_our_frame_says() {
             else {
                 panic!("expected a Read Response");
             };
-            assert_eq!((it.last, it.place), (true, sink(i)));
+            assert_eq!((it.last, it.addr), (true, sink(i)));
             assert_eq!(payload, adapter.memory.read(adapter.readable.at, 8));
         }
         session.assert_works(1);
@@ -178,7 +178,7 @@ fn cxgb4_in_revision_1_may_read_as_much_as_it_can() {
     let card = Card { revision: 1, ..CXGB4 };
     let adapter = adapter();
     let mut session = connect(&adapter, &card, By::Card);
-    let source = Place { tag: adapter.readable.tag, offset: adapter.readable.addr };
+    let source = RemoteAddr { tag: adapter.readable.tag, offset: adapter.readable.addr };
     let burst: Vec<u8> = (0..u32::from(card.ord))
         .flat_map(|i| {
             let read = ReadRequest { msn: 2 + i, sink: crate::common::SINK, len: 8, source };

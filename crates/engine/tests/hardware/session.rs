@@ -9,7 +9,7 @@ use ironwarp_engine::{ConnectOptions, Engine, QueuePair};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_testkit::path;
 use ironwarp_wire::mpa::Framing;
-use ironwarp_wire::{Header, Place, ReadRequest, Tagged};
+use ironwarp_wire::{Header, ReadRequest, RemoteAddr, Tagged};
 use std::net::TcpListener;
 use std::sync::Arc;
 
@@ -131,11 +131,11 @@ pub(crate) fn receive_reply(peer: &mut Peer, card: &Card) -> Result<Frame, Refus
     Ok(reply)
 }
 
-/// Sends the RTR of the card, and checks the response: an empty Read Response for the place that the card
+/// Sends the RTR of the card, and checks the response: an empty Read Response for the address that the card
 /// named.
 pub(crate) fn send_rtr(peer: &mut Peer, card: &Card) {
     peer.send(&Header::ReadRequest(card.rtr), &[]);
-    let response = Header::ReadResponse(Tagged { last: true, place: card.rtr.sink });
+    let response = Header::ReadResponse(Tagged { last: true, addr: card.rtr.sink });
     match peer.receive_message() {
         Received::Message(header, payload, _) => assert_eq!((header, payload), (response, vec![])),
         other => panic!("expected the response to the RTR, got {other:?}"),
@@ -154,8 +154,8 @@ fn start_stream(peer: &mut Peer, card: &Card, ours: &Frame) {
 }
 
 /// Sends a Read Response of one segment.
-pub(crate) fn send_read_response(peer: &mut Peer, sink: Place, payload: &[u8]) {
-    peer.send(&Header::ReadResponse(Tagged { last: true, place: sink }), payload);
+pub(crate) fn send_read_response(peer: &mut Peer, sink: RemoteAddr, payload: &[u8]) {
+    peer.send(&Header::ReadResponse(Tagged { last: true, addr: sink }), payload);
 }
 
 /// Checks what all of our startup frames must have in common: CRCs, no markers, and no reserved bits. Returns
@@ -185,6 +185,6 @@ pub(crate) fn talk(adapter: &Victim, session: &mut Session, msn: u32) {
 }
 
 /// Sends a Read of `len` bytes from the card; `msn` is its number.
-pub(crate) fn fetch(session: &mut Session, msn: u32, source: Place, len: u32) {
+pub(crate) fn fetch(session: &mut Session, msn: u32, source: RemoteAddr, len: u32) {
     session.peer.send(&Header::ReadRequest(ReadRequest { msn, sink: SINK, len, source }), &[]);
 }

@@ -13,11 +13,11 @@ use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Operation, Status};
 use ironwarp_testkit::path;
 use ironwarp_wire::mpa::Framing;
-use ironwarp_wire::{Cause, Header, Place, Protection, Tag, TaggedBuffer, UntaggedBuffer};
+use ironwarp_wire::{Cause, Header, Protection, RemoteAddr, Tag, TaggedBuffer, UntaggedBuffer};
 
 const SEND: Operation = Operation::Send { invalidate: None };
-const GOOD: Place = Place { tag: Tag(0x0009_0000), offset: 0x4000 };
-const BAD: Place = Place { tag: Tag(0x0005_0055), offset: 0x4000 };
+const GOOD: RemoteAddr = RemoteAddr { tag: Tag(0x0009_0000), offset: 0x4000 };
+const BAD: RemoteAddr = RemoteAddr { tag: Tag(0x0005_0055), offset: 0x4000 };
 
 /// An adapter configured like siw: no CRCs, and the initiator's program sends first.
 fn plain() -> Victim {

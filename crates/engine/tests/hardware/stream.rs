@@ -17,11 +17,11 @@ use ironwarp_rnic::queue::{Data, Opcode, Operation, Status, WorkRequest};
 use ironwarp_testkit::mapping::{Mapping, PAGE};
 use ironwarp_testkit::path;
 use ironwarp_wire::mpa::Crc;
-use ironwarp_wire::{Cause, Header, MpaFault, Place, Tag};
+use ironwarp_wire::{Cause, Header, MpaFault, RemoteAddr, Tag};
 
 const SEND: Operation = Operation::Send { invalidate: None };
 /// Memory of the card.
-const CARD_MEMORY: Place = Place { tag: Tag(0x0009_0000), offset: 0x4000 };
+const CARD_MEMORY: RemoteAddr = RemoteAddr { tag: Tag(0x0009_0000), offset: 0x4000 };
 
 /// Receives all segments of one message: their FPDUs, and their payload in one piece.
 fn receive_segments(peer: &mut Peer) -> (Vec<Vec<u8>>, Vec<u8>) {
@@ -54,7 +54,7 @@ fn no_fpdu_of_ours_is_larger_than_a_segment_of_the_path() {
         let mut session = connect(&adapter, card, by);
         let len = u32::try_from(AREA).unwrap();
         let all = adapter.memory.read(adapter.readable.at, AREA);
-        let source = Place { tag: adapter.readable.tag, offset: adapter.readable.addr };
+        let source = RemoteAddr { tag: adapter.readable.tag, offset: adapter.readable.addr };
         for kind in 0..3 {
             match kind {
                 0 => session.post(kind, Operation::Write(CARD_MEMORY), adapter.readable.sge(0, len)),
@@ -289,7 +289,7 @@ fn no_empty_message_of_ours_names_tag_0() {
         let mut asked = false;
         while !asked {
             match session.peer.receive_next() {
-                Received::Message(Header::Write(write), ..) => assert_ne!(write.place.tag, Tag(0)),
+                Received::Message(Header::Write(write), ..) => assert_ne!(write.addr.tag, Tag(0)),
                 Received::Message(Header::ReadRequest(read), ..) => {
                     assert!(read.sink.tag != Tag(0) && read.source.tag != Tag(0), "{read:?}");
                     send_read_response(&mut session.peer, read.sink, &[]);

@@ -13,10 +13,10 @@ use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Operation, Status};
 use ironwarp_testkit::path;
 use ironwarp_wire::mpa::Crc;
-use ironwarp_wire::{Cause, Header, MpaFault, Place, Protection, Tag, Terminate};
+use ironwarp_wire::{Cause, Header, MpaFault, Protection, RemoteAddr, Tag, Terminate};
 
 const SEND: Operation = Operation::Send { invalidate: None };
-const CARD_MEMORY: Place = Place { tag: Tag(0x0009_0000), offset: 0x4000 };
+const CARD_MEMORY: RemoteAddr = RemoteAddr { tag: Tag(0x0009_0000), offset: 0x4000 };
 
 /// A Terminate as a card sends it: control words, and the part of the offending FPDU that it copied.
 fn terminate(control: [u8; 4], copied: &[u8]) -> Vec<u8> {
@@ -127,7 +127,7 @@ fn the_read_that_a_card_refuses_is_the_one_that_fails() {
         let adapter = adapter();
         let mut session = connect(&adapter, card, by);
         session.post(1, Operation::Read(CARD_MEMORY), adapter.open.sge(0, 64));
-        session.post(2, Operation::Read(Place { tag: Tag(5), ..CARD_MEMORY }), adapter.open.sge(64, 64));
+        session.post(2, Operation::Read(RemoteAddr { tag: Tag(5), ..CARD_MEMORY }), adapter.open.sge(64, 64));
         let Received::Message(Header::ReadRequest(good), ..) = session.peer.receive_message() else {
             panic!()
         };
@@ -139,7 +139,7 @@ fn the_read_that_a_card_refuses_is_the_one_that_fails() {
         let cause = Cause::Protection(Protection::Tag);
         let told = reports(&mut session, [0x01, 0x00, 0xe0, 0], &bad[..READ_REQUEST], cause);
         assert_eq!(told.offender.length, Some(46));
-        assert_eq!(told.offender.read.unwrap().source, Place { tag: Tag(5), ..CARD_MEMORY });
+        assert_eq!(told.offender.read.unwrap().source, RemoteAddr { tag: Tag(5), ..CARD_MEMORY });
         let failed = session.failed(RECEIVES);
         assert_eq!((failed.wr_id, failed.status), (2, Status::RemoteAccess), "{failed:?}");
         assert!(matches!(failed.cause.as_deref(), Some(QpError::Terminated(_))), "{failed:?}");
@@ -153,14 +153,14 @@ fn the_write_that_a_card_refuses_is_the_one_that_fails() {
     for_each_card(|card, by| {
         let adapter = adapter();
         let mut session = connect_with(&adapter, card, by, Completes::WhenAcknowledged);
-        let bad = Place { tag: Tag(5), ..CARD_MEMORY };
+        let bad = RemoteAddr { tag: Tag(5), ..CARD_MEMORY };
         session.post(1, Operation::Write(CARD_MEMORY), adapter.open.sge(0, 64));
         session.post(2, Operation::Write(bad), adapter.open.sge(0, 64));
         session.post(3, SEND, adapter.open.sge(0, 64));
         let mut refused = None;
         while refused.is_none() {
             match session.peer.receive_message() {
-                Received::Message(Header::Write(it), _, bytes) if it.place == bad => refused = Some(bytes),
+                Received::Message(Header::Write(it), _, bytes) if it.addr == bad => refused = Some(bytes),
                 Received::Message(..) => {}
                 other => panic!("{other:?}"),
             }

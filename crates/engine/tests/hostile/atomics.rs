@@ -9,7 +9,7 @@ use ironwarp_rnic::memory::{Check, Memory, Rights, next_tag};
 use ironwarp_rnic::queue::{Operation as Request, Status};
 use ironwarp_testkit::mapping::{Mapping, PAGE};
 use ironwarp_wire::{
-    AtomicOp, AtomicRequest, AtomicResponse, Cause, Header, Operation, Place, Protection, Tag, Tagged,
+    AtomicOp, AtomicRequest, AtomicResponse, Cause, Header, Operation, Protection, RemoteAddr, Tag, Tagged,
     Terminate, UntaggedBuffer,
 };
 
@@ -75,10 +75,10 @@ fn an_atomic_operation_on_a_word_that_is_not_aligned() {
     for skip in 1..8 {
         let victim = Victim::new();
         let mut attacked = victim.connect_peer();
-        let place = Place { tag: victim.open.tag, offset: victim.open.addr + skip };
-        let fpdu = attacked.peer.send(&add(1, place.tag, place.offset), &[]);
+        let addr = RemoteAddr { tag: victim.open.tag, offset: victim.open.addr + skip };
+        let fpdu = attacked.peer.send(&add(1, addr.tag, addr.offset), &[]);
         let error = attacked.assert_terminated(Cause::Operation(Operation::StreamCatastrophic), &fpdu);
-        assert_eq!(*error, QpError::Protocol(Protocol::Misaligned { place }));
+        assert_eq!(*error, QpError::Protocol(Protocol::Misaligned { addr }));
         victim.assert_untouched();
         victim.assert_survives();
     }
@@ -208,14 +208,14 @@ fn invalid_responses_to_atomic_operations() {
         ("number zero", |request| response(0, request.id), Cause::UntaggedBuffer(UntaggedBuffer::Sequence)),
         (
             "a Read Response",
-            |request| Header::ReadResponse(Tagged { last: true, place: request.target }),
+            |request| Header::ReadResponse(Tagged { last: true, addr: request.target }),
             unasked,
         ),
     ];
     for (name, lie, cause) in lies {
         let victim = Victim::new();
         let mut attacked = victim.connect_peer();
-        let (target, op) = (Place::default(), AtomicOp::FetchAdd { add: 1, mask: 0 });
+        let (target, op) = (RemoteAddr::default(), AtomicOp::FetchAdd { add: 1, mask: 0 });
         attacked.post(7, Request::Atomic { target, op }, victim.private.sge(4096, 8));
         let received = attacked.peer.receive_message();
         let Received::Message(Header::AtomicRequest(request), ..) = received else { panic!("{received:?}") };
@@ -235,7 +235,7 @@ fn invalid_responses_to_atomic_operations() {
 fn an_atomic_response_in_place_of_a_read_response() {
     let victim = Victim::new();
     let mut attacked = victim.connect_peer();
-    attacked.post(7, Request::Read(Place::default()), victim.private.sge(4096, 8));
+    attacked.post(7, Request::Read(RemoteAddr::default()), victim.private.sge(4096, 8));
     let received = attacked.peer.receive_message();
     let Received::Message(Header::ReadRequest(request), ..) = received else { panic!("{received:?}") };
     let fpdu = attacked.peer.send(&response(1, request.msn), &[]);

@@ -7,14 +7,16 @@ use ironwarp_engine::config::Config;
 use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Operation, Status};
-use ironwarp_wire::{Cause, Header, Place, Protection, Tag, Tagged, TaggedBuffer, Terminate, UntaggedBuffer};
+use ironwarp_wire::{
+    Cause, Header, Protection, RemoteAddr, Tag, Tagged, TaggedBuffer, Terminate, UntaggedBuffer,
+};
 use std::time::{Duration, Instant};
 
 const SEND: Operation = Operation::Send { invalidate: None };
 const CLOSE: Duration = Duration::from_millis(300);
 
-fn elsewhere() -> Place {
-    Place { tag: Tag(0x7777_7700), offset: 0x1000 }
+fn elsewhere() -> RemoteAddr {
+    RemoteAddr { tag: Tag(0x7777_7700), offset: 0x1000 }
 }
 
 fn hasty() -> Config {
@@ -51,7 +53,7 @@ fn a_close_in_the_middle_of_an_fpdu() {
 #[test]
 fn a_close_in_the_middle_of_a_message() {
     let victim = Victim::new();
-    let begun = Header::Write(Tagged { last: false, place: elsewhere() });
+    let begun = Header::Write(Tagged { last: false, addr: elsewhere() });
     for header in [segment(1, 0, false), begun] {
         let mut attacked = victim.connect_peer();
         attacked.peer.send(&header, &[]);
@@ -136,8 +138,8 @@ fn a_local_failure_under_load() {
         // The response arrives in many small segments, while the program posts an invalid request.
         let mut bytes = Vec::new();
         for at in (0..len).step_by(64) {
-            let place = Place { tag: request.sink.tag, offset: request.sink.offset + u64::from(at) };
-            let answer = Header::ReadResponse(Tagged { last: at + 64 == len, place });
+            let addr = RemoteAddr { tag: request.sink.tag, offset: request.sink.offset + u64::from(at) };
+            let answer = Header::ReadResponse(Tagged { last: at + 64 == len, addr });
             bytes.extend(attacked.peer.frame(&answer, &[0xab; 64]));
         }
         let Attacked { mut peer, pair, cq } = attacked;
@@ -250,8 +252,8 @@ fn an_endless_response_to_an_empty_read() {
     let payload = vec![0xee; 64_000];
     let limit = (1 << 31) / payload.len() as u64;
     for n in 0..=limit {
-        let place = Place { offset: asked.sink.offset + n * payload.len() as u64, ..asked.sink };
-        attacked.peer.send(&Header::ReadResponse(Tagged { last: false, place }), &payload);
+        let addr = RemoteAddr { offset: asked.sink.offset + n * payload.len() as u64, ..asked.sink };
+        attacked.peer.send(&Header::ReadResponse(Tagged { last: false, addr }), &payload);
         assert!(n == limit || attacked.pair.qp().error().is_none(), "the stream ended before the limit");
     }
     let terminate = attacked.peer.receive_terminate();
@@ -335,7 +337,7 @@ fn a_peer_that_never_reads_and_breaks_a_rule() {
 /// A stream with two Writes and two Sends that the peer has not acknowledged.
 fn four_requests(victim: &Victim) -> (Attacked, Vec<Header>) {
     let mut attacked = victim.connect_acknowledging_peer(0);
-    let far = Place { offset: 0x9000, ..elsewhere() };
+    let far = RemoteAddr { offset: 0x9000, ..elsewhere() };
     for (id, operation) in
         [Operation::Write(elsewhere()), SEND, Operation::Write(far), SEND].into_iter().enumerate()
     {

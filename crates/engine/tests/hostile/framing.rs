@@ -6,7 +6,7 @@ use crate::common::{TIMEOUT, read, segment, send, write};
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::queue::{Operation, Status};
-use ironwarp_wire::{Cause, Header, MpaFault, Place, Tag, Tagged, TaggedBuffer, Terminate, Violation};
+use ironwarp_wire::{Cause, Header, MpaFault, RemoteAddr, Tag, Tagged, TaggedBuffer, Terminate, Violation};
 
 /// RFC 5040 §4.1, RFC 5041 §4.1: reserved bits are ignored, and the stream continues.
 #[test]
@@ -139,10 +139,14 @@ fn a_message_with_a_wrong_bit_never_completes() {
 fn an_answer_with_a_wrong_crc_never_completes() {
     let victim = Victim::new();
     let mut attacked = victim.connect_peer();
-    attacked.post(7, Operation::Read(Place { tag: Tag(0x7777_7700), offset: 0 }), victim.open.sge(0, 64));
+    attacked.post(
+        7,
+        Operation::Read(RemoteAddr { tag: Tag(0x7777_7700), offset: 0 }),
+        victim.open.sge(0, 64),
+    );
     let received = attacked.peer.receive_message();
     let Received::Message(Header::ReadRequest(request), ..) = received else { panic!("{received:?}") };
-    let answer = Header::ReadResponse(Tagged { last: true, place: request.sink });
+    let answer = Header::ReadResponse(Tagged { last: true, addr: request.sink });
     let mut fpdu = attacked.peer.frame(&answer, &[0xee; 64]);
     *fpdu.last_mut().unwrap() ^= 0x80;
     attacked.peer.send_bytes(&fpdu);
@@ -238,7 +242,7 @@ fn large_payload_without_crc_ends_where_it_ends() {
     attacked.peer.open();
     let (area, begin) = (victim.open, 100);
     let header =
-        Header::Write(Tagged { last: true, place: Place { tag: area.tag, offset: area.addr + 100 } });
+        Header::Write(Tagged { last: true, addr: RemoteAddr { tag: area.tag, offset: area.addr + 100 } });
     // Too small to be placed directly, and split up by the socket.
     for len in [AREA - begin, AREA - begin - 1] {
         let fpdu = attacked.peer.frame(&header, &vec![0xee; len]);

@@ -6,7 +6,7 @@ use crate::common::{immediate, segment, send, write};
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::queue::{Opcode, ReceiveRequest, Status};
-use ironwarp_wire::{Cause, Header, MpaFault, Operation, Place, Tagged, UntaggedBuffer, Violation};
+use ironwarp_wire::{Cause, Header, MpaFault, Operation, RemoteAddr, Tagged, UntaggedBuffer, Violation};
 use std::time::Duration;
 
 const OUT_OF_TURN: Cause = Cause::Operation(Operation::StreamCatastrophic);
@@ -62,8 +62,8 @@ fn immediate_data_in_the_middle_of_a_send() {
 #[test]
 fn immediate_data_in_the_middle_of_a_write() {
     let error = refused(OUT_OF_TURN, |victim, attacked| {
-        let place = Place { tag: victim.open.tag, offset: victim.open.addr };
-        attacked.peer.send(&Header::Write(Tagged { last: false, place }), &[0xee; 8]);
+        let addr = RemoteAddr { tag: victim.open.tag, offset: victim.open.addr };
+        attacked.peer.send(&Header::Write(Tagged { last: false, addr }), &[0xee; 8]);
         attacked.peer.send(&immediate(1, 1), &[])
     });
     assert_eq!(error, QpError::Protocol(Protocol::Interleaved));

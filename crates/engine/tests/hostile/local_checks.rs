@@ -7,7 +7,7 @@ use crate::common::{segment, send};
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Binding, Check, Memory, RegisterError, Rights, Scope, next_tag};
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest};
-use ironwarp_wire::{Place, Tag, Terminate};
+use ironwarp_wire::{RemoteAddr, Tag, Terminate};
 
 const LEN: u32 = 64;
 const SEND: Operation = Operation::Send { invalidate: None };
@@ -32,7 +32,7 @@ fn refused(how: Use, list: List, check: Check) {
     let mut attacked = victim.connect_peer_with(Default::default(), 0);
     attacked.peer.open();
     let buffers = Sges::from(&list(&victim)[..]);
-    let elsewhere = Place { tag: Tag(0x7777_7700), offset: 0 };
+    let elsewhere = RemoteAddr { tag: Tag(0x7777_7700), offset: 0 };
     match how {
         Use::Send => attacked.post(7, SEND, buffers),
         Use::Write => attacked.post(7, Operation::Write(elsewhere), buffers),
@@ -175,13 +175,13 @@ fn a_sink_that_is_deregistered_before_the_response() {
     let mut attacked = victim.connect_peer_with(Default::default(), 0);
     attacked.peer.open();
     let sge = victim.open.sge(0, LEN);
-    attacked.post(7, Operation::Read(Place { tag: Tag(0x7777_7700), offset: 0 }), sge);
+    attacked.post(7, Operation::Read(RemoteAddr { tag: Tag(0x7777_7700), offset: 0 }), sge);
     let received = attacked.peer.receive_message();
     let crate::common::peer::Received::Message(Header::ReadRequest(request), ..) = received else {
         panic!("{received:?}")
     };
     victim.engine.device().table().deregister(victim.open.tag).unwrap();
-    let answer = Header::ReadResponse(Tagged { last: true, place: request.sink });
+    let answer = Header::ReadResponse(Tagged { last: true, addr: request.sink });
     attacked.peer.send(&answer, &[0xee; LEN as usize]);
     let completion = attacked.one();
     assert_eq!((completion.wr_id, completion.status), (7, Status::LocalProtection), "{completion:?}");

@@ -9,14 +9,14 @@ use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Binding, Check, Memory, Rights, Scope, Stream};
 use ironwarp_testkit::mapping::Mapping;
 use ironwarp_wire::private::{Capabilities, ReadV2Request};
-use ironwarp_wire::{Cause, Header, Place, Protection, Tag, Tagged, TaggedBuffer};
+use ironwarp_wire::{Cause, Header, Protection, RemoteAddr, Tag, Tagged, TaggedBuffer};
 use std::time::Instant;
 
 const TAG: Cause = Cause::TaggedBuffer(TaggedBuffer::Tag);
 
 /// A segment of a Write before its last.
 fn begins(tag: Tag, offset: u64) -> Header {
-    Header::Write(Tagged { last: false, place: Place { tag, offset } })
+    Header::Write(Tagged { last: false, addr: RemoteAddr { tag, offset } })
 }
 
 impl Victim {
@@ -271,8 +271,9 @@ fn after_serving_a_window_releases_its_region() {
 fn a_second_access_is_terminated_in_every_row() {
     const READ: Cause = Cause::Protection(Protection::Tag);
     type Access = fn(Tag, u64) -> Header;
-    let v2: Access =
-        |tag, offset| Header::ReadV2Request(ReadV2Request { msn: 1, len: 8, source: Place { tag, offset } });
+    let v2: Access = |tag, offset| {
+        Header::ReadV2Request(ReadV2Request { msn: 1, len: 8, source: RemoteAddr { tag, offset } })
+    };
     let seconds: [(Access, bool, Cause); 5] = [
         (begins, false, TAG),
         (write, true, TAG),

@@ -11,13 +11,13 @@ use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Data, Operation as Request, Status, WorkRequest};
 use ironwarp_wire::private::{Capabilities, ReadV2Request, ReadV2Response, SIGNAL_TAG, Signal};
 use ironwarp_wire::{
-    AtomicOp, AtomicResponse, Cause, Header, Operation, Place, Protection, ReadRequest, Tag, Tagged,
+    AtomicOp, AtomicResponse, Cause, Header, Operation, Protection, ReadRequest, RemoteAddr, Tag, Tagged,
     Terminate, UntaggedBuffer, Violation,
 };
 
 const LEN: usize = 64;
 /// The remote memory that the victim's Read names.
-const SOURCE: Place = Place { tag: Tag(0x7777_7700), offset: 0x4000 };
+const SOURCE: RemoteAddr = RemoteAddr { tag: Tag(0x7777_7700), offset: 0x4000 };
 
 /// A peer that has announced itself as Ironwarp.
 fn kin(victim: &Victim, capabilities: Capabilities) -> Attacked {
@@ -42,7 +42,7 @@ fn response(msn: u32, offset: usize, last: bool) -> Header {
 }
 
 fn request(msn: u32, tag: Tag, offset: u64, len: u32) -> Header {
-    Header::ReadV2Request(ReadV2Request { msn, len, source: Place { tag, offset } })
+    Header::ReadV2Request(ReadV2Request { msn, len, source: RemoteAddr { tag, offset } })
 }
 
 /// Checks that the stream ends with this cause, and the Read with this status.
@@ -88,8 +88,8 @@ fn the_sink_cannot_be_written_while_the_read_is_under_way() {
         (
             "a Read Response",
             |sink| {
-                let place = Place { tag: sink.tag, offset: sink.addr };
-                Header::ReadResponse(Tagged { last: true, place })
+                let addr = RemoteAddr { tag: sink.tag, offset: sink.addr };
+                Header::ReadResponse(Tagged { last: true, addr })
             },
             UNASKED,
             Status::BadResponse,
@@ -280,20 +280,20 @@ fn more_reads_of_both_kinds_than_agreed() {
 /// Records everything that a queue pair sends for requests of every kind, ending with a Send with Immediate,
 /// which fails. The peer answers each request as the RFC specifies.
 fn receive_all(attacked: &mut Attacked, victim: &Victim) -> Vec<Vec<u8>> {
-    let (sge, place) = (|len| victim.open.sge(0, len), SOURCE);
-    let atomic = Request::Atomic { target: place, op: AtomicOp::FetchAdd { add: 1, mask: 0 } };
+    let (sge, addr) = (|len| victim.open.sge(0, len), SOURCE);
+    let atomic = Request::Atomic { target: addr, op: AtomicOp::FetchAdd { add: 1, mask: 0 } };
     let immediate = |id, operation| {
         let request = WorkRequest::new(id, operation, Data::Memory(sge(64).into()));
         WorkRequest { immediate: Some(9), ..request }
     };
-    attacked.post(1, Request::Read(place), sge(64));
+    attacked.post(1, Request::Read(addr), sge(64));
     attacked.post(2, Request::Send { invalidate: None }, sge(64));
-    attacked.post(3, Request::Send { invalidate: Some(place.tag) }, sge(64));
-    attacked.post(4, Request::Write(place), sge(64));
-    attacked.post(5, Request::Read(place), sge(0));
+    attacked.post(3, Request::Send { invalidate: Some(addr.tag) }, sge(64));
+    attacked.post(4, Request::Write(addr), sge(64));
+    attacked.post(5, Request::Read(addr), sge(0));
     attacked.post(6, atomic, sge(8));
-    attacked.post(7, Request::Read(place), sge(40_000_u32.min(u32::try_from(AREA).unwrap())));
-    attacked.pair.qp().post_send(vec![immediate(8, Request::Write(place))]).unwrap();
+    attacked.post(7, Request::Read(addr), sge(40_000_u32.min(u32::try_from(AREA).unwrap())));
+    attacked.pair.qp().post_send(vec![immediate(8, Request::Write(addr))]).unwrap();
     // If requests complete by acknowledgement, the last message is an empty Read.
     let probed = attacked.pair.qp().attributes().completes == Completes::WhenAcknowledged;
     let (mut received, mut has_immediate) = (Vec::new(), false);
@@ -303,7 +303,7 @@ fn receive_all(attacked: &mut Attacked, victim: &Victim) -> Vec<Vec<u8>> {
         let last = matches!(header, Header::ReadRequest(_)) && has_immediate;
         match header {
             Header::ReadRequest(ReadRequest { sink, len, .. }) => {
-                let header = Header::ReadResponse(Tagged { last: true, place: sink });
+                let header = Header::ReadResponse(Tagged { last: true, addr: sink });
                 attacked.peer.send(&header, &vec![0xee; len as usize]);
             }
             Header::AtomicRequest(request) => {
@@ -402,8 +402,8 @@ fn settings_disable_single_private_messages() {
     let received = receive_all(&mut attacked, &victim);
     assert!(!received.iter().any(|fpdu| is_private(fpdu)), "{received:x?}");
     let signal = received.iter().find(|fpdu| is_signal(fpdu)).expect("the other extensions are offered");
-    let place = Place { tag: SIGNAL_TAG, offset: u64::from_be_bytes(signal[8..16].try_into().unwrap()) };
-    let Some(Ok(Signal::Capabilities(offered))) = Signal::parse(place) else { panic!("{signal:x?}") };
+    let addr = RemoteAddr { tag: SIGNAL_TAG, offset: u64::from_be_bytes(signal[8..16].try_into().unwrap()) };
+    let Some(Ok(Signal::Capabilities(offered))) = Signal::parse(addr) else { panic!("{signal:x?}") };
     assert_eq!(offered, Capabilities::ACKNOWLEDGE | Capabilities::LARGE_FPDU);
     victim.assert_survives();
 }

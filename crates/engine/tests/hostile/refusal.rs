@@ -9,12 +9,12 @@ use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Check, Memory, RegisterError, Rights, next_tag};
 use ironwarp_rnic::qp::{Completes, Receives, RegistrationFailure, State};
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest};
-use ironwarp_wire::{Cause, Header, Place, Protection, Tag, Tagged, Terminate};
+use ironwarp_wire::{Cause, Header, Protection, RemoteAddr, Tag, Tagged, Terminate};
 use std::time::Instant;
 
 const SEND: Operation = Operation::Send { invalidate: None };
 /// The remote memory that the victim's Reads name.
-const ELSEWHERE: Place = Place { tag: Tag(0x7777_7700), offset: 0 };
+const ELSEWHERE: RemoteAddr = RemoteAddr { tag: Tag(0x7777_7700), offset: 0 };
 
 fn request(id: u64, operation: Operation, data: impl Into<Sges>) -> WorkRequest {
     WorkRequest::new(id, operation, Data::Memory(data.into()))
@@ -144,7 +144,7 @@ fn requests_before_a_refusal_complete_first() {
         let mut early = 0;
         attacked.cq.poll(1, |_| early += 1).unwrap();
         assert_eq!(early, 0, "the Read is not answered yet, and all others complete after it");
-        attacked.peer.send(&Header::ReadResponse(Tagged { last: true, place: asked.sink }), &[0xee; 8]);
+        attacked.peer.send(&Header::ReadResponse(Tagged { last: true, addr: asked.sink }), &[0xee; 8]);
         attacked.ended(&[(1, Status::Success), (2, Status::WindowBind), (3, Status::Flushed)]);
         if goes_on {
             attacked.ended(&[(4, Status::Success)]);

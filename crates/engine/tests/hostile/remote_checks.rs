@@ -189,12 +189,12 @@ fn empty_messages_are_not_checked() {
 /// Each segment is checked: the second segment of a Write may exceed the range if the first did not.
 #[test]
 fn every_segment_is_checked() {
-    use ironwarp_wire::{Place, Tagged};
+    use ironwarp_wire::{RemoteAddr, Tagged};
     let victim = Victim::new();
     let mut attacked: Attacked = victim.connect_peer();
     let area = victim.open;
-    let place = Place { tag: area.tag, offset: area.end() - 8 };
-    attacked.peer.send(&Header::Write(Tagged { last: false, place }), &[0xee; 8]);
+    let addr = RemoteAddr { tag: area.tag, offset: area.end() - 8 };
+    attacked.peer.send(&Header::Write(Tagged { last: false, addr }), &[0xee; 8]);
     let fpdu = attacked.peer.send(&write(area.tag, area.end()), &[0xee; 1]);
     attacked.assert_terminated(tagged(TaggedBuffer::Bounds), &fpdu);
     victim.assert_untouched_except(&[(area.at + AREA - 8, 8)]);

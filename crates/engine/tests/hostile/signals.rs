@@ -7,7 +7,7 @@ use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::qp::{Completes, Retries};
 use ironwarp_rnic::queue::{Operation, Status};
 use ironwarp_wire::private::{Capabilities, SIGNAL_TAG, Signal, Unreadable};
-use ironwarp_wire::{Cause, Header, Operation as Code, Place, Tagged};
+use ironwarp_wire::{Cause, Header, Operation as Code, RemoteAddr, Tagged};
 use std::time::{Duration, Instant};
 
 const SEND: Operation = Operation::Send { invalidate: None };
@@ -17,7 +17,7 @@ fn signals(attacked: &mut Attacked) -> Vec<Signal> {
     let mut signals = Vec::new();
     while let Received::Message(header, ..) = attacked.peer.receive_within(Duration::from_millis(100)) {
         let Header::Write(write) = header else { panic!("{header:?}") };
-        signals.push(Signal::parse(write.place).expect("a signal").expect("of this release"));
+        signals.push(Signal::parse(write.addr).expect("a signal").expect("of this release"));
     }
     signals
 }
@@ -40,7 +40,7 @@ fn capabilities_twice() {
 }
 
 fn signal_of(word: u64) -> Header {
-    Header::Write(Tagged { last: true, place: Place { tag: SIGNAL_TAG, offset: word } })
+    Header::Write(Tagged { last: true, addr: RemoteAddr { tag: SIGNAL_TAG, offset: word } })
 }
 
 /// Unknown signals that may be ignored are ignored (`docs/wire.md`), and do not count as messages that could

@@ -27,7 +27,7 @@ use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Operation as Request, Status};
 use ironwarp_wire::private::Signal;
 use ironwarp_wire::{
-    AtomicOp, AtomicRequest, Cause, Header, MpaFault, Operation, Place, Protection, Send, SendWord, Tag,
+    AtomicOp, AtomicRequest, Cause, Header, MpaFault, Operation, Protection, RemoteAddr, Send, SendWord, Tag,
     Tagged, TaggedBuffer, Terminate, UntaggedBuffer, Violation,
 };
 use std::sync::Arc;
@@ -120,8 +120,8 @@ fn reserved_opcodes() {
 fn unsolicited_read_response() {
     let error = ends(
         |victim, attacked| {
-            let place = Place { tag: victim.open.tag, offset: victim.open.addr };
-            attacked.peer.send(&Header::ReadResponse(Tagged { last: true, place }), &[0xee; 64])
+            let addr = RemoteAddr { tag: victim.open.tag, offset: victim.open.addr };
+            attacked.peer.send(&Header::ReadResponse(Tagged { last: true, addr }), &[0xee; 64])
         },
         OPERATION_OPCODE,
     );
@@ -133,7 +133,7 @@ fn unsolicited_read_response() {
 #[test]
 fn invalid_atomic_operations() {
     let atomic = |tag: Tag, offset: u64| {
-        let target = Place { tag, offset };
+        let target = RemoteAddr { tag, offset };
         let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
         Header::AtomicRequest(AtomicRequest { msn: 1, id: 1, target, op })
     };
@@ -175,7 +175,7 @@ fn interleaved_messages() {
 }
 
 fn write_begins() -> Header {
-    Header::Write(Tagged { last: false, place: Place { tag: Tag(0x1111_1100), offset: 0 } })
+    Header::Write(Tagged { last: false, addr: RemoteAddr { tag: Tag(0x1111_1100), offset: 0 } })
 }
 
 /// 0/2/07: an acknowledgement of more than was sent.
@@ -201,27 +201,31 @@ fn ddp_version_of_a_tagged_segment() {
     }
 }
 
-/// 1/1/00 and 1/1/01: a Read Response for another place, or of another length, than requested.
+/// 1/1/00 and 1/1/01: a Read Response for another address, or of another length, than requested.
 #[test]
 fn read_responses_for_another_place_or_length() {
-    type Bend = fn(Place) -> (Place, usize, bool);
+    type Bend = fn(RemoteAddr) -> (RemoteAddr, usize, bool);
     const LEN: usize = 64;
     let bent: [(&str, Bend, TaggedBuffer); 5] = [
-        ("another tag", |sink| (Place { tag: Tag(sink.tag.0 ^ 1), ..sink }, LEN, true), TaggedBuffer::Tag),
-        ("before", |sink| (Place { offset: sink.offset - 1, ..sink }, LEN, true), TaggedBuffer::Bounds),
-        ("behind", |sink| (Place { offset: sink.offset + 1, ..sink }, LEN, true), TaggedBuffer::Bounds),
+        (
+            "another tag",
+            |sink| (RemoteAddr { tag: Tag(sink.tag.0 ^ 1), ..sink }, LEN, true),
+            TaggedBuffer::Tag,
+        ),
+        ("before", |sink| (RemoteAddr { offset: sink.offset - 1, ..sink }, LEN, true), TaggedBuffer::Bounds),
+        ("behind", |sink| (RemoteAddr { offset: sink.offset + 1, ..sink }, LEN, true), TaggedBuffer::Bounds),
         ("too long", |sink| (sink, LEN + 1, true), TaggedBuffer::Bounds),
         ("too short", |sink| (sink, LEN - 1, true), TaggedBuffer::Bounds),
     ];
     for (name, bend, code) in bent {
         let victim = Victim::new();
         let mut attacked = victim.connect_peer();
-        let elsewhere = Place { tag: Tag(0x7777_7700), offset: 0 };
+        let elsewhere = RemoteAddr { tag: Tag(0x7777_7700), offset: 0 };
         attacked.post(7, Request::Read(elsewhere), victim.open.sge(0, 64));
         let received = attacked.peer.receive_message();
         let Received::Message(Header::ReadRequest(request), ..) = received else { panic!("{received:?}") };
-        let (place, len, last) = bend(request.sink);
-        let fpdu = attacked.peer.send(&Header::ReadResponse(Tagged { last, place }), &vec![0xee; len]);
+        let (addr, len, last) = bend(request.sink);
+        let fpdu = attacked.peer.send(&Header::ReadResponse(Tagged { last, addr }), &vec![0xee; len]);
         assert_eq!(
             attacked.peer.receive_terminate(),
             Terminate::for_segment(Cause::TaggedBuffer(code), &fpdu),

@@ -9,7 +9,7 @@ use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Memory, Rights};
 use ironwarp_rnic::queue::{Operation, ReceiveRequest, Sge, Status};
 use ironwarp_testkit::mapping::Mapping;
-use ironwarp_wire::{Cause, Header, Place, Protection, Tag, Tagged, Terminate};
+use ironwarp_wire::{Cause, Header, Protection, RemoteAddr, Tag, Tagged, Terminate};
 
 const UNMAPPED: Cause = Cause::Protection(Protection::Unspecified);
 /// Number of pages, the second half of which is unmapped or protected.
@@ -76,7 +76,7 @@ impl Scene {
 
     fn ends(self, error: &QpError, remote: bool) {
         assert!(
-            matches!(error, QpError::Unmapped { place, remote: by, .. } if place.tag == self.tag && *by == remote),
+            matches!(error, QpError::Unmapped { addr, remote: by, .. } if addr.tag == self.tag && *by == remote),
             "{:?}: {error:?}",
             self.case
         );
@@ -144,13 +144,13 @@ fn a_read_response_into_unmapped_memory() {
     for loss in [Loss::Unmap, Loss::WriteProtect] {
         for case in CASES {
             let mut scene = Scene::new(case, loss, 0);
-            let elsewhere = Place { tag: Tag(0x7777_7700), offset: 0 };
+            let elsewhere = RemoteAddr { tag: Tag(0x7777_7700), offset: 0 };
             scene.attacked.post(7, Operation::Read(elsewhere), scene.sge());
             let received = scene.attacked.peer.receive_message();
             let Received::Message(Header::ReadRequest(request), ..) = received else {
                 panic!("{received:?}")
             };
-            let answer = Header::ReadResponse(Tagged { last: true, place: request.sink });
+            let answer = Header::ReadResponse(Tagged { last: true, addr: request.sink });
             scene.attacked.peer.send(&answer, &vec![0xee; case.len]);
             let failed = scene.attacked.one();
             assert_eq!((failed.wr_id, failed.status), (7, Status::LocalProtection), "{case:?}: {failed:?}");

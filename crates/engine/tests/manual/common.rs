@@ -8,7 +8,7 @@ use ironwarp_rnic::queue::{Completion, Data, Status, WorkRequest};
 use ironwarp_testkit::engine::{SEND, Side};
 use ironwarp_wire::mpa::{Enhanced, FpduWriter, Framing, MAX_STARTUP, Revision, Role, RtrSet, Startup};
 use ironwarp_wire::private::{Hello, HelloKind, Reason};
-use ironwarp_wire::{Header, Parse, Place, Tag, Tagged, Violation};
+use ironwarp_wire::{Header, Parse, RemoteAddr, Tag, Tagged, Violation};
 use rustix::net::{AddressFamily, SocketType};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -192,8 +192,8 @@ impl Stranger {
 
     /// Encodes this number of empty Writes.
     fn empty_writes(number: usize) -> Vec<u8> {
-        let place = Place { tag: Tag(1), offset: 0 };
-        let header = Header::Write(Tagged { last: true, place });
+        let addr = RemoteAddr { tag: Tag(1), offset: 0 };
+        let header = Header::Write(Tagged { last: true, addr });
         let mut bytes = Vec::new();
         let mut writer = FpduWriter::new(Framing { crc: true, markers: false });
         for _ in 0..number {

@@ -8,7 +8,7 @@ use ironwarp_engine::{Engine, QueuePair};
 use ironwarp_rnic::memory::{Memory, Rights};
 use ironwarp_rnic::qp::{Retries, State};
 use ironwarp_rnic::queue::{Data, Operation, Sges, Status, WorkRequest};
-use ironwarp_wire::Place;
+use ironwarp_wire::RemoteAddr;
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ fn connected(one: &Host, other: &Host) -> (Arc<QueuePair>, Arc<QueuePair>) {
 
 /// One end posts `operation`, and the other closes while it is unread in its socket: the request must
 /// succeed.
-fn arrives(close: Close, operation: impl Fn(Place) -> Operation, sent: &[u8]) {
+fn arrives(close: Close, operation: impl Fn(RemoteAddr) -> Operation, sent: &[u8]) {
     let (mut one, mut other) = (one_lane(), one_lane());
     let (a, b) = connected(&one, &other);
     // Each end has received a message, and none is in flight.
@@ -102,7 +102,7 @@ fn arrives(close: Close, operation: impl Fn(Place) -> Operation, sent: &[u8]) {
     let established = b.wait_connected(TIMEOUT).unwrap();
 
     let held = hold(&other.engine);
-    let operation = operation(Place { tag, offset: theirs.as_ptr() as u64 });
+    let operation = operation(RemoteAddr { tag, offset: theirs.as_ptr() as u64 });
     let data = one.data(300, sent);
     let request = WorkRequest::new(1, operation.clone(), data);
     a.qp().post_send(vec![request]).unwrap();
@@ -127,7 +127,7 @@ const CLOSES: [Close; 3] = [Close::Error, Close::Destroy, Close::Reset];
 /// UCX uses an empty Write to check whether everything that it sent before has arrived.
 #[test]
 fn an_empty_write_that_lies_unread_is_acknowledged() {
-    CLOSES.into_iter().for_each(|close| arrives(close, |_| Operation::Write(Place::default()), b""));
+    CLOSES.into_iter().for_each(|close| arrives(close, |_| Operation::Write(RemoteAddr::default()), b""));
 }
 
 #[test]
@@ -183,8 +183,9 @@ fn an_empty_write_succeeds_if_the_peer_has_just_closed() {
         talk(&mut one, &a, &mut other, &b);
         close.apply(&b);
         assert!(a.wait_closed(TIMEOUT));
-        let empty =
-            || vec![WorkRequest::new(1, Operation::Write(Place::default()), Data::Memory(Sges::default()))];
+        let empty = || {
+            vec![WorkRequest::new(1, Operation::Write(RemoteAddr::default()), Data::Memory(Sges::default()))]
+        };
         a.post_send(empty()).unwrap();
         assert_eq!(one.one().wr_id, 1, "{close:?}");
         let begun = Instant::now();
@@ -205,7 +206,7 @@ fn nothing_else_succeeds_if_the_peer_has_closed() {
     b.retire();
     assert!(a.wait_closed(TIMEOUT));
     one.send(&a, 500, b"lost");
-    let empty = WorkRequest::new(1, Operation::Write(Place::default()), Data::Memory(Sges::default()));
+    let empty = WorkRequest::new(1, Operation::Write(RemoteAddr::default()), Data::Memory(Sges::default()));
     a.post_send([empty]).unwrap();
     let (sent, empty) = (one.next(), one.next());
     assert_eq!((sent.wr_id, sent.status), (500, Status::RetryExceeded));

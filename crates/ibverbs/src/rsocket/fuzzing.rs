@@ -92,8 +92,8 @@ impl Connection {
         }
         let request = self.state.out.build_write(room, &mut from);
         assert_eq!(room, len - from.len());
-        let Operation::Write(place) = request.operation else { panic!("data is sent as a Write") };
-        assert!(place.offset + room as u64 <= self.peer.len.into(), "{place:?}, {room} bytes");
+        let Operation::Write(addr) = request.operation else { panic!("data is sent as a Write") };
+        assert!(addr.offset + room as u64 <= self.peer.len.into(), "{addr:?}, {room} bytes");
         self.posted.push_back(request.id);
         self.state.out.record_post();
         self.state.out.record_write(room);
@@ -110,8 +110,8 @@ impl Connection {
 
     /// Number of bytes that the peer has mapped from an offset on. `None` if nothing is mapped there.
     pub fn mapped_len(&self, offset: u64) -> Option<u64> {
-        let (place, len) = self.state.mappings.find_remote(offset)?;
-        assert!(len > 0 && place.offset.checked_add(len).is_some());
+        let (addr, len) = self.state.mappings.find_remote(offset)?;
+        assert!(len > 0 && addr.offset.checked_add(len).is_some());
         Some(len)
     }
 }

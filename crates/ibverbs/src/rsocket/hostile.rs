@@ -14,7 +14,7 @@ use ironwarp_engine::{
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::{Completes, Receives};
 use ironwarp_rnic::queue::{Data, Operation, WorkRequest};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::mpsc::{Sender, channel};
@@ -67,8 +67,8 @@ impl HostilePeer {
 
     /// Writes to the ring of the rsocket, with `claimed` as the length in the immediate.
     fn write(&self, offset: u64, bytes: &[u8], claimed: u32) {
-        let place = Place { tag: self.theirs.ring, offset };
-        let request = WorkRequest::new(0, Operation::Write(place), Data::Inline(bytes.into()));
+        let addr = RemoteAddr { tag: self.theirs.ring, offset };
+        let request = WorkRequest::new(0, Operation::Write(addr), Data::Inline(bytes.into()));
         self.pair.post_send(vec![WorkRequest { immediate: Some(claimed), ..request }]).unwrap();
     }
 

@@ -77,9 +77,9 @@ impl Stream {
         let known = self.polled_state().mappings.find_remote(offset);
         // The message about the mapping may not have been read from the TCP socket yet.
         let found = known.or_else(|| self.progressed_state().mappings.find_remote(offset));
-        let (place, len) = found.ok_or(Errno::INVALID)?;
+        let (addr, len) = found.ok_or(Errno::INVALID)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(from.len());
-        self.write_to(place, len, from)
+        self.write_to(addr, len, from)
     }
 }
 

@@ -2,7 +2,7 @@
 //! offset, and the peer's program writes to it by that offset.
 
 use super::wire::Hello;
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 
 /// The mappings of a connection.
 #[derive(Debug)]
@@ -61,14 +61,14 @@ impl Mappings {
         index.map(|index| self.remote.remove(index)).is_some()
     }
 
-    /// Finds the place in the peer's memory that is mapped at an offset, and the number of bytes that are mapped
+    /// Finds the address in the peer's memory that is mapped at an offset, and the number of bytes that are mapped
     /// from there on.
-    pub(super) fn find_remote(&self, offset: u64) -> Option<(Place, u64)> {
+    pub(super) fn find_remote(&self, offset: u64) -> Option<(RemoteAddr, u64)> {
         let contains =
             |mapping: &&RemoteMapping| (mapping.offset..mapping.offset + mapping.len).contains(&offset);
         let mapping = self.remote.iter().find(contains)?;
         let within = offset - mapping.offset;
-        Some((Place { tag: mapping.tag, offset: within }, mapping.len - within))
+        Some((RemoteAddr { tag: mapping.tag, offset: within }, mapping.len - within))
     }
 
     /// Whether the peer may write to memory of the program.

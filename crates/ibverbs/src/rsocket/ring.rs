@@ -10,7 +10,7 @@ use crate::support::errno::Errno;
 use ironwarp_engine::Engine;
 use ironwarp_rnic::memory::{Domain, Rights};
 use ironwarp_rnic::queue::{Data, Operation, Sge, Sges, WorkRequest};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::sync::Arc;
 
 /// The sending direction of a connection. All positions and counts start with the connection, and never wrap.
@@ -155,9 +155,9 @@ impl Outgoing {
     /// the number of bytes that it uses in the ring of this end, for [`record_completion`](Self::record_completion).
     pub(super) fn build_write(&mut self, len: usize, from: &mut IoSlices<'_>) -> WorkRequest {
         let (data, used) = self.take_data(len, from);
-        let place = Place { tag: self.peer.ring, offset: self.written % u64::from(self.peer.len) };
+        let addr = RemoteAddr { tag: self.peer.ring, offset: self.written % u64::from(self.peer.len) };
         let immediate = u32::try_from(len).ok(); // never `None`: the length of a ring has 32 bits
-        WorkRequest { immediate, ..WorkRequest::new(used, Operation::Write(place), data) }
+        WorkRequest { immediate, ..WorkRequest::new(used, Operation::Write(addr), data) }
     }
 
     /// Counts `len` bytes whose request, from [`build_write`](Self::build_write), was posted.

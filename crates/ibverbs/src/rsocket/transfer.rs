@@ -6,7 +6,7 @@ use super::stream::Stream;
 use super::wire::Message;
 use crate::support::errno::Errno;
 use ironwarp_rnic::queue::{Operation, WorkRequest};
-use ironwarp_wire::Place;
+use ironwarp_wire::RemoteAddr;
 
 impl Stream {
     /// Sends as much data as there is room for. Data that is not sent stays in `from`.
@@ -38,7 +38,12 @@ impl Stream {
 
     /// Writes at most `len` bytes to mapped memory of the peer, as much as there is room for. Returns the number of
     /// bytes.
-    pub(super) fn write_to(&self, place: Place, len: usize, from: &mut IoSlices<'_>) -> Result<usize, Errno> {
+    pub(super) fn write_to(
+        &self,
+        addr: RemoteAddr,
+        len: usize,
+        from: &mut IoSlices<'_>,
+    ) -> Result<usize, Errno> {
         let mut state = self.polled_state();
         state.check_may_send()?;
         if !state.out.may_post() || state.out.local_room() == 0 {
@@ -51,7 +56,7 @@ impl Stream {
         let len = len.min(state.out.local_room());
         if len > 0 {
             let (data, used) = state.out.take_data(len, from);
-            self.post(&mut state, WorkRequest::new(used, Operation::Write(place), data))?;
+            self.post(&mut state, WorkRequest::new(used, Operation::Write(addr), data))?;
         }
         Ok(len)
     }

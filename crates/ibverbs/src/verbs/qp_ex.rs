@@ -21,7 +21,7 @@ use crate::support::object::{find, find_unchecked};
 use crate::support::report;
 use ironwarp_rnic::datagram::{AddressHandle, DatagramRequest, Destination};
 use ironwarp_rnic::queue::{Data, Operation, Sges, WorkRequest};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::ffi::{c_int, c_void};
 
 /// Returns the operations that a type of queue pair supports, as bits of `send_ops_flags`.
@@ -181,8 +181,8 @@ unsafe fn begin(c: *mut ibv_qp_ex, operation: Result<Operation, Errno>, immediat
 }
 
 /// Returns the remote memory that a request accesses.
-fn place(rkey: u32, remote_addr: u64) -> Place {
-    Place { tag: Tag(rkey), offset: remote_addr }
+fn addr(rkey: u32, remote_addr: u64) -> RemoteAddr {
+    RemoteAddr { tag: Tag(rkey), offset: remote_addr }
 }
 
 unsafe extern "C" fn wr_send(c: *mut ibv_qp_ex) {
@@ -202,17 +202,17 @@ unsafe extern "C" fn wr_send_inv(c: *mut ibv_qp_ex, rkey: u32) {
 
 unsafe extern "C" fn wr_rdma_write(c: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
     // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
-    unsafe { begin(c, Ok(Operation::Write(place(rkey, remote_addr))), None) };
+    unsafe { begin(c, Ok(Operation::Write(addr(rkey, remote_addr))), None) };
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(c: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, immediate: u32) {
     // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
-    unsafe { begin(c, Ok(Operation::Write(place(rkey, remote_addr))), Some(immediate)) };
+    unsafe { begin(c, Ok(Operation::Write(addr(rkey, remote_addr))), Some(immediate)) };
 }
 
 unsafe extern "C" fn wr_rdma_read(c: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
     // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
-    unsafe { begin(c, Ok(Operation::Read(place(rkey, remote_addr))), None) };
+    unsafe { begin(c, Ok(Operation::Read(addr(rkey, remote_addr))), None) };
 }
 
 unsafe extern "C" fn wr_atomic_cmp_swp(
@@ -223,12 +223,12 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
     swap: u64,
 ) {
     // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
-    unsafe { begin(c, Ok(compare_swap(place(rkey, remote_addr), compare, swap)), None) };
+    unsafe { begin(c, Ok(compare_swap(addr(rkey, remote_addr), compare, swap)), None) };
 }
 
 unsafe extern "C" fn wr_atomic_fetch_add(c: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, value: u64) {
     // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
-    unsafe { begin(c, Ok(fetch_add(place(rkey, remote_addr), value)), None) };
+    unsafe { begin(c, Ok(fetch_add(addr(rkey, remote_addr), value)), None) };
 }
 
 unsafe extern "C" fn wr_local_inv(c: *mut ibv_qp_ex, rkey: u32) {

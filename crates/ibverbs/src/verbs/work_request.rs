@@ -10,7 +10,7 @@ use crate::support::errno::Errno;
 use crate::support::object::find;
 use ironwarp_rnic::datagram::{DatagramRequest, Destination};
 use ironwarp_rnic::queue::{Data, Operation, Sge, Sges, WorkRequest};
-use ironwarp_wire::{AtomicOp, Place, Tag};
+use ironwarp_wire::{AtomicOp, RemoteAddr, Tag};
 use std::ffi::{c_int, c_uint};
 
 /// Maximum length of a scatter/gather list that is converted without a heap allocation.
@@ -133,16 +133,16 @@ pub(super) unsafe fn convert_request(qp: &Qp, wr: &ibv_send_wr) -> Result<WorkRe
     // SAFETY: the members are integers and raw pointers, so any bytes are valid. Those that do not belong to the
     // opcode are not used.
     let (rdma, atomic, bind) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.extra.bind_mw) };
-    let place = Place { tag: Tag(rdma.rkey), offset: rdma.remote_addr };
-    let target = Place { tag: Tag(atomic.rkey), offset: atomic.remote_addr };
+    let addr = RemoteAddr { tag: Tag(rdma.rkey), offset: rdma.remote_addr };
+    let target = RemoteAddr { tag: Tag(atomic.rkey), offset: atomic.remote_addr };
     let invalidate_rkey = Tag(wr.imm_data); // in C `invalidate_rkey` and `imm_data` are members of one union
     let (operation, has_immediate) = match wr.opcode {
         IBV_WR_SEND => (Operation::Send { invalidate: None }, false),
         IBV_WR_SEND_WITH_IMM => (Operation::Send { invalidate: None }, true),
         IBV_WR_SEND_WITH_INV => (Operation::Send { invalidate: Some(invalidate_rkey) }, false),
-        IBV_WR_RDMA_WRITE => (Operation::Write(place), false),
-        IBV_WR_RDMA_WRITE_WITH_IMM => (Operation::Write(place), true),
-        IBV_WR_RDMA_READ => (Operation::Read(place), false),
+        IBV_WR_RDMA_WRITE => (Operation::Write(addr), false),
+        IBV_WR_RDMA_WRITE_WITH_IMM => (Operation::Write(addr), true),
+        IBV_WR_RDMA_READ => (Operation::Read(addr), false),
         IBV_WR_ATOMIC_CMP_AND_SWP => (compare_swap(target, atomic.compare_add, atomic.swap), false),
         IBV_WR_ATOMIC_FETCH_AND_ADD => (fetch_add(target, atomic.compare_add), false),
         IBV_WR_LOCAL_INV => (Operation::Invalidate(invalidate_rkey), false),
@@ -165,14 +165,14 @@ pub(super) unsafe fn convert_request(qp: &Qp, wr: &ibv_send_wr) -> Result<WorkRe
 }
 
 /// Returns an atomic compare-and-swap of all 64 bits at `target`.
-pub(super) fn compare_swap(target: Place, compare: u64, swap: u64) -> Operation {
+pub(super) fn compare_swap(target: RemoteAddr, compare: u64, swap: u64) -> Operation {
     let (compare_mask, swap_mask) = (u64::MAX, u64::MAX);
     Operation::Atomic { target, op: AtomicOp::CompareSwap { swap, swap_mask, compare, compare_mask } }
 }
 
 /// Returns an atomic addition to the 64 bits at `target`. A mask of zero has no field boundaries, so carries propagate
 /// through all bits.
-pub(super) fn fetch_add(target: Place, add: u64) -> Operation {
+pub(super) fn fetch_add(target: RemoteAddr, add: u64) -> Operation {
     Operation::Atomic { target, op: AtomicOp::FetchAdd { add, mask: 0 } }
 }
 

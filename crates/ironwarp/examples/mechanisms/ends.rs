@@ -78,7 +78,7 @@ pub(crate) fn acknowledged(builder: QueuePairBuilder) -> QueuePairBuilder {
 pub(crate) fn connect(near: &QueuePair, far: &QueuePair, adapter: &Adapter) -> Result {
     let listener = adapter.listen("127.0.0.1:0".parse()?)?;
     near.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
-    let incoming = listener.accept(TIMEOUT).ok_or("no connection request")?;
+    let incoming = listener.accept(TIMEOUT)?;
     incoming.accept(far, &AcceptOptions::new())?;
     near.wait_connected(TIMEOUT)?;
     Ok(())
@@ -86,7 +86,7 @@ pub(crate) fn connect(near: &QueuePair, far: &QueuePair, adapter: &Adapter) -> R
 
 /// Waits for the next completion of a queue.
 pub(crate) fn next(cq: &CompletionQueue) -> Result<Completion> {
-    Ok(cq.wait(TIMEOUT)?.ok_or("timed out waiting for a completion")?)
+    Ok(cq.wait(TIMEOUT)?)
 }
 
 /// All bytes of a region, as an element of a scatter/gather list.

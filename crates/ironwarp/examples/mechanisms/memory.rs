@@ -5,12 +5,12 @@ use crate::ends::{
 };
 use ironwarp::Config;
 use ironwarp::completion::Status;
-use ironwarp::memory::{Access, Buffer, Check, FastRegion, MemoryRegion, Place, Tag};
+use ironwarp::memory::{Access, Buffer, Check, FastRegion, MemoryRegion, RemoteAddr, Tag};
 use ironwarp::queue::{QpError, RegistrationFailure, State, WorkRequest};
 
-/// Writes to a place that the server must refuse. Returns the failed check.
-fn refused(client: &End, server: &End, place: Place) -> Result<Check> {
-    client.qp.post_send(WorkRequest::write_inline(9, b"not here", place))?;
+/// Writes to an address that the server must refuse. Returns the failed check.
+fn refused(client: &End, server: &End, addr: RemoteAddr) -> Result<Check> {
+    client.qp.post_send(WorkRequest::write_inline(9, b"not here", addr))?;
     check(client.next()?.status == Status::RemoteAccess, "the Write fails")?;
     check(server.qp.wait_closed(TIMEOUT), "the connection ends")?;
     match server.qp.error() {
@@ -22,19 +22,22 @@ fn refused(client: &End, server: &End, place: Place) -> Result<Check> {
 /// Requirements M4, M8 and M9: each wrong access is refused by the check that it violates, and no byte changes. A stale
 /// tag has the right index and another instance.
 pub(crate) fn checks() -> Result {
-    type Wrong = fn(&MemoryRegion, &MemoryRegion) -> Place;
+    type Wrong = fn(&MemoryRegion, &MemoryRegion) -> RemoteAddr;
     let wrong: [(&str, Check, Wrong); 4] = [
-        ("a stale tag", Check::Instance, |region, _| Place { tag: Tag(region.tag().0 ^ 1), offset: 0 }),
-        ("another protection domain", Check::Domain, |_, foreign| Place { tag: foreign.tag(), offset: 0 }),
-        ("one byte too far", Check::Range, |region, _| Place { tag: region.tag(), offset: 57 }),
-        ("no right to write", Check::Right, |region, _| Place { tag: region.tag(), offset: 0 }),
+        ("a stale tag", Check::Instance, |region, _| RemoteAddr { tag: Tag(region.tag().0 ^ 1), offset: 0 }),
+        ("another protection domain", Check::Domain, |_, foreign| RemoteAddr {
+            tag: foreign.tag(),
+            offset: 0,
+        }),
+        ("one byte too far", Check::Range, |region, _| RemoteAddr { tag: region.tag(), offset: 57 }),
+        ("no right to write", Check::Right, |region, _| RemoteAddr { tag: region.tag(), offset: 0 }),
     ];
-    for (what, expected, place) in wrong {
+    for (what, expected, addr) in wrong {
         let (client, server) = pair()?;
         let access = if expected == Check::Right { LOCAL | Access::REMOTE_READ } else { REMOTE };
         let region = server.register(&[7; 64], access)?;
         let foreign = server.adapter.protection_domain().register(Buffer::copy_of(&[7; 64])?, REMOTE)?;
-        let failed = refused(&client, &server, place(&region, &foreign))?;
+        let failed = refused(&client, &server, addr(&region, &foreign))?;
         check(failed == expected, what)?;
         check(region.to_vec()? == [7; 64] && foreign.to_vec()? == [7; 64], "no byte changed")?;
         println!("{what}: refused, {failed}");
@@ -43,7 +46,7 @@ pub(crate) fn checks() -> Result {
     let (client, server) = pair()?;
     let (mine, theirs) =
         (client.register(&[1; 64], Access::LOCAL_WRITE)?, server.register(&[7; 64], REMOTE)?);
-    client.qp.post_send(WorkRequest::write(1, &[whole(&mine)?], theirs.place(0)?))?;
+    client.qp.post_send(WorkRequest::write(1, &[whole(&mine)?], theirs.remote_addr(0)?))?;
     let failed = client.next()?;
     check(failed.status == Status::LocalProtection && theirs.to_vec()? == [7; 64], "nothing was sent")?;
     println!("local memory without the right to read: refused before anything is sent");
@@ -61,21 +64,21 @@ pub(crate) fn translation() -> Result {
     }
     let region = server.domain.register_list(buffers, REMOTE)?;
     let sink = client.register(&[0; 22], LOCAL)?;
-    client.qp.post_send(WorkRequest::read(1, &[whole(&sink)?], region.place(0)?))?;
+    client.qp.post_send(WorkRequest::read(1, &[whole(&sink)?], region.remote_addr(0)?))?;
     client.done()?;
     let read = String::from_utf8(sink.to_vec()?)?;
     check(read == "one tag, three buffers", "the buffers in order")?;
     println!("one Read returns three separate buffers: {read}");
 
     let read_only = region.share(LOCAL | Access::REMOTE_READ)?;
-    client.qp.post_send(WorkRequest::write_inline(2, b"ONE", region.place(0)?))?;
+    client.qp.post_send(WorkRequest::write_inline(2, b"ONE", region.remote_addr(0)?))?;
     client.done()?;
-    client.qp.post_send(WorkRequest::read(3, &[whole(&sink)?], read_only.place(0)?))?;
+    client.qp.post_send(WorkRequest::read(3, &[whole(&sink)?], read_only.remote_addr(0)?))?;
     client.done()?;
     let read = String::from_utf8(sink.to_vec()?)?;
     check(read == "ONE tag, three buffers", "both tags lead to the same memory")?;
     println!("a second tag for the same memory sees what was written through the first: {read}");
-    let failed = refused(&client, &server, read_only.place(0)?)?;
+    let failed = refused(&client, &server, read_only.remote_addr(0)?)?;
     check(failed == Check::Right && region.to_vec()? == read.as_bytes(), "rights are separate")?;
     println!("it has rights of its own: a Write is refused");
     Ok(())
@@ -88,10 +91,10 @@ pub(crate) fn window() -> Result {
     let window = server.domain.window()?;
     server.qp.post_send(WorkRequest::bind(1, &window, &region, 8..16, Access::REMOTE_WRITE)?)?;
     server.done()?;
-    client.qp.post_send(WorkRequest::write_inline(2, b"a window", window.place(0)))?;
+    client.qp.post_send(WorkRequest::write_inline(2, b"a window", window.remote_addr(0)))?;
     client.done()?;
     println!("the peer writes through a window to the middle of a region: {}", text(&region)?);
-    let failed = refused(&client, &server, window.place(1))?;
+    let failed = refused(&client, &server, window.remote_addr(1))?;
     check(region.to_vec()? == b"........a window........", "no other byte changed")?;
     println!("a Write that leaves the window: refused, {failed}");
     let busy = region.deregister().err().ok_or("the region has a window")?;
@@ -101,7 +104,7 @@ pub(crate) fn window() -> Result {
     let strict = Config::default().strict_windows(true);
     let (client, server) = pair_with(Config::default(), strict, acknowledged)?;
     let region = server.register(&[7; 8], REMOTE)?;
-    let failed = refused(&client, &server, region.place(0)?)?;
+    let failed = refused(&client, &server, region.remote_addr(0)?)?;
     check(failed == Check::Kind && region.to_vec()? == [7; 8], "only windows")?;
     println!("strict mode: a Write to a region is refused, although the region allows it");
     Ok(())
@@ -116,11 +119,11 @@ pub(crate) fn once() -> Result {
     let (client, server) = pair()?;
     let region = server.domain.register_once(Buffer::new(200_000)?, REMOTE)?;
     let message = client.register(&crate::ends::pattern(200_000), LOCAL)?;
-    client.qp.post_send(WorkRequest::write(1, &[whole(&message)?], region.place(0)?))?;
+    client.qp.post_send(WorkRequest::write(1, &[whole(&message)?], region.remote_addr(0)?))?;
     client.done()?;
     check(region.to_vec()? == message.to_vec()?, "every byte of the message arrived")?;
     println!("one-touch memory takes a Write of {} bytes, in several segments", region.len());
-    let failed = refused(&client, &server, region.place(0)?)?;
+    let failed = refused(&client, &server, region.remote_addr(0)?)?;
     check(region.to_vec()? == message.to_vec()?, "no byte changed")?;
     println!("a second Write: refused, {failed}");
     Ok(())
@@ -148,8 +151,8 @@ pub(crate) fn register() -> Result {
 
     client.done()?;
     let tag = Tag(u32::from_be_bytes(inbox.to_vec()?.try_into().map_err(|_| "not a tag")?));
-    let place = Place { tag, offset: 0 };
-    client.qp.post_send(WorkRequest::read(2, &[whole(&sink)?], region.place(0)?))?;
+    let addr = RemoteAddr { tag, offset: 0 };
+    client.qp.post_send(WorkRequest::read(2, &[whole(&sink)?], region.remote_addr(0)?))?;
     client.done()?;
     check(tag == region.tag() && sink.to_vec()? == b"hello", "the tag is valid at once")?;
     println!("the peer reads with that tag: hello");
@@ -159,7 +162,7 @@ pub(crate) fn register() -> Result {
     client.done()?;
     check(server.done()?.invalidated == Some(tag), "the completion names the tag")?;
     println!("the peer ends the registration with a Send with Invalidate, and the completion names the tag");
-    let failed = refused(&client, &server, place)?;
+    let failed = refused(&client, &server, addr)?;
     println!("the peer writes with that tag: refused, {failed}");
     Ok(())
 }
@@ -213,7 +216,7 @@ pub(crate) fn failure() -> Result {
 pub(crate) fn terminate() -> Result {
     let (client, server) = pair()?;
     let region = server.register(&[7; 8], LOCAL)?;
-    client.qp.post_send(WorkRequest::write_inline(1, b"not here", region.place(0)?))?;
+    client.qp.post_send(WorkRequest::write_inline(1, b"not here", region.remote_addr(0)?))?;
     let failed = client.next()?;
     let cause = failed.cause.as_deref().ok_or("no cause")?;
     let QpError::Terminated(terminate) = cause else { return Err(format!("unexpected {cause}").into()) };

@@ -24,22 +24,22 @@ pub(crate) fn operations() -> Result {
     println!("Send: 11 bytes in the memory that the server's receive names");
 
     mine.write(0, b"FROM")?;
-    client.qp.post_send(WorkRequest::write(2, &[whole(&mine)?], theirs.place(0)?))?;
+    client.qp.post_send(WorkRequest::write(2, &[whole(&mine)?], theirs.remote_addr(0)?))?;
     client.done()?;
     check(theirs.to_vec()? == b"FROM client", "the bytes are there")?;
     println!("Write: 11 bytes in the server's memory, and the server was not involved");
 
     theirs.write(5, b"server")?;
-    client.qp.post_send(WorkRequest::read(3, &[whole(&mine)?], theirs.place(0)?))?;
+    client.qp.post_send(WorkRequest::read(3, &[whole(&mine)?], theirs.remote_addr(0)?))?;
     client.done()?;
     check(mine.to_vec()? == b"FROM server", "the bytes are there")?;
     println!("Read: 11 bytes of the server's memory");
 
     let (word, old) = (server.register(&40_u64.to_ne_bytes(), access)?, client.register(&[0; 8], LOCAL)?);
-    client.qp.post_send(WorkRequest::fetch_add(4, whole(&old)?, word.place(0)?, 2))?;
+    client.qp.post_send(WorkRequest::fetch_add(4, whole(&old)?, word.remote_addr(0)?, 2))?;
     client.done()?;
     check(old.to_vec()? == 40_u64.to_ne_bytes() && word.to_vec()? == 42_u64.to_ne_bytes(), "the sum")?;
-    client.qp.post_send(WorkRequest::compare_swap(5, whole(&old)?, word.place(0)?, 42, 7))?;
+    client.qp.post_send(WorkRequest::compare_swap(5, whole(&old)?, word.remote_addr(0)?, 42, 7))?;
     client.done()?;
     check(old.to_vec()? == 42_u64.to_ne_bytes() && word.to_vec()? == 7_u64.to_ne_bytes(), "swapped")?;
     println!("FetchAdd and CompareSwap: each returns the old value and changes the server's word");
@@ -154,7 +154,7 @@ pub(crate) fn cells() -> Result {
     let (client, server) = pair_with(file.config(), Config::default(), acknowledged)?;
     let bytes = pattern(200_000);
     let (mine, theirs) = (client.register(&bytes, LOCAL)?, server.register(&vec![0; bytes.len()], REMOTE)?);
-    client.qp.post_send(WorkRequest::write(1, &[whole(&mine)?], theirs.place(0)?))?;
+    client.qp.post_send(WorkRequest::write(1, &[whole(&mine)?], theirs.remote_addr(0)?))?;
     client.done()?;
     check(theirs.to_vec()? == bytes, "the message is reassembled")?;
     drop(client);
@@ -203,7 +203,12 @@ pub(crate) fn immediate() -> Result {
     // Element 2 of pool 7 holds 5 bytes, in the 32 bits of document 001.
     let indication = 7 << 24 | 2 << 16 | 5;
     let source = client.register(b"hello", LOCAL)?;
-    client.qp.post_send(WorkRequest::write_immediate(2, &[whole(&source)?], pool.place(16)?, indication))?;
+    client.qp.post_send(WorkRequest::write_immediate(
+        2,
+        &[whole(&source)?],
+        pool.remote_addr(16)?,
+        indication,
+    ))?;
     client.done()?;
     let received = server.done()?;
     check(
@@ -229,7 +234,7 @@ pub(crate) fn read_v2() -> Result {
         client.qp.post_receive(1, &[])?;
         server.qp.post_send(WorkRequest::send(1, &[]).unsignaled())?;
         client.done()?;
-        client.qp.post_send(WorkRequest::read(2, &[whole(&sink)?], source.place(0)?))?;
+        client.qp.post_send(WorkRequest::read(2, &[whole(&sink)?], source.remote_addr(0)?))?;
         client.done()?;
         check(sink.to_vec()? == b"data", "the data arrives")?;
         drop((client, server));
@@ -249,7 +254,7 @@ pub(crate) fn inline() -> Result {
     let (client, server) = pair()?;
     let theirs = server.register(&[0; 8], REMOTE)?;
     let mut bytes = *b"original";
-    let request = WorkRequest::write_inline(1, &bytes, theirs.place(0)?);
+    let request = WorkRequest::write_inline(1, &bytes, theirs.remote_addr(0)?);
     bytes.fill(b'x');
     client.qp.post_send(request)?;
     client.done()?;
@@ -268,7 +273,7 @@ pub(crate) fn reads() -> Result {
     let (client, server) = (End::new(Config::default(), acknowledged)?, End::new(shallow, acknowledged)?);
     let listener = server.adapter.listen("127.0.0.1:0".parse()?)?;
     client.qp.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
-    let incoming = listener.accept(TIMEOUT).ok_or("no connection request")?;
+    let incoming = listener.accept(TIMEOUT)?;
     incoming.accept(&server.qp, &AcceptOptions::new())?;
     let agreed = client.qp.wait_connected(TIMEOUT)?.agreed;
     check(agreed.ord == 2, "the server's depth")?;
@@ -276,7 +281,11 @@ pub(crate) fn reads() -> Result {
     let bytes = pattern(READS);
     let (sink, source) = (client.register(&[0; READS], LOCAL)?, server.register(&bytes, REMOTE)?);
     for at in 0..READS {
-        client.qp.post_send(WorkRequest::read(at as u64, &[sink.slice(at..at + 1)?], source.place(at)?))?;
+        client.qp.post_send(WorkRequest::read(
+            at as u64,
+            &[sink.slice(at..at + 1)?],
+            source.remote_addr(at)?,
+        ))?;
     }
     for at in 0..READS {
         check(client.done()?.wr_id == at as u64, "Reads complete in order")?;

@@ -20,8 +20,8 @@ pub(crate) fn control() -> Result {
         let bytes = vec![u8::try_from(number)?; LEN];
         let region =
             control.register_prefaulted(number as u64, &client.domain, Buffer::copy_of(&bytes)?, LOCAL)?;
-        let place = target.place(number * LEN)?;
-        client.qp.post_send(WorkRequest::write(number as u64, &[whole(&region)?], place))?;
+        let addr = target.remote_addr(number * LEN)?;
+        client.qp.post_send(WorkRequest::write(number as u64, &[whole(&region)?], addr))?;
         regions.push(region);
     }
     println!("{COUNT} registrations are queued, and a Write from each region is posted at once");
@@ -64,7 +64,7 @@ pub(crate) fn shared_send() -> Result {
     println!("one send queue of {} requests for {CONNECTIONS} connections", queue.depth());
 
     // A Read before the Send shows when the Send was transmitted: both leave in one call.
-    let read = WorkRequest::read(0, &[], region.place(0)?);
+    let read = WorkRequest::read(0, &[], region.remote_addr(0)?);
     queue.post_all(&ends[0].0, vec![read, WorkRequest::send_inline(1, b"message1").into()])?;
     check(next(&sent)?.success()?.wr_id == 0, "the Read is complete")?;
     for (number, (near, far)) in ends.iter().enumerate().skip(1) {

@@ -2,6 +2,7 @@
 
 use crate::adapter::Adapter;
 use crate::shared::Shared;
+use crate::wait::WaitError;
 use ironwarp_engine::{Class, CompletionHandler as Inner, Engine, SetMapError};
 use ironwarp_rnic::event::{CqEvent, EventQueueStats, HandlerId};
 use std::io;
@@ -31,7 +32,7 @@ use std::time::Duration;
 /// }
 /// // Arm, and sleep only if no completion arrived before.
 /// if !queues.iter().any(|cq| cq.arm(Arm::Next)) {
-///     let event = handler.wait(Duration::from_secs(5)).expect("a request completes");
+///     let event = handler.wait(Duration::from_secs(5))?;
 ///     assert_eq!(event.cq, server.cq.id());
 /// }
 /// assert!(server.cq.poll_one()?.is_some());
@@ -117,16 +118,19 @@ impl CompletionHandler {
         self.inner.try_next()
     }
 
-    /// Waits for an event and takes it. Returns `None` if `timeout` expires. A timeout of `None` waits forever.
+    /// Waits for an event and takes it. A timeout of `None` waits forever.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
     /// let handler = adapter.completion_handler()?;
-    /// assert!(handler.wait(std::time::Duration::from_millis(1)).is_none(), "no queue is armed");
+    /// assert!(handler.wait(std::time::Duration::from_millis(1)).is_err(), "no queue is armed");
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Option<CqEvent> {
-        self.inner.wait(timeout.into())
+    ///
+    /// # Errors
+    /// Returns [`WaitError::TimedOut`] if `timeout` expires.
+    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<CqEvent, WaitError> {
+        self.inner.wait(timeout.into()).ok_or(WaitError::TimedOut)
     }
 
     /// Limits how often the handler's descriptor becomes readable: at most once per `interval`, for all events that

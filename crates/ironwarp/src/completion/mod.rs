@@ -8,8 +8,8 @@
 //! # let (client, server) = ironwarp::example::pair().expect("two connected queue pairs");
 //! # use ironwarp::prelude::*;
 //! # use std::time::Duration;
-//! client.qp.post_send(WorkRequest::write_inline(7, b"hello", server.region.place(0)?))?;
-//! let completion = client.cq.wait(Duration::from_secs(5))?.expect("in time");
+//! client.qp.post_send(WorkRequest::write_inline(7, b"hello", server.region.remote_addr(0)?))?;
+//! let completion = client.cq.wait(Duration::from_secs(5))?;
 //! assert_eq!((completion.wr_id, completion.status), (7, Status::Success));
 //! # Ok(())
 //! # }
@@ -19,7 +19,7 @@ mod handler;
 mod queue;
 
 pub use handler::CompletionHandler;
-pub use ironwarp_engine::{Class, WaitError};
+pub use ironwarp_engine::Class;
 pub use ironwarp_rnic::event::{CqEvent, EventQueueStats, HandlerId};
 pub use ironwarp_rnic::queue::{Arm, Completion, Opcode, Overrun, RequestError, Sender, Status, TooSmall};
 pub use queue::{CompletionQueue, Drain};

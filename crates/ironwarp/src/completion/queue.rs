@@ -3,7 +3,8 @@
 use super::handler::CompletionHandler;
 use crate::adapter::Adapter;
 use crate::shared::Shared;
-use ironwarp_engine::{CompletionQueue as Inner, SetMapError, WaitError};
+use crate::wait::WaitError;
+use ironwarp_engine::{CompletionQueue as Inner, SetMapError};
 use ironwarp_rnic::event::HandlerId;
 use ironwarp_rnic::queue::{Arm, Completion, Overrun, TooSmall};
 use std::fmt;
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 /// server.qp.post_receive(7, &[server.region.slice(..16)?])?;
 /// client.qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
 ///
-/// let completion = server.cq.wait(Duration::from_secs(5))?.expect("a message arrived");
+/// let completion = server.cq.wait(Duration::from_secs(5))?;
 /// assert_eq!((completion.wr_id, completion.status, completion.byte_len), (7, Status::Success, 5));
 /// assert!(server.cq.poll_one()?.is_none());
 /// # Ok(())
@@ -165,8 +166,7 @@ impl CompletionQueue {
         Ok(oldest)
     }
 
-    /// Waits for a completion and takes it: polls briefly, then sleeps. Returns `None` if `timeout` expires. A timeout
-    /// of `None` waits forever.
+    /// Waits for a completion and takes it: polls briefly, then sleeps. A timeout of `None` waits forever.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -174,27 +174,27 @@ impl CompletionQueue {
     /// use ironwarp::queue::WorkRequest;
     /// use std::time::Duration;
     ///
-    /// assert!(client.cq.wait(Duration::ZERO)?.is_none());
+    /// assert_eq!(client.cq.wait(Duration::ZERO).unwrap_err(), ironwarp::WaitError::TimedOut);
     /// # server.qp.post_receive(1, &[])?;
     /// client.qp.post_send(WorkRequest::send(7, &[]))?;
-    /// assert_eq!(client.cq.wait(None)?.expect("waits forever").wr_id, 7);
+    /// assert_eq!(client.cq.wait(None)?.wr_id, 7);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// Returns [`WaitError::Overrun`] if the completion queue has overflowed, and [`WaitError::Stopped`] if the adapter
-    /// has stopped and nothing will complete any more.
-    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Completion>, WaitError> {
+    /// Returns [`WaitError::TimedOut`] if `timeout` expires, [`WaitError::Overrun`] if the completion queue has
+    /// overflowed, and [`WaitError::Stopped`] if the adapter has stopped and nothing will complete any more.
+    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Completion, WaitError> {
         let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if !self.inner.wait(left)? {
-                return Ok(None);
+            if !self.inner.wait(left).map_err(WaitError::from_engine)? {
+                return Err(WaitError::TimedOut);
             }
             // Another thread may have taken the completion in between; then wait again.
             if let Some(completion) = self.poll_one()? {
-                return Ok(Some(completion));
+                return Ok(completion);
             }
         }
     }
@@ -251,7 +251,7 @@ impl CompletionQueue {
     /// assert!(!server.cq.arm(Arm::Next));
     /// client.qp.post_send(ironwarp::queue::WorkRequest::send_inline(1, b"hello"))?;
     ///
-    /// let event = handler.wait(Duration::from_secs(5)).expect("a message arrived");
+    /// let event = handler.wait(Duration::from_secs(5))?;
     /// assert_eq!(event.cq, server.cq.id());
     /// assert!(server.cq.poll_one()?.is_some());
     ///
@@ -316,7 +316,7 @@ impl CompletionQueue {
     /// client.qp.post_send(WorkRequest::send_inline(1, b""))?;
     /// client.qp.post_send(WorkRequest::send_inline(2, b""))?;
     /// let handler = server.cq.own_handler();
-    /// handler.wait(Duration::from_secs(5)).expect("one event for both");
+    /// handler.wait(Duration::from_secs(5))?;
     /// assert!(server.cq.poll_one()?.is_some() && server.cq.poll_one()?.is_some());
     /// # Ok(())
     /// # }

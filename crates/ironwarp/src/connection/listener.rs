@@ -4,6 +4,7 @@ use super::options::AcceptOptions;
 use crate::adapter::Adapter;
 use crate::queue::QueuePair;
 use crate::shared::Shared;
+use crate::wait::WaitError;
 use ironwarp_engine::{ConnectError, Established, Incoming as InnerIncoming, Listener as Inner};
 use ironwarp_rnic::connect::Depths;
 use std::fmt;
@@ -32,7 +33,7 @@ use std::time::Duration;
 /// let listener = adapter.listen("127.0.0.1:0".parse()?)?;
 /// client.start_connect(listener.local_addr()?, &ConnectOptions::new().private_data(b"hello"))?;
 ///
-/// let incoming = listener.accept(Duration::from_secs(5)).expect("a request arrives");
+/// let incoming = listener.accept(Duration::from_secs(5))?;
 /// assert_eq!(incoming.private_data(), b"hello");
 /// incoming.accept(&server, &AcceptOptions::new().private_data(b"welcome"))?;
 ///
@@ -72,8 +73,8 @@ impl Listener {
         self.inner.local_addr()
     }
 
-    /// Waits for a connection request, and returns the oldest. Returns `None` if `timeout` expires. A timeout of `None`
-    /// waits forever; a timeout of zero does not wait.
+    /// Waits for a connection request, and returns the oldest. A timeout of `None` waits forever; a timeout of zero does
+    /// not wait.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -84,15 +85,18 @@ impl Listener {
     /// # let (client, qp) = (domain.queue_pair(&cq).create()?, domain.queue_pair(&cq).create()?);
     /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
     /// # client.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
-    /// let incoming = listener.accept(Duration::from_secs(5)).expect("a request arrives");
+    /// let incoming = listener.accept(Duration::from_secs(5))?;
     /// println!("{} wants to connect", incoming.peer_addr());
-    /// assert!(listener.accept(Duration::ZERO).is_none());
+    /// assert!(listener.accept(Duration::ZERO).is_err());
     /// # Ok(())
     /// # }
     /// ```
-    pub fn accept(&self, timeout: impl Into<Option<Duration>>) -> Option<Incoming> {
-        let inner = self.inner.incoming().wait(timeout.into())?;
-        Some(Incoming { shared: Arc::clone(&self.shared), inner })
+    ///
+    /// # Errors
+    /// Returns [`WaitError::TimedOut`] if `timeout` expires.
+    pub fn accept(&self, timeout: impl Into<Option<Duration>>) -> Result<Incoming, WaitError> {
+        let inner = self.inner.incoming().wait(timeout.into()).ok_or(WaitError::TimedOut)?;
+        Ok(Incoming { shared: Arc::clone(&self.shared), inner })
     }
 }
 
@@ -151,7 +155,7 @@ impl Incoming {
     /// # let (client, qp) = (domain.queue_pair(&cq).create()?, domain.queue_pair(&cq).create()?);
     /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
     /// # client.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
-    /// let incoming = listener.accept(None).expect("waits forever");
+    /// let incoming = listener.accept(None)?;
     /// qp.post_receive(1, &[])?;
     /// let established = incoming.accept(&qp, &AcceptOptions::new().private_data(b"welcome"))?;
     /// assert_eq!(established.local, listener.local_addr()?);
@@ -179,7 +183,7 @@ impl Incoming {
     /// # let (client, qp) = (domain.queue_pair(&cq).create()?, domain.queue_pair(&cq).create()?);
     /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
     /// # client.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
-    /// let incoming = listener.accept(None).expect("waits forever");
+    /// let incoming = listener.accept(None)?;
     /// incoming.start_accept(&qp, &AcceptOptions::new())?;
     /// // Serve other peers in the meantime.
     /// qp.wait_connected(Duration::from_secs(5))?;
@@ -212,7 +216,7 @@ impl Incoming {
     /// # let client = adapter.protection_domain().queue_pair(&adapter.completion_queue(64)?).create()?;
     /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
     /// # client.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
-    /// # let incoming = listener.accept(Duration::from_secs(5)).expect("a request arrives");
+    /// # let incoming = listener.accept(Duration::from_secs(5))?;
     /// incoming.reject(b"not today")?;
     ///
     /// let error = client.wait_connected(Duration::from_secs(5)).unwrap_err();

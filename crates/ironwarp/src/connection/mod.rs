@@ -15,7 +15,7 @@
 //!
 //! let listener = adapter.listen("127.0.0.1:0".parse()?)?;
 //! client.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
-//! let incoming = listener.accept(Duration::from_secs(5)).expect("a request arrives");
+//! let incoming = listener.accept(Duration::from_secs(5))?;
 //! incoming.accept(&server, &AcceptOptions::new())?;
 //! let established = client.wait_connected(Duration::from_secs(5))?;
 //! assert_eq!(established.peer, listener.local_addr()?);

@@ -46,7 +46,7 @@ use std::sync::Arc;
 /// let to = Destination { address, qpn: server.qpn(), qkey: 7 };
 /// client.post_send(DatagramRequest::send_inline(2, b"hello", to))?;
 ///
-/// let completion = received.wait(timeout)?.expect("the message arrives").success()?;
+/// let completion = received.wait(timeout)?.success()?;
 /// let mut bytes = vec![0; completion.byte_len as usize];
 /// region.read(0, &mut bytes)?;
 /// let (grh, message) = Grh::split(&bytes).expect("starts with a GRH");
@@ -191,7 +191,7 @@ impl DatagramQueuePair {
     /// # let qp = domain.datagram_queue_pair(&cq).create()?;
     /// let to = Destination { address: qp.address_handle("127.0.0.1".parse()?)?, qpn: qp.qpn(), qkey: 0 };
     /// qp.post_send(DatagramRequest::send_inline(1, b"to myself", to))?;
-    /// assert_eq!(cq.wait(Duration::from_secs(5))?.expect("in time").success()?.wr_id, 1);
+    /// assert_eq!(cq.wait(Duration::from_secs(5))?.success()?.wr_id, 1);
     /// # Ok(())
     /// # }
     /// ```
@@ -218,7 +218,7 @@ impl DatagramQueuePair {
     ///     DatagramRequest::send_inline(1, b"one", to).unsignaled(),
     ///     DatagramRequest::send_inline(2, b"two", to),
     /// ])?;
-    /// assert_eq!(cq.wait(Duration::from_secs(5))?.expect("in time").success()?.wr_id, 2);
+    /// assert_eq!(cq.wait(Duration::from_secs(5))?.success()?.wr_id, 2);
     /// # Ok(())
     /// # }
     /// ```
@@ -247,7 +247,7 @@ impl DatagramQueuePair {
     /// let region = domain.register(Buffer::new(4136)?, Access::LOCAL_WRITE)?;
     /// qp.post_receive(1, &[region.slice(..4136)?])?;
     /// qp.post_send(DatagramRequest::send_inline(2, b"to myself", to).unsignaled())?;
-    /// let received = cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// let received = cq.wait(Duration::from_secs(5))?.success()?;
     /// assert_eq!(received.byte_len, 40 + 9);
     /// # Ok(())
     /// # }

@@ -44,7 +44,7 @@ impl DatagramRequest {
     /// # let to = Destination { address: qp.address_handle("127.0.0.1".parse()?)?, qpn: qp.qpn(), qkey: 0 };
     /// let region = domain.register(Buffer::copy_of(b"hello")?, Access::LOCAL_READ)?;
     /// qp.post_send(DatagramRequest::send(1, &[region.slice(..5)?], to))?;
-    /// assert_eq!(cq.wait(Duration::from_secs(5))?.expect("in time").success()?.wr_id, 1);
+    /// assert_eq!(cq.wait(Duration::from_secs(5))?.success()?.wr_id, 1);
     /// # Ok(())
     /// # }
     /// ```
@@ -65,7 +65,7 @@ impl DatagramRequest {
     /// # let qp = domain.datagram_queue_pair(&cq).create()?;
     /// # let to = Destination { address: qp.address_handle("127.0.0.1".parse()?)?, qpn: qp.qpn(), qkey: 0 };
     /// qp.post_send(DatagramRequest::send_inline(1, b"hello", to))?;
-    /// assert_eq!(cq.wait(Duration::from_secs(5))?.expect("in time").success()?.wr_id, 1);
+    /// assert_eq!(cq.wait(Duration::from_secs(5))?.success()?.wr_id, 1);
     /// # Ok(())
     /// # }
     /// ```

@@ -7,7 +7,7 @@ use ironwarp_rnic::device::Device;
 use ironwarp_rnic::host::{Held, Span};
 use ironwarp_rnic::memory::{Memory, Rights, Spans, Translation, TranslationError};
 use ironwarp_rnic::queue::Sge;
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::fmt;
 use std::ops::{Range, RangeBounds};
 use std::os::fd::BorrowedFd;
@@ -260,10 +260,15 @@ pub(super) fn slice(
     Ok(Sge { tag, addr: start + at as u64, len: size })
 }
 
-/// Returns the remote address of offset `at` of `contents`, for the methods `place` of regions. The bytes are
+/// Returns the remote address of offset `at` of `contents`, for the methods `remote_addr` of regions. The bytes are
 /// registered with this tag, the first one at the remote address `start`. The offset just past the last byte is
 /// allowed.
-pub(super) fn place(contents: &Contents, tag: Tag, start: u64, at: usize) -> Result<Place, AccessError> {
+pub(super) fn remote_addr(
+    contents: &Contents,
+    tag: Tag,
+    start: u64,
+    at: usize,
+) -> Result<RemoteAddr, AccessError> {
     contents.check_range(at, 0)?;
-    Ok(Place { tag, offset: start + at as u64 })
+    Ok(RemoteAddr { tag, offset: start + at as u64 })
 }

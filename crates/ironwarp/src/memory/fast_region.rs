@@ -1,13 +1,13 @@
 //! Regions that work requests register and invalidate (requirement M6), in order with the messages that use them.
 
 use super::buffer::Buffer;
-use super::contents::{Contents, place, slice};
+use super::contents::{Contents, remote_addr, slice};
 use super::error::AccessError;
 use super::registration::Registration;
 use crate::protection_domain::ProtectionDomain;
 use ironwarp_rnic::memory::{Memory, RegisterError, Rights};
 use ironwarp_rnic::queue::Sge;
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::fmt;
 use std::ops::{Deref, RangeBounds};
 use std::sync::Arc;
@@ -31,17 +31,17 @@ use std::sync::Arc;
 ///     WorkRequest::register(1, &region, Access::LOCAL_READ | Access::REMOTE_READ).unsignaled(),
 ///     WorkRequest::send_inline(2, &tag.0.to_be_bytes()).into(),
 /// ])?;
-/// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// # client.cq.wait(Duration::from_secs(5))?.success()?;
 ///
 /// // The peer reads, and then invalidates the region.
-/// let place = region.place(0)?;
-/// client.qp.post_send(WorkRequest::read(3, &[client.region.slice(..5)?], place))?;
-/// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// let addr = region.remote_addr(0)?;
+/// client.qp.post_send(WorkRequest::read(3, &[client.region.slice(..5)?], addr))?;
+/// # client.cq.wait(Duration::from_secs(5))?.success()?;
 /// # server.qp.post_receive(8, &[])?;
-/// client.qp.post_send(WorkRequest::send(4, &[]).invalidate(place.tag))?;
+/// client.qp.post_send(WorkRequest::send(4, &[]).invalidate(addr.tag))?;
 /// # assert_eq!(&client.region.to_vec()?[..5], b"hello");
-/// # let sent = server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-/// # let received = server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// # let sent = server.cq.wait(Duration::from_secs(5))?.success()?;
+/// # let received = server.cq.wait(Duration::from_secs(5))?.success()?;
 /// # assert_eq!((sent.wr_id, received.wr_id, received.invalidated), (2, 8, Some(tag)));
 /// # Ok(())
 /// # }
@@ -78,7 +78,7 @@ impl FastRegion {
     /// server.qp.post_send(WorkRequest::register(1, &region, Access::LOCAL_READ).unsignaled())?;
     /// // The region now has the tag of that registration.
     /// server.qp.post_send(WorkRequest::send(2, &[region.slice(..5)?]))?;
-    /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # client.cq.wait(Duration::from_secs(5))?.success()?;
     /// # assert_eq!(&client.region.to_vec()?[..5], b"hello");
     /// # Ok(())
     /// # }
@@ -99,9 +99,9 @@ impl FastRegion {
     /// # use std::time::Duration;
     /// let region = server.domain.allocate_region([Buffer::copy_of(b"hello")?])?;
     /// server.qp.post_send(WorkRequest::register(1, &region, Access::REMOTE_READ))?;
-    /// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(..5)?], region.place(0)?))?;
-    /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # server.cq.wait(Duration::from_secs(5))?.success()?;
+    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(..5)?], region.remote_addr(0)?))?;
+    /// # client.cq.wait(Duration::from_secs(5))?.success()?;
     /// # assert_eq!(&client.region.to_vec()?[..5], b"hello");
     /// # Ok(())
     /// # }
@@ -109,8 +109,8 @@ impl FastRegion {
     ///
     /// # Errors
     /// Fails if the offset is outside of the region.
-    pub fn place(&self, at: usize) -> Result<Place, AccessError> {
-        place(self, self.tag(), 0, at)
+    pub fn remote_addr(&self, at: usize) -> Result<RemoteAddr, AccessError> {
+        remote_addr(self, self.tag(), 0, at)
     }
 
     /// Returns the parameters with which the device registers the region, for one message or for many.

@@ -2,7 +2,7 @@
 //!
 //! A program allocates a [`Buffer`] and registers it in a [`ProtectionDomain`](crate::ProtectionDomain), which returns
 //! a [`MemoryRegion`]. Requests name parts of a region by scatter/gather elements ([`Sge`]); a peer names them by a
-//! [`Place`], the address that it writes to or reads from.
+//! [`RemoteAddr`], the address that it writes to or reads from.
 //!
 //! ```
 //! # fn main() -> ironwarp::Result<()> {
@@ -11,7 +11,7 @@
 //! let domain = Adapter::new()?.protection_domain();
 //! let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 //! region.write(0, b"hello")?;
-//! let (local, remote) = (region.slice(..5)?, region.place(0)?);
+//! let (local, remote) = (region.slice(..5)?, region.remote_addr(0)?);
 //! assert_eq!((local.len, remote.offset), (5, 0));
 //! # Ok(())
 //! # }
@@ -61,7 +61,7 @@ pub use ironwarp_rnic::memory::{
     Rights as Access, TranslationError,
 };
 pub use ironwarp_rnic::queue::Sge;
-pub use ironwarp_wire::{Place, Tag};
+pub use ironwarp_wire::{RemoteAddr, Tag};
 pub use pool::{Chunk, Pool};
 pub use region::MemoryRegion;
 pub use reregister::RegionChange;

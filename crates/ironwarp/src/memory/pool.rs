@@ -6,7 +6,7 @@ use super::region::MemoryRegion;
 use super::view::{ArrayView, View, byte_len};
 use ironwarp_rnic::queue::Sge;
 use ironwarp_rnic::sync::lock;
-use ironwarp_wire::Place;
+use ironwarp_wire::RemoteAddr;
 use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::{Arc, Mutex};
@@ -32,10 +32,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// let mut chunk = pool.take().expect("a free chunk");
 /// chunk.write(0, b"hello")?;
 /// client.qp.post_send(WorkRequest::send(2, &[chunk.slice(..5)?]))?;
-/// client.cq.wait(timeout)?.expect("in time").success()?;
+/// client.cq.wait(timeout)?.success()?;
 /// drop(chunk);
 /// assert_eq!(pool.available(), 256);
-/// # server.cq.wait(timeout)?.expect("in time").success()?;
+/// # server.cq.wait(timeout)?.success()?;
 /// # assert_eq!(&server.region.to_vec()?[..5], b"hello");
 /// # Ok(())
 /// # }
@@ -371,10 +371,10 @@ impl Chunk {
     /// }
     /// client.qp.post_send(WorkRequest::send(2, &parts.each_ref().map(Chunk::as_sge)))?;
     ///
-    /// let received = server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// let received = server.cq.wait(Duration::from_secs(5))?.success()?;
     /// body.set_len(received.byte_len as usize - header.len())?;
     /// assert_eq!((header.to_vec()?, body.to_vec()?), (b"SET ".to_vec(), b"key=value".to_vec()));
-    /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # client.cq.wait(Duration::from_secs(5))?.success()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -420,16 +420,16 @@ impl Chunk {
     /// # let first = pool.take().expect("a free chunk");
     /// let chunk = pool.take().expect("a free chunk");
     /// // The second chunk of the pool starts at offset 32 of the region.
-    /// assert_eq!(chunk.place(8)?.offset, 40);
+    /// assert_eq!(chunk.remote_addr(8)?.offset, 40);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// Fails if the offset is outside of the chunk.
-    pub fn place(&self, at: usize) -> Result<Place, AccessError> {
+    pub fn remote_addr(&self, at: usize) -> Result<RemoteAddr, AccessError> {
         self.check_range(at, 0)?;
-        self.shared.region.place(self.start + at)
+        self.shared.region.remote_addr(self.start + at)
     }
 
     /// Checks that the `len` bytes at offset `at` are inside the chunk.

@@ -1,7 +1,7 @@
 //! Memory regions: registered memory.
 
 use super::buffer::Buffer;
-use super::contents::{Contents, place, slice};
+use super::contents::{Contents, remote_addr, slice};
 use super::error::AccessError;
 use super::registration::Registration;
 use crate::protection_domain::ProtectionDomain;
@@ -9,7 +9,7 @@ use crate::shared::Shared;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::memory::{DeregisterError, Domain, Memory, RegisterError, Rights};
 use ironwarp_rnic::queue::Sge;
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::fmt;
 use std::ops::{Deref, RangeBounds};
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use std::sync::Arc;
 /// # use ironwarp::prelude::*;
 /// # use std::time::Duration;
 /// client.region.write(0, b"hello")?;
-/// let (ours, theirs) = (client.region.slice(..5)?, server.region.place(100)?);
+/// let (ours, theirs) = (client.region.slice(..5)?, server.region.remote_addr(100)?);
 /// client.qp.post_send(WorkRequest::write(1, &[ours], theirs))?;
 /// # client.qp.post_send(WorkRequest::read(2, &[client.region.slice(8..13)?], theirs))?;
-/// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-/// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// # client.cq.wait(Duration::from_secs(5))?.success()?;
+/// # client.cq.wait(Duration::from_secs(5))?.success()?;
 /// # let mut five = [0; 5];
 /// # server.region.read(100, &mut five)?;
 /// # assert_eq!(&five, b"hello");
@@ -144,17 +144,17 @@ impl MemoryRegion {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
     /// # use ironwarp::prelude::*;
     /// let region = domain.register(Buffer::new(64)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    /// let place = region.place(8)?;
-    /// let for_the_peer = place.to_bytes();
-    /// assert_eq!(ironwarp::memory::Place::from_bytes(&for_the_peer), Some(place));
+    /// let addr = region.remote_addr(8)?;
+    /// let for_the_peer = addr.to_bytes();
+    /// assert_eq!(ironwarp::memory::RemoteAddr::from_bytes(&for_the_peer), Some(addr));
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// Fails if the offset is outside of the region.
-    pub fn place(&self, at: usize) -> Result<Place, AccessError> {
-        place(self, self.tag, self.start, at)
+    pub fn remote_addr(&self, at: usize) -> Result<RemoteAddr, AccessError> {
+        remote_addr(self, self.tag, self.start, at)
     }
 
     /// Deregisters the region, as dropping it does, and reports whether that succeeded.
@@ -202,7 +202,7 @@ impl ProtectionDomain {
     /// use ironwarp::prelude::*;
     ///
     /// let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    /// assert_eq!(region.place(100)?.offset, 100);
+    /// assert_eq!(region.remote_addr(100)?.offset, 100);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -266,10 +266,10 @@ impl ProtectionDomain {
     /// let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     /// let ballot = server.domain.register_once(Buffer::new(3)?, access)?;
     /// # server.qp.post_receive(9, &[])?;
-    /// client.qp.post_send(WorkRequest::write_inline(1, b"yes", ballot.place(0)?))?;
+    /// client.qp.post_send(WorkRequest::write_inline(1, b"yes", ballot.remote_addr(0)?))?;
     /// # client.qp.post_send(WorkRequest::send(2, &[]))?;
-    /// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-    /// client.qp.post_send(WorkRequest::write_inline(3, b"no ", ballot.place(0)?))?;
+    /// # server.cq.wait(Duration::from_secs(5))?.success()?;
+    /// client.qp.post_send(WorkRequest::write_inline(3, b"no ", ballot.remote_addr(0)?))?;
     /// # server.qp.wait_closed(Duration::from_secs(5));
     /// assert_eq!(ballot.to_vec()?, b"yes");
     /// # assert!(matches!(server.qp.error().unwrap(), ironwarp::queue::QpError::Remote(_)));

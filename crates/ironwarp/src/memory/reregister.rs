@@ -66,7 +66,7 @@ impl RegionChange {
 impl MemoryRegion {
     /// Changes the access rights, protection domain or memory of the region, in one step (verbs: `ibv_rereg_mr`).
     ///
-    /// The region always gets a new tag: earlier [slices](Self::slice) and [remote addresses](Self::place) become
+    /// The region always gets a new tag: earlier [slices](Self::slice) and [remote addresses](Self::remote_addr) become
     /// invalid. When this method returns, nothing uses the old registration, and replaced memory is freed.
     ///
     /// ```
@@ -83,8 +83,8 @@ impl MemoryRegion {
     /// assert_ne!(region.tag(), old);
     ///
     /// let sink = client.region.slice(..5)?;
-    /// client.qp.post_send(WorkRequest::read(1, &[sink], region.place(0)?))?;
-    /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// client.qp.post_send(WorkRequest::read(1, &[sink], region.remote_addr(0)?))?;
+    /// client.cq.wait(Duration::from_secs(5))?.success()?;
     /// assert_eq!(&client.region.to_vec()?[..5], b"hello");
     /// # Ok(())
     /// # }

@@ -3,7 +3,7 @@
 use super::registration::Registration;
 use crate::protection_domain::ProtectionDomain;
 use ironwarp_rnic::memory::RegisterError;
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::fmt;
 
 /// A memory window. [`WorkRequest::bind`](crate::queue::WorkRequest::bind) binds a window to a part of a region. The
@@ -21,16 +21,16 @@ use std::fmt;
 /// let region = server.domain.register(Buffer::copy_of(b"secret, public")?, access)?;
 /// let window = server.domain.window()?;
 /// server.qp.post_send(WorkRequest::bind(1, &window, &region, 8..14, Access::REMOTE_READ)?)?;
-/// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// server.cq.wait(Duration::from_secs(5))?.success()?;
 ///
-/// // The peer receives `window.place(0)` in a message, and reads.
+/// // The peer receives `window.remote_addr(0)` in a message, and reads.
 /// let sink = client.region.slice(..6)?;
-/// client.qp.post_send(WorkRequest::read(2, &[sink], window.place(0)))?;
-/// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// client.qp.post_send(WorkRequest::read(2, &[sink], window.remote_addr(0)))?;
+/// client.cq.wait(Duration::from_secs(5))?.success()?;
 /// assert_eq!(&client.region.to_vec()?[..6], b"public");
 ///
 /// server.qp.post_send(WorkRequest::invalidate_window(3, &window))?;
-/// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// # server.cq.wait(Duration::from_secs(5))?.success()?;
 /// # Ok(())
 /// # }
 /// ```
@@ -62,12 +62,12 @@ impl Window {
     /// let window = server.domain.window()?;
     /// server.qp.post_send(WorkRequest::bind(1, &window, &region, 8..14, Access::REMOTE_READ)?)?;
     /// // The first byte of the window, which is the ninth byte of the region.
-    /// assert_eq!(window.place(0).offset, 0);
+    /// assert_eq!(window.remote_addr(0).offset, 0);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn place(&self, at: usize) -> Place {
-        Place { tag: self.tag(), offset: at as u64 }
+    pub fn remote_addr(&self, at: usize) -> RemoteAddr {
+        RemoteAddr { tag: self.tag(), offset: at as u64 }
     }
 }
 

@@ -39,7 +39,7 @@ use std::sync::Arc;
 ///     let server = domain.queue_pair(&received).create()?;
 ///     client.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
 ///     server.post_receive(number, &[])?;
-///     listener.accept(timeout).expect("a request arrives").accept(&server, &AcceptOptions::new())?;
+///     listener.accept(timeout)?.accept(&server, &AcceptOptions::new())?;
 ///     client.wait_connected(timeout)?;
 ///     pairs.push((client, server));
 /// }
@@ -47,7 +47,7 @@ use std::sync::Arc;
 ///     ssq.post(client, WorkRequest::send(number as u64, &[]))?;
 /// }
 /// for _ in &pairs {
-///     let done = sent.wait(timeout)?.expect("in time").success()?;
+///     let done = sent.wait(timeout)?.success()?;
 ///     assert_eq!(done.qp, pairs[done.wr_id as usize].0.id());
 /// }
 /// assert_eq!(pairs[0].0.post_send(WorkRequest::send(9, &[])), Err(PostError::NoSendQueue));

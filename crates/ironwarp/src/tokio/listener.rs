@@ -95,7 +95,7 @@ impl Listener {
     /// Fails if the runtime shuts down.
     pub async fn accept(&self) -> io::Result<Incoming> {
         loop {
-            if let Some(inner) = self.inner.get_ref().accept(Duration::ZERO) {
+            if let Ok(inner) = self.inner.get_ref().accept(Duration::ZERO) {
                 return Ok(Incoming { inner });
             }
             // The next turn looks for requests that arrived before this was cleared.

@@ -10,7 +10,7 @@ use crate::queue::{CreateError, QueuePair as Native, QueuePairBuilder, QueuePair
 use ironwarp_engine::{ConnectError, Established};
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::qp::State;
-use ironwarp_wire::Place;
+use ironwarp_wire::RemoteAddr;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -272,8 +272,8 @@ impl QueuePair {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # ironwarp::example::run_async(async |client, server| {
-    /// let (_, chunk) = client.qp.write(client.chunk_of(b"hello")?, server.region.place(100)?)?.await?;
-    /// let (_, chunk) = client.qp.read(chunk, server.region.place(100)?)?.await?;
+    /// let (_, chunk) = client.qp.write(client.chunk_of(b"hello")?, server.region.remote_addr(100)?)?.await?;
+    /// let (_, chunk) = client.qp.read(chunk, server.region.remote_addr(100)?)?.await?;
     /// assert_eq!(chunk.to_vec()?, b"hello");
     /// # Ok(())
     /// # })
@@ -282,7 +282,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// Fails like [`send`](Self::send).
-    pub fn write<B: Buffers>(&self, buffers: B, to: Place) -> Result<Posted<B>, Refused<B>> {
+    pub fn write<B: Buffers>(&self, buffers: B, to: RemoteAddr) -> Result<Posted<B>, Refused<B>> {
         self.post_with(buffers, |id, list| WorkRequest::write(id, list, to))
     }
 
@@ -292,7 +292,7 @@ impl QueuePair {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # ironwarp::example::run_async(async |client, server| {
     /// server.region.write(100, b"hello")?;
-    /// let (_, chunk) = client.qp.read(client.chunk_of(&[0; 5])?, server.region.place(100)?)?.await?;
+    /// let (_, chunk) = client.qp.read(client.chunk_of(&[0; 5])?, server.region.remote_addr(100)?)?.await?;
     /// assert_eq!(chunk.to_vec()?, b"hello");
     /// # Ok(())
     /// # })
@@ -301,7 +301,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// Fails like [`send`](Self::send).
-    pub fn read<B: Buffers>(&self, buffers: B, from: Place) -> Result<Posted<B>, Refused<B>> {
+    pub fn read<B: Buffers>(&self, buffers: B, from: RemoteAddr) -> Result<Posted<B>, Refused<B>> {
         self.post_with(buffers, |id, list| WorkRequest::read(id, list, from))
     }
 
@@ -316,7 +316,7 @@ impl QueuePair {
     ///
     /// server.region.write(0, &40_u64.to_ne_bytes())?;
     /// let result = client.chunk_of(&[0; 8])?;
-    /// let request = WorkRequest::fetch_add(0, result.as_sge(), server.region.place(0)?, 2);
+    /// let request = WorkRequest::fetch_add(0, result.as_sge(), server.region.remote_addr(0)?, 2);
     /// let (_, result) = client.qp.post(request, result)?.await?;
     /// assert_eq!(result.to_vec()?, 40_u64.to_ne_bytes());
     /// # Ok(())

@@ -5,7 +5,7 @@ use super::end::{CHUNK, End, connect_pairs, fill};
 use super::run;
 use ironwarp::completion::Completion;
 use ironwarp::connection::{AcceptOptions, ConnectOptions};
-use ironwarp::memory::{Access, Buffer, Chunk, MemoryRegion, Place};
+use ironwarp::memory::{Access, Buffer, Chunk, MemoryRegion, RemoteAddr};
 use ironwarp::queue::PostError;
 use ironwarp::tokio::{Error, Listener, Posted, QueuePair, ReceiveQueue, Refused};
 use ironwarp_testkit::native::{SOON, pattern};
@@ -30,8 +30,8 @@ const DEPTH: usize = 4;
 const CLIENT_CHUNKS: usize = 8;
 /// Maximum number of polls before a future is dropped.
 const MAX_POLLS: u64 = 12;
-/// Places of each connection that the client writes.
-const PLACES: usize = 4;
+/// Slots of each connection that the client writes.
+const SLOTS: usize = 4;
 
 /// What a future does.
 #[derive(Clone, Copy, Debug)]
@@ -166,9 +166,9 @@ struct Client {
     sent: usize,
     /// Number of receives that were posted, each for one answer.
     answers: usize,
-    /// What the places have after the requests so far.
-    written: [Vec<u8>; PLACES],
-    remote: Place,
+    /// What the slots contain after the requests so far.
+    written: [Vec<u8>; SLOTS],
+    remote: RemoteAddr,
 }
 
 impl Client {
@@ -236,24 +236,24 @@ impl Client {
     }
 
     async fn write(&mut self, round: usize) {
-        let (place, bytes) = (round % PLACES, pattern(round.to_le_bytes()[0], CHUNK));
-        let to = self.place(place);
+        let (slot, bytes) = (round % SLOTS, pattern(round.to_le_bytes()[0], CHUNK));
+        let to = self.addr(slot);
         let chunk = fill(take(&self.end).await, &bytes);
-        self.written[place] = bytes;
+        self.written[slot] = bytes;
         self.request(Kind::Write, chunk, |qp, chunk| qp.write(chunk, to)).await;
     }
 
     async fn read(&mut self, round: usize) {
-        let (place, mut chunk) = (round % PLACES, take(&self.end).await);
+        let (slot, mut chunk) = (round % SLOTS, take(&self.end).await);
         chunk.set_len(CHUNK).unwrap();
-        let from = self.place(place);
+        let from = self.addr(slot);
         if let Some(chunk) = self.request(Kind::Read, chunk, |qp, chunk| qp.read(chunk, from)).await {
-            assert_eq!(chunk.to_vec().unwrap(), self.written[place], "place {place} in round {round}");
+            assert_eq!(chunk.to_vec().unwrap(), self.written[slot], "slot {slot} in round {round}");
         }
     }
 
-    fn place(&self, number: usize) -> Place {
-        Place { offset: self.remote.offset + (number * CHUNK) as u64, ..self.remote }
+    fn addr(&self, number: usize) -> RemoteAddr {
+        RemoteAddr { offset: self.remote.offset + (number * CHUNK) as u64, ..self.remote }
     }
 
     /// Posts requests of all kinds, disconnects, and returns the number of messages that were sent.
@@ -271,11 +271,11 @@ impl Client {
             round += 1;
         }
         // The last Read shows that all Writes before it have arrived.
-        for place in 0..PLACES {
+        for slot in 0..SLOTS {
             let mut chunk = take(&self.end).await;
             chunk.set_len(CHUNK).unwrap();
-            let (_, chunk) = self.qp.read(chunk, self.place(place)).unwrap().await.unwrap();
-            assert_eq!(chunk.to_vec().unwrap(), self.written[place], "place {place} at the end");
+            let (_, chunk) = self.qp.read(chunk, self.addr(slot)).unwrap().await.unwrap();
+            assert_eq!(chunk.to_vec().unwrap(), self.written[slot], "slot {slot} at the end");
         }
         // An answer that the server has not sent when the connection is closed would be flushed.
         self.ask_and_wait().await;
@@ -339,7 +339,7 @@ async fn accept(chance: Rc<Chance>, end: Rc<End>, listener: Listener, stop: Rc<C
 }
 
 fn region(end: &End) -> MemoryRegion {
-    end.domain.register(Buffer::new(PLACES * CHUNK).unwrap(), Access::all()).unwrap()
+    end.domain.register(Buffer::new(SLOTS * CHUNK).unwrap(), Access::all()).unwrap()
 }
 
 #[test]
@@ -403,7 +403,7 @@ async fn cancel_locally(seed: u64, client: Rc<End>, server: Rc<End>) {
             sent: 0,
             answers: 0,
             written: std::array::from_fn(|_| vec![0; CHUNK]),
-            remote: region.place(0).unwrap(),
+            remote: region.remote_addr(0).unwrap(),
         };
         clients.spawn_local(one.run(to));
         let chance = Rc::clone(&chance);

@@ -44,7 +44,7 @@ fn every_request_returns_its_buffers_and_moves_its_bytes() {
 
         // Write and read.
         let region = server.domain.register(Buffer::new(CHUNK).unwrap(), Access::all()).unwrap();
-        let (bytes, to) = (pattern(2, CHUNK), region.place(0).unwrap());
+        let (bytes, to) = (pattern(2, CHUNK), region.remote_addr(0).unwrap());
         drop(near.write(client.chunk_of(&bytes), to).unwrap().await.unwrap());
         let (_, chunk) = near.read(client.chunk_of(&[0; CHUNK]), to).unwrap().await.unwrap();
         assert_eq!((chunk.to_vec().unwrap(), region.to_vec().unwrap()), (bytes.clone(), bytes));
@@ -295,7 +295,7 @@ fn no_completion_is_missed_between_polling_and_arming() {
         let (near, _far) = connect(&client, &server).await;
         let region = server.domain.register(Buffer::new(8).unwrap(), Access::all()).unwrap();
         for round in 0..ROUNDS {
-            let request = WorkRequest::write_inline(0, &round.to_le_bytes(), region.place(0).unwrap());
+            let request = WorkRequest::write_inline(0, &round.to_le_bytes(), region.remote_addr(0).unwrap());
             near.post(request, ()).unwrap().await.unwrap();
         }
         near.disconnect().await;

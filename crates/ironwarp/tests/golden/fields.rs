@@ -13,7 +13,7 @@ pub(crate) struct Names(HashMap<u32, (usize, u64)>);
 
 impl Names {
     /// Returns the ordinal of the tag in the connection, and the distance from the first address used with it.
-    fn place(&mut self, tag: u32, offset: u64) -> String {
+    fn addr(&mut self, tag: u32, offset: u64) -> String {
         if tag <= 1 {
             // The tag of an empty message is not checked. siw sends 1 and 0, for hardware that might check it.
             return format!("nothing+{offset:#x}");
@@ -79,7 +79,7 @@ fn ddp(ulpdu: &[u8], names: &mut Names, fields: &mut Fields) -> usize {
     fields.push(("DDP control", format!("{:02x}", ulpdu[0])));
     fields.push(("RDMAP control", format!("{:02x}", ulpdu[1])));
     if ulpdu[0] & 0x80 != 0 {
-        fields.push(("place", names.place(u32_at(ulpdu, 2), u64_at(ulpdu, 6))));
+        fields.push(("place", names.addr(u32_at(ulpdu, 2), u64_at(ulpdu, 6))));
         return 14;
     }
     let invalidates = [4, 6].contains(&(ulpdu[1] & 0xf));
@@ -94,9 +94,9 @@ fn ddp(ulpdu: &[u8], names: &mut Names, fields: &mut Fields) -> usize {
 
 fn read_request(words: &[u8], names: &mut Names, fields: &mut Fields) {
     assert_eq!(words.len(), 28);
-    fields.push(("sink", names.place(u32_at(words, 0), u64_at(words, 4))));
+    fields.push(("sink", names.addr(u32_at(words, 0), u64_at(words, 4))));
     fields.push(("size", u32_at(words, 12).to_string()));
-    fields.push(("source", names.place(u32_at(words, 16), u64_at(words, 20))));
+    fields.push(("source", names.addr(u32_at(words, 16), u64_at(words, 20))));
 }
 
 fn terminate(words: &[u8], names: &mut Names, fields: &mut Fields) {

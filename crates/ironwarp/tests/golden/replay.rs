@@ -3,7 +3,7 @@
 use ironwarp::Config;
 use ironwarp::completion::Opcode;
 use ironwarp::connection::{AcceptOptions, ConnectError, ConnectOptions, MpaMode};
-use ironwarp::memory::{Access, MemoryRegion, Place, Tag};
+use ironwarp::memory::{Access, MemoryRegion, RemoteAddr, Tag};
 use ironwarp::queue::{Completes, WorkRequest};
 use ironwarp_pcap::{Capture, Conversation, Frame, Kind, OwnedStartup};
 use ironwarp_testkit::native::{ALL, Completions, End, SOON};
@@ -132,14 +132,14 @@ impl Stage {
         while let Some(message) = messages.pop_front() {
             match message.header {
                 // The device sends the RTR and the Read Responses, not the program.
-                Header::Write(write) if write.place.tag.0 <= 1 => {}
+                Header::Write(write) if write.addr.tag.0 <= 1 => {}
                 Header::ReadResponse(_) => {}
                 Header::Terminate(_) => return self.is_terminated(),
                 Header::Send(send) => {
                     let refused = message.payload.len() > RECEIVE;
                     self.sends(message.initiator, send, &message.payload, refused);
                 }
-                Header::Write(write) => self.writes(message.initiator, write.place, &message.payload),
+                Header::Write(write) => self.writes(message.initiator, write.addr, &message.payload),
                 Header::ReadRequest(read) => {
                     let answer = messages.iter().find(|it| matches!(it.header, Header::ReadResponse(_)));
                     let answer = answer.map(|it| it.payload.clone());
@@ -186,19 +186,19 @@ impl Stage {
         Some(window)
     }
 
-    fn writes(&mut self, initiator: bool, to: Place, payload: &[u8]) {
-        let (id, place) = (self.id(), self.place(!initiator, to));
+    fn writes(&mut self, initiator: bool, to: RemoteAddr, payload: &[u8]) {
+        let (id, addr) = (self.id(), self.addr(!initiator, to));
         let from = self.end(initiator);
         let memory = from.region(&[payload, &[0]].concat(), ALL);
         let list = memory.slice(..payload.len()).unwrap();
-        from.qp.post_send(WorkRequest::write(id, &[list], place)).unwrap();
+        from.qp.post_send(WorkRequest::write(id, &[list], addr)).unwrap();
         from.done(Opcode::Write, id);
     }
 
     /// `answer` is `None` if siw refused the Read.
     fn reads(&mut self, initiator: bool, read: ReadRequest, answer: Option<&[u8]>) {
-        let (id, source) = (self.id(), self.place(!initiator, read.source));
-        self.place(initiator, read.sink);
+        let (id, source) = (self.id(), self.addr(!initiator, read.source));
+        self.addr(initiator, read.sink);
         if let Some(answer) = answer {
             self.regions[&read.source.tag].write(within(read.source), answer).unwrap();
         }
@@ -216,17 +216,17 @@ impl Stage {
     }
 
     /// Maps a remote address of siw to ours; `initiator` selects the memory.
-    fn place(&mut self, initiator: bool, siw: Place) -> Place {
+    fn addr(&mut self, initiator: bool, siw: RemoteAddr) -> RemoteAddr {
         if !self.regions.contains_key(&siw.tag) {
             let region = self.end(initiator).region(&vec![0; self.region], ALL);
             self.regions.insert(siw.tag, region);
         }
-        let mut place = self.regions[&siw.tag].place(0).unwrap();
-        place.offset += within(siw) as u64;
+        let mut addr = self.regions[&siw.tag].remote_addr(0).unwrap();
+        addr.offset += within(siw) as u64;
         if self.mistake == Mistake::Tag && !initiator {
-            place.tag.0 ^= 0x55;
+            addr.tag.0 ^= 0x55;
         }
-        place
+        addr
     }
 
     /// The server has terminated the stream, so both ends have ended.
@@ -239,8 +239,8 @@ impl Stage {
 }
 
 /// Offset in the region: siw's buffers started at the beginning of a page, or somewhere on it.
-fn within(place: Place) -> usize {
-    usize::try_from(place.offset % 4096).unwrap()
+fn within(addr: RemoteAddr) -> usize {
+    usize::try_from(addr.offset % 4096).unwrap()
 }
 
 /// A reassembled message of siw.

@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::pattern::{Layout, bytes, seed, word};
 use ironwarp::completion::{Opcode, Status};
 use ironwarp::connection::{AcceptOptions, ConnectOptions, Established};
-use ironwarp::memory::{Access, MemoryRegion, Place, Sge, Tag};
+use ironwarp::memory::{Access, MemoryRegion, RemoteAddr, Sge, Tag};
 use ironwarp::queue::{QpError, WorkRequest};
 use ironwarp_testkit::native::Completions;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ pub(crate) struct Session<'a> {
 
 /// What the passive end has prepared.
 struct Ready {
-    place: Place,
+    addr: RemoteAddr,
     srq: u32,
     invalidate: Tag,
 }
@@ -110,8 +110,8 @@ impl<'a> Session<'a> {
         let words = self.other.lines.expect("ready");
         let number = |at: usize| words[at].parse::<u64>().unwrap();
         let tag = |at: usize| Tag(u32::try_from(number(at)).unwrap());
-        let place = Place { tag: tag(0), offset: number(1) };
-        (Ready { place, srq: tag(2).0, invalidate: tag(3) }, seed)
+        let addr = RemoteAddr { tag: tag(0), offset: number(1) };
+        (Ready { addr, srq: tag(2).0, invalidate: tag(3) }, seed)
     }
 
     /// Returns a message in memory, with only the necessary rights.
@@ -140,7 +140,7 @@ impl<'a> Session<'a> {
     fn read(&self, op: &Op, size: usize, seed: u64, ready: &Ready) {
         let layout = if op.list { Layout::uneven(size, 0) } else { Layout::one(size) };
         let (layout, region) = self.sink(layout, Access::LOCAL_WRITE);
-        self.end.qp.post_send(WorkRequest::read(LAST, &list(&region, &layout), ready.place)).unwrap();
+        self.end.qp.post_send(WorkRequest::read(LAST, &list(&region, &layout), ready.addr)).unwrap();
         assert_eq!(self.end.done(Opcode::Read, LAST).byte_len as usize, size, "{}", op.name);
         layout.check(&region, seed);
     }
@@ -159,12 +159,12 @@ impl<'a> Session<'a> {
             region.write(at, &[0; WORD]).unwrap();
             layout.check_untouched(&region);
         };
-        let place = ready.place;
+        let addr = ready.addr;
         if op.verb == Verb::FetchAdd {
-            result(before, &|sge| WorkRequest::fetch_add(LAST, sge, place, other));
+            result(before, &|sge| WorkRequest::fetch_add(LAST, sge, addr, other));
         } else {
-            result(before, &|sge| WorkRequest::compare_swap(LAST, sge, place, before, other));
-            result(other, &|sge| WorkRequest::compare_swap(LAST, sge, place, before, 0));
+            result(before, &|sge| WorkRequest::compare_swap(LAST, sge, addr, before, other));
+            result(other, &|sge| WorkRequest::compare_swap(LAST, sge, addr, before, 0));
         }
     }
 
@@ -177,8 +177,8 @@ impl<'a> Session<'a> {
         self.end
             .qp
             .post_send_all(vec![
-                WorkRequest::write(FIRST, &list(&region, &layout), ready.place).unsignaled(),
-                WorkRequest::read(FIRST, &returned, ready.place).unsignaled(),
+                WorkRequest::write(FIRST, &list(&region, &layout), ready.addr).unsignaled(),
+                WorkRequest::read(FIRST, &returned, ready.addr).unsignaled(),
                 WorkRequest::send(LAST, &returned).fenced().to_srq(ready.srq).into(),
             ])
             .unwrap();
@@ -219,13 +219,13 @@ fn request(op: &Op, list: &[Sge], size: usize, seed: u64, ready: &Ready) -> Work
     let immediate = seed as u32;
     if op.verb == Verb::Write {
         if op.immediate {
-            let request = WorkRequest::write_immediate(LAST, list, ready.place, immediate).to_srq(ready.srq);
+            let request = WorkRequest::write_immediate(LAST, list, ready.addr, immediate).to_srq(ready.srq);
             return if op.solicited { request.solicited().into() } else { request.into() };
         }
         return if op.inline {
-            WorkRequest::write_inline(LAST, &bytes(seed, 0, size), ready.place)
+            WorkRequest::write_inline(LAST, &bytes(seed, 0, size), ready.addr)
         } else {
-            WorkRequest::write(LAST, list, ready.place)
+            WorkRequest::write(LAST, list, ready.addr)
         };
     }
     let mut request = if op.inline {

@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::pattern::{Layout, word};
 use ironwarp::completion::{Opcode, Status};
 use ironwarp::connection::{AcceptOptions, ConnectOptions};
-use ironwarp::memory::{Access, Buffer, Contents, FastRegion, MemoryRegion, Place, Sge, Tag, Window};
+use ironwarp::memory::{Access, Buffer, Contents, FastRegion, MemoryRegion, RemoteAddr, Sge, Tag, Window};
 use ironwarp::queue::WorkRequest;
 use ironwarp_testkit::native::Completions;
 use std::ops::Deref;
@@ -31,7 +31,7 @@ pub(crate) fn serve(mut lines: Lines) {
             }
             (["step", op, size, seed], Some(it), None) => {
                 let prepared = it.prepare(&OPS[number(op)], number(size), seed.parse().unwrap());
-                let Place { tag, offset } = prepared.place;
+                let RemoteAddr { tag, offset } = prepared.addr;
                 let invalidate = prepared.invalidatable.as_ref().map_or(Tag(0), |(_, window)| window.tag());
                 lines.say(&format!("ready {} {offset} {} {}", tag.0, it.srq(), invalidate.0));
                 (session, step) = (Some(it), Some(prepared));
@@ -74,7 +74,7 @@ struct Step {
     size: usize,
     seed: u64,
     /// Target or source of the operation.
-    place: Place,
+    addr: RemoteAddr,
     memory: Opened,
     layout: Layout,
     /// Memory and layout of the receive, if the operation also has another target.
@@ -129,7 +129,7 @@ impl Session {
             op: *op,
             size,
             seed,
-            place: memory.place(layout.pieces[0].0),
+            addr: memory.addr(layout.pieces[0].0),
             memory,
             layout,
             received: None,
@@ -262,11 +262,11 @@ impl Session {
 }
 
 impl Opened {
-    fn place(&self, at: usize) -> Place {
+    fn addr(&self, at: usize) -> RemoteAddr {
         match self {
-            Self::Region(region) => region.place(at).unwrap(),
-            Self::Window(_, window) => window.place(0),
-            Self::Fast(region) => region.place(at).unwrap(),
+            Self::Region(region) => region.remote_addr(at).unwrap(),
+            Self::Window(_, window) => window.remote_addr(0),
+            Self::Fast(region) => region.remote_addr(at).unwrap(),
         }
     }
 

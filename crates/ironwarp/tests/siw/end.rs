@@ -4,7 +4,7 @@ use crate::pattern;
 use crate::shape::Shape;
 use ironwarp::completion::{Arm, Completion, CompletionQueue, Opcode, RequestError};
 use ironwarp::connection::{AcceptOptions, ConnectError, ConnectOptions, Established, Listener};
-use ironwarp::memory::{Access, Buffer, MemoryRegion, Place, Sge, Tag};
+use ironwarp::memory::{Access, Buffer, MemoryRegion, RemoteAddr, Sge, Tag};
 use ironwarp::queue::{Completes, QueuePair, SendRequest, SharedReceiveQueue, WorkRequest};
 use ironwarp::{Adapter, ProtectionDomain};
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ const PLACES: usize = 6;
 /// Addresses of siw's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Theirs {
-    pub(crate) place: Place,
+    pub(crate) addr: RemoteAddr,
     pub(crate) len: u32,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct End {
     main: MemoryRegion,
     /// [`What::ReadOnly`] and those after it, except [`What::Gone`].
     pages: Vec<MemoryRegion>,
-    gone: Place,
+    gone: RemoteAddr,
     receives: MemoryRegion,
     /// Number of messages in each direction, without adverts: each has different contents.
     messages: (u8, u8),
@@ -78,7 +78,7 @@ impl End {
         let page =
             |domain: &ProtectionDomain, access| registered(domain, &pattern::HELD.bytes(0, PAGE, 0), access);
         let gone = page(&domain, all);
-        let gone_place = gone.place(0).unwrap();
+        let gone_addr = gone.remote_addr(0).unwrap();
         gone.deregister().unwrap();
         let end = Self {
             main: registered(&domain, &held, all),
@@ -88,7 +88,7 @@ impl End {
                 page(&adapter.protection_domain(), all),
                 page(&domain, all),
             ],
-            gone: gone_place,
+            gone: gone_addr,
             source: registered(&domain, &pattern::WRITTEN.bytes(0, shape.half, 0), Access::LOCAL_READ),
             sink: registered(&domain, &vec![0; shape.half], Access::LOCAL_READ | Access::LOCAL_WRITE),
             receives: registered(&domain, &vec![0; shape.receives * shape.receive], Access::LOCAL_WRITE),
@@ -172,13 +172,13 @@ impl End {
     }
 
     fn send_advert(&self) {
-        let page = |i: usize| self.pages[i].place(0).unwrap();
-        let places = [self.main.place(0).unwrap(), page(0), page(1), page(2), self.gone, page(3)];
+        let page = |i: usize| self.pages[i].remote_addr(0).unwrap();
+        let places = [self.main.remote_addr(0).unwrap(), page(0), page(1), page(2), self.gone, page(3)];
         let mut advert: Vec<u8> = (0..128).collect();
-        for (entry, place) in advert.chunks_exact_mut(ADVERT_ENTRY).zip(places) {
-            let len = if place == places[0] { 2 * self.shape.half } else { PAGE };
-            entry[..8].copy_from_slice(&place.offset.to_be_bytes());
-            entry[8..12].copy_from_slice(&place.tag.0.to_be_bytes());
+        for (entry, addr) in advert.chunks_exact_mut(ADVERT_ENTRY).zip(places) {
+            let len = if addr == places[0] { 2 * self.shape.half } else { PAGE };
+            entry[..8].copy_from_slice(&addr.offset.to_be_bytes());
+            entry[8..12].copy_from_slice(&addr.tag.0.to_be_bytes());
             entry[12..].copy_from_slice(&u32::try_from(len).unwrap().to_be_bytes());
         }
         self.completes(WorkRequest::send_inline(5, &advert), Opcode::Send, advert.len());
@@ -189,7 +189,7 @@ impl End {
         let advert = self.message(&completion, ADVERT);
         assert!(advert[PLACES * ADVERT_ENTRY..].iter().copied().eq(96..128), "{advert:?}");
         let theirs = advert[..PLACES * ADVERT_ENTRY].chunks_exact(ADVERT_ENTRY).map(|entry| Theirs {
-            place: Place {
+            addr: RemoteAddr {
                 tag: Tag(u32::from_be_bytes(entry[8..12].try_into().unwrap())),
                 offset: u64::from_be_bytes(entry[..8].try_into().unwrap()),
             },
@@ -314,9 +314,9 @@ impl End {
     }
 
     /// Returns an address in siw's main region.
-    pub(crate) fn to(&self, at: usize) -> Place {
-        let Place { tag, offset } = self.their(What::Main).place;
-        Place { tag, offset: offset + at as u64 }
+    pub(crate) fn to(&self, at: usize) -> RemoteAddr {
+        let RemoteAddr { tag, offset } = self.their(What::Main).addr;
+        RemoteAddr { tag, offset: offset + at as u64 }
     }
 
     /// Checks that siw wrote to the first `len` bytes of the region, and to nothing else.
@@ -356,7 +356,7 @@ impl End {
 }
 
 pub(crate) fn next(cq: &CompletionQueue, what: &str) -> Completion {
-    cq.wait(STEP).unwrap().unwrap_or_else(|| panic!("waited {STEP:?} for {what}"))
+    cq.wait(STEP).unwrap_or_else(|error| panic!("waited {STEP:?} for {what}: {error}"))
 }
 
 fn registered(domain: &ProtectionDomain, bytes: &[u8], access: Access) -> MemoryRegion {

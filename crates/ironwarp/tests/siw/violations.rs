@@ -3,7 +3,7 @@
 use crate::end::{End, What, next};
 use crate::session::{Ending, Session, Settings, Variant};
 use ironwarp::completion::{Completion, Opcode, RequestError, Status};
-use ironwarp::memory::{Check, Place, Tag};
+use ironwarp::memory::{Check, RemoteAddr, Tag};
 use ironwarp::protocol::{Cause, Terminate};
 use ironwarp::queue::{Completes, QpError, WorkRequest};
 use ironwarp_wire::ddp::DdpHeader;
@@ -186,17 +186,17 @@ fn strict() -> Session {
 
 impl Why {
     /// Memory of siw that is not permitted.
-    fn place(self, end: &End, without_right: What) -> Place {
+    fn addr(self, end: &End, without_right: What) -> RemoteAddr {
         let main = end.their(What::Main);
-        let Place { tag, offset } = main.place;
+        let RemoteAddr { tag, offset } = main.addr;
         match self {
-            Self::Bounds => Place { tag, offset: offset + u64::from(main.len - SHORT / 2) },
-            Self::Wrap => Place { tag, offset: u64::MAX - u64::from(SHORT / 2) },
-            Self::Tag => Place { tag: Tag(tag.0 ^ 0x4000_0000), offset },
-            Self::Key => Place { tag: Tag(tag.0 ^ 0xff), offset },
-            Self::Rights => end.their(without_right).place,
-            Self::Domain => end.their(What::Domain).place,
-            Self::Gone => end.their(What::Gone).place,
+            Self::Bounds => RemoteAddr { tag, offset: offset + u64::from(main.len - SHORT / 2) },
+            Self::Wrap => RemoteAddr { tag, offset: u64::MAX - u64::from(SHORT / 2) },
+            Self::Tag => RemoteAddr { tag: Tag(tag.0 ^ 0x4000_0000), offset },
+            Self::Key => RemoteAddr { tag: Tag(tag.0 ^ 0xff), offset },
+            Self::Rights => end.their(without_right).addr,
+            Self::Domain => end.their(What::Domain).addr,
+            Self::Gone => end.their(What::Gone).addr,
         }
     }
 }
@@ -239,14 +239,14 @@ const fn siw_of_write(why: Why) -> Cause {
 
 fn write_by_us(why: Why, completes: Completes) -> Session {
     let ours = move |end: &mut End| {
-        let place = why.place(end, What::ReadOnly);
+        let addr = why.addr(end, What::ReadOnly);
         let source = end.source.slice(..SHORT as usize).unwrap();
-        let result = end.posted(WorkRequest::write(1, &[source], place));
+        let result = end.posted(WorkRequest::write(1, &[source], addr));
         let status = if why == Why::Wrap { Status::RemoteOperation } else { Status::RemoteAccess };
         let terminate = refused(end, result, completes, status);
         assert_eq!(terminate.cause, siw_of_write(why));
         let Some(DdpHeader::Tagged(header)) = terminate.offender.header else { panic!("{terminate:?}") };
-        assert_eq!(header.place, place);
+        assert_eq!(header.addr, addr);
     };
     let event = match why {
         Why::Tag | Why::Key | Why::Wrap | Why::Gone => None,
@@ -264,7 +264,7 @@ fn read_by_us(why: Why) -> Session {
     if why == Why::Rights {
         let ours = |end: &mut End| {
             let sink = end.sink.slice(..SHORT as usize).unwrap();
-            let from = end.their(What::WriteOnly).place;
+            let from = end.their(What::WriteOnly).addr;
             end.completes(WorkRequest::read(3, &[sink], from), Opcode::Read, SHORT as usize);
             end.send(8);
         };
@@ -274,7 +274,7 @@ fn read_by_us(why: Why) -> Session {
         // siw finds no page to send, and closes without a Terminate.
         let ours = move |end: &mut End| {
             let sink = end.sink.slice(..SHORT as usize).unwrap();
-            let from = why.place(end, What::WriteOnly);
+            let from = why.addr(end, What::WriteOnly);
             let RequestError(completion) = end.posted(WorkRequest::read(3, &[sink], from)).unwrap_err();
             assert_eq!(completion.cause.as_deref(), Some(&QpError::Closed));
             end.expect_closed();
@@ -284,9 +284,9 @@ fn read_by_us(why: Why) -> Session {
             .seen(&[FLUSHED, "event: invalid request local work queue error|"]);
     }
     let ours = move |end: &mut End| {
-        let place = why.place(end, What::WriteOnly);
+        let addr = why.addr(end, What::WriteOnly);
         let sink = end.sink.slice(..SHORT as usize).unwrap();
-        let RequestError(completion) = end.posted(WorkRequest::read(3, &[sink], place)).unwrap_err();
+        let RequestError(completion) = end.posted(WorkRequest::read(3, &[sink], addr)).unwrap_err();
         assert_eq!(
             (completion.status, completion.opcode),
             (Status::RemoteAccess, Opcode::Read),
@@ -295,7 +295,7 @@ fn read_by_us(why: Why) -> Session {
         let terminate = terminated(completion.cause.as_ref().unwrap());
         assert_eq!(terminate.cause, why.of_read());
         let read = terminate.offender.read.expect("siw returns the Read Request");
-        assert_eq!((read.source, read.len), (place, SHORT));
+        assert_eq!((read.source, read.len), (addr, SHORT));
         end.wait_for_end();
     };
     Session::new(&name, "connect advert idle see untouched", ours)
@@ -328,14 +328,14 @@ fn no_receive(completes: Completes) -> Session {
 /// siw lets its peers invalidate any region, which is unknown afterwards.
 fn after_invalidation(completes: Completes) -> Session {
     let ours = move |end: &mut End| {
-        let spare = end.their(What::Spare).place;
+        let spare = end.their(What::Spare).addr;
         let source = end.source.slice(..SHORT as usize).unwrap();
         let result = end.posted(WorkRequest::write(1, &[source], spare));
         let terminate = refused(end, result, completes, Status::RemoteAccess);
         assert_eq!(terminate.cause, Cause::TaggedBuffer(TaggedBuffer::Tag));
     };
     let invalidates = |end: &mut End| {
-        let tag = end.their(What::Spare).place.tag;
+        let tag = end.their(What::Spare).addr.tag;
         end.send_as(8, |request| request.invalidate(tag));
     };
     Session::new("Ironwarp invalidates, and writes", "connect advert receive=8 idle see untouched", ours)
@@ -350,7 +350,7 @@ fn after_invalidation(completes: Completes) -> Session {
 fn bad_invalidate_by_us(connects: bool) -> Session {
     let cause = Cause::Operation(Operation::Invalidate);
     let ours = move |end: &mut End| {
-        let tag = end.their(What::Main).place.tag.0 ^ 0x4000_0000;
+        let tag = end.their(What::Main).addr.tag.0 ^ 0x4000_0000;
         end.send_as(8, |request| request.invalidate(Tag(tag)));
         end.receive(8);
         end.write(64, 0);

@@ -8,7 +8,8 @@ use ironwarp_wire::private::{
 };
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Header, Immediate, ImmediateData, MpaFault, Operation,
-    Place, Protection, ReadRequest, Send, SendWord, Tag, Tagged, TaggedBuffer, Terminate, UntaggedBuffer,
+    Protection, ReadRequest, RemoteAddr, Send, SendWord, Tag, Tagged, TaggedBuffer, Terminate,
+    UntaggedBuffer,
 };
 use std::net::SocketAddr;
 
@@ -19,8 +20,8 @@ const SEGMENT: usize = 1406;
 /// Maximum payload of an FPDU that may be sent.
 const LARGE: usize = 64_768 - 14;
 
-const PLACE: Place = Place { tag: Tag(0x5e77_4d00), offset: 0x5624_436c_3000 };
-const SINK: Place = Place { tag: Tag(0x6670_9d00), offset: 0x555e_d3fd_d000 };
+const ADDR: RemoteAddr = RemoteAddr { tag: Tag(0x5e77_4d00), offset: 0x5624_436c_3000 };
+const SINK: RemoteAddr = RemoteAddr { tag: Tag(0x6670_9d00), offset: 0x555e_d3fd_d000 };
 const INVALIDATE: SendWord = SendWord::Invalidate(Tag(0x0bad_cafe));
 
 /// Returns all conversations in the order in which they are written.
@@ -138,9 +139,9 @@ fn every_message() -> Vec<Turn> {
 
 /// Returns RDMA Writes of one segment and of several.
 fn writes() -> Vec<Fpdu> {
-    let mut fpdus: Vec<_> = (0..8).map(|len| (Header::Write(tagged(PLACE, 0, true)), pattern(len))).collect();
-    fpdus.extend(split_message(3000, |offset, last| Header::Write(tagged(PLACE, offset.into(), last))));
-    fpdus.push((Header::Write(tagged(PLACE, 0, true)), pattern(LARGE)));
+    let mut fpdus: Vec<_> = (0..8).map(|len| (Header::Write(tagged(ADDR, 0, true)), pattern(len))).collect();
+    fpdus.extend(split_message(3000, |offset, last| Header::Write(tagged(ADDR, offset.into(), last))));
+    fpdus.push((Header::Write(tagged(ADDR, 0, true)), pattern(LARGE)));
     fpdus
 }
 
@@ -181,9 +182,9 @@ fn immediates() -> Vec<Fpdu> {
 
 /// Returns Read and Atomic Requests.
 fn requests() -> Vec<Fpdu> {
-    let read = |msn, len| Header::ReadRequest(ReadRequest { msn, sink: SINK, len, source: PLACE });
-    let read_v2 = |msn, len| Header::ReadV2Request(ReadV2Request { msn, len, source: PLACE });
-    let atomic = |msn, id, op| Header::AtomicRequest(AtomicRequest { msn, id, target: PLACE, op });
+    let read = |msn, len| Header::ReadRequest(ReadRequest { msn, sink: SINK, len, source: ADDR });
+    let read_v2 = |msn, len| Header::ReadV2Request(ReadV2Request { msn, len, source: ADDR });
+    let atomic = |msn, id, op| Header::AtomicRequest(AtomicRequest { msn, id, target: ADDR, op });
     let add = AtomicOp::FetchAdd { add: 0x0102_0304_0506_0708, mask: 0x8000_0000_0000_0000 };
     let swap = AtomicOp::CompareSwap {
         swap: 0x1111_2222_3333_4444,
@@ -226,8 +227,8 @@ fn wrapping_sends() -> Vec<Fpdu> {
 /// Returns every cause, with a segment that may have caused it.
 fn terminates() -> Vec<(Cause, Fpdu)> {
     let read =
-        || (Header::ReadRequest(ReadRequest { msn: 1, sink: SINK, len: 64, source: PLACE }), Vec::new());
-    let write = || (Header::Write(tagged(PLACE, 0x1000, true)), pattern(100));
+        || (Header::ReadRequest(ReadRequest { msn: 1, sink: SINK, len: 64, source: ADDR }), Vec::new());
+    let write = || (Header::Write(tagged(ADDR, 0x1000, true)), pattern(100));
     let send = || (send(1), pattern(1100));
     let of = |causes: Vec<Cause>, offender: &dyn Fn() -> Fpdu| {
         causes.into_iter().map(|cause| (cause, offender())).collect::<Vec<_>>()
@@ -277,8 +278,8 @@ fn split_message(len: usize, header: impl Fn(u32, bool) -> Header) -> Vec<Fpdu> 
 }
 
 /// Returns the tagged header of a segment at `offset` bytes after `start`.
-fn tagged(start: Place, offset: u64, last: bool) -> Tagged {
-    Tagged { last, place: Place { offset: start.offset + offset, ..start } }
+fn tagged(start: RemoteAddr, offset: u64, last: bool) -> Tagged {
+    Tagged { last, addr: RemoteAddr { offset: start.offset + offset, ..start } }
 }
 
 /// Returns the header of a Send of one segment.

@@ -4,22 +4,22 @@
 use super::QpContext;
 use super::attributes::Receives;
 use crate::memory::{CachedGuard, Check, Denied, Guard, Rights, Spans, Stream, Touch, Translation};
-use ironwarp_wire::Place;
+use ironwarp_wire::RemoteAddr;
 
 impl QpContext {
     /// Checks an access of the peer, which both the queue pair and the memory must allow (requirement M9). Appends the
     /// address ranges to `spans`, and returns a guard to hold during the access.
     pub(crate) fn admit_remote(
         &self,
-        place: Place,
+        addr: RemoteAddr,
         len: usize,
         need: Rights,
         spans: &mut Spans,
         touch: &mut Touch,
     ) -> Result<Guard<'_>, Denied> {
         let table = self.device.table();
-        self.check_as_peer(place, len, need, |stream| {
-            table.admit_remote(stream, place, len, need, spans, touch)
+        self.check_as_peer(addr, len, need, |stream| {
+            table.admit_remote(stream, addr, len, need, spans, touch)
         })
     }
 
@@ -30,15 +30,15 @@ impl QpContext {
     pub(crate) fn with_remote<'q, R>(
         &'q self,
         cached: &mut Option<CachedGuard<'q>>,
-        place: Place,
+        addr: RemoteAddr,
         len: usize,
         need: Rights,
         touch: &mut Touch,
         mut then: impl FnMut(&Translation, u64) -> R,
     ) -> Result<R, Denied> {
         let table = self.device.table();
-        self.check_as_peer(place, len, need, |stream| {
-            table.with_remote(cached, stream, (place, len), need, touch, |memory, at| then(memory, at))
+        self.check_as_peer(addr, len, need, |stream| {
+            table.with_remote(cached, stream, (addr, len), need, touch, |memory, at| then(memory, at))
         })
     }
 
@@ -48,14 +48,14 @@ impl QpContext {
     #[inline]
     fn check_as_peer<R>(
         &self,
-        place: Place,
+        addr: RemoteAddr,
         len: usize,
         need: Rights,
         mut attempt: impl FnMut(Stream) -> Result<R, Denied>,
     ) -> Result<R, Denied> {
         let Stream { domain, qp } = self.stream();
         if !self.rights().contains(need) {
-            let (tag, offset, len) = (place.tag, place.offset, len as u64);
+            let (tag, offset, len) = (addr.tag, addr.offset, len as u64);
             let check = Check::QueuePair;
             return Err(Denied { check, tag, offset, len, need, domain, qp: Some(qp), entry: None });
         }

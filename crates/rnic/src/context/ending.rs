@@ -164,7 +164,7 @@ fn attempt_step(step: impl FnOnce()) {
 /// Finds the request to blame for the end of a stream, and its status.
 ///
 /// For a Terminate of the peer, this is the request that it refers to: the Read whose request it contains, the request
-/// with its message sequence number, the Write that covers its place, or the oldest request if it contains no header. A
+/// with its message sequence number, the Write that covers its address, or the oldest request if it contains no header. A
 /// Read is found by its source and not by its number, because siw puts the size of the Read there. The requests before
 /// the blamed one are acknowledged.
 ///
@@ -180,7 +180,7 @@ fn find_blamed(sq: &mut SendQueue, completes: Completes, error: &QpError) -> Opt
     let seq = match (header, read) {
         (_, Some(read)) => sq.find_read(read),
         (Some(DdpHeader::Untagged(header)), _) => sq.find_msn(header.msn, header.queue == 1),
-        (Some(DdpHeader::Tagged(header)), _) => sq.find_write(header.place),
+        (Some(DdpHeader::Tagged(header)), _) => sq.find_write(header.addr),
         (None, _) => sq.oldest(),
     };
     match seq {

@@ -144,7 +144,7 @@ impl DatagramQp {
         })?;
         let scattered = self.device.host().scatter(bytes, &spans);
         drop(guards);
-        scattered.map_err(|_| QpError::Unmapped { place: buffers.place(), len: bytes.len(), remote: false })
+        scattered.map_err(|_| QpError::Unmapped { addr: buffers.addr(), len: bytes.len(), remote: false })
     }
 
     /// Takes the oldest receive, if its memory is registered. `None` if there is no such receive.

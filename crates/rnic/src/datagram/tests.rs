@@ -555,7 +555,7 @@ fn what_cannot_be_posted_is_refused_at_once_and_whole() {
     let good = || request(1, inline(b""));
     let list: &[Sge] = &[fixture.sge(0, 1); 4];
     let mut write = good();
-    write.request.operation = Operation::Write(ironwarp_wire::Place::default());
+    write.request.operation = Operation::Write(ironwarp_wire::RemoteAddr::default());
     let mut invalidate = good();
     invalidate.request.operation = Operation::Send { invalidate: Some(fixture.tag) };
     let mut number = good();

@@ -119,7 +119,7 @@ impl DatagramQp {
         let len = into.len();
         let gathered = self.device.host().gather(&spans, into);
         drop(guards);
-        gathered.map_err(|_| failure(QpError::Unmapped { place: sges.place(), len, remote: false }))
+        gathered.map_err(|_| failure(QpError::Unmapped { addr: sges.addr(), len, remote: false }))
     }
 
     /// Passes a datagram to the link, and counts it if it is lost at once. Returns whether the link took it.

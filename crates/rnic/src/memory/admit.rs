@@ -5,7 +5,7 @@ use super::access::{Access, Kinds};
 use super::{
     CachedGuard, Denied, Domain, Guard, Kind, Rights, Spans, Stream, Table, Touch, Translation, index_of,
 };
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 
 impl Table {
     /// Checks the access of a work request to `len` bytes of local memory at offset `at` (requirement M8), appends
@@ -46,7 +46,7 @@ impl Table {
         self.admit(cached, &Access::local(domain, tag, at, len, need), None, then)
     }
 
-    /// Checks the access of a remote message to `len` bytes at `place` (requirement M9), appends their address
+    /// Checks the access of a remote message to `len` bytes at `addr` (requirement M9), appends their address
     /// ranges to `spans`, and returns a guard to hold during the access. For payload that the link sends or receives
     /// without a copy, and for atomic operations; payload that is copied uses [`with_remote`](Self::with_remote).
     ///
@@ -59,13 +59,13 @@ impl Table {
     pub fn admit_remote(
         &self,
         stream: Stream,
-        place: Place,
+        addr: RemoteAddr,
         len: usize,
         need: Rights,
         spans: &mut Spans,
         touch: &mut Touch,
     ) -> Result<Guard<'_>, Denied> {
-        let access = self.remote_access(stream, place, len, need);
+        let access = self.remote_access(stream, addr, len, need);
         let mut cached = None;
         self.admit(&mut cached, &access, Some(touch), |memory, at| memory.append_spans(at, len, spans))?;
         Ok(cached.expect("an admitted access has a guard").guard)
@@ -79,13 +79,13 @@ impl Table {
         &'t self,
         cached: &mut Option<CachedGuard<'t>>,
         stream: Stream,
-        (place, len): (Place, usize),
+        (addr, len): (RemoteAddr, usize),
         need: Rights,
         touch: &mut Touch,
         then: impl FnOnce(&Translation, u64) -> R,
     ) -> Result<R, Denied> {
         let one_touch = |cached: &mut CachedGuard<'t>| cached.body.one_touch;
-        let done = self.admit(cached, &self.remote_access(stream, place, len, need), Some(touch), then);
+        let done = self.admit(cached, &self.remote_access(stream, addr, len, need), Some(touch), then);
         // If this message makes one-touch memory invalid, the next message must be refused. A cached guard would
         // admit it, because only taking a new guard checks validity.
         cached.take_if(one_touch);
@@ -94,8 +94,8 @@ impl Table {
 
     /// Describes the access of a remote message, for the checks of requirement M9.
     #[inline]
-    fn remote_access(&self, stream: Stream, place: Place, len: usize, need: Rights) -> Access {
-        let Place { tag, offset } = place;
+    fn remote_access(&self, stream: Stream, addr: RemoteAddr, len: usize, need: Rights) -> Access {
+        let RemoteAddr { tag, offset } = addr;
         let Stream { domain, qp } = stream;
         Access { tag, offset, len: len as u64, need, domain, qp: Some(qp), kinds: self.remote_kinds() }
     }

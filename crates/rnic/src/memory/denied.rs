@@ -3,7 +3,7 @@
 
 use super::{Domain, EntryInfo, Rights, TranslationError};
 use crate::host::Span;
-use ironwarp_wire::{Cause, Place, Protection, Tag, TaggedBuffer};
+use ironwarp_wire::{Cause, Protection, RemoteAddr, Tag, TaggedBuffer};
 use std::fmt;
 
 /// The check that an access failed. Each variant is described by the condition that must hold. The first nine are
@@ -124,7 +124,7 @@ impl std::error::Error for Denied {}
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tag, offset, len, .. } = *self;
-        write!(f, "{}, {len} bytes: ", Place { tag, offset })?;
+        write!(f, "{}, {len} bytes: ", RemoteAddr { tag, offset })?;
         match &self.entry {
             _ if self.check == Check::QueuePair => {
                 write!(f, "requires {}, which queue pair {} does not allow", self.need, self.qp.unwrap_or(0))

@@ -4,11 +4,11 @@
 mod batch;
 mod cursor;
 mod obligations;
-mod place;
 mod short;
+mod unused_addr;
 
 pub(crate) use batch::{Frame, TxBatch};
 pub(crate) use cursor::{Cursor, FrameKind, InProgress};
 pub(crate) use obligations::{Opening, RemoteRequest, Response, Snapshot, TxObligations};
-pub(crate) use place::UNUSED_PLACE;
 pub(crate) use short::{Message, Payload, ShortRequest};
+pub(crate) use unused_addr::UNUSED_ADDR;

@@ -1,6 +1,6 @@
 //! The messages that the rx half asks the tx half to send: responses, acknowledgements, signals and the Terminate.
 
-use super::UNUSED_PLACE;
+use super::UNUSED_ADDR;
 use crate::connect::{Agreed, Role, Rtr};
 use crate::memory::Touch;
 use ironwarp_wire::private::{Capabilities, ReadV2Request, Signal};
@@ -8,7 +8,7 @@ use ironwarp_wire::{AtomicRequest, Header, ReadRequest, Tagged, Terminate};
 use std::collections::VecDeque;
 
 /// A Write without payload.
-const EMPTY_WRITE: Header = Header::Write(Tagged { last: true, place: UNUSED_PLACE });
+const EMPTY_WRITE: Header = Header::Write(Tagged { last: true, addr: UNUSED_ADDR });
 
 /// What the tx half has to send apart from work requests, and what it has to know about the peer. The halves share it
 /// under a lock that is held for a few instructions only.

@@ -1,7 +1,7 @@
 //! Short requests: work requests whose message is one segment, for the fast path in `stream/tx/short.rs`.
 
 use crate::queue::{Data, InlineData, Operation, Sge, WorkRequest};
-use ironwarp_wire::{Place, SendWord};
+use ironwarp_wire::{RemoteAddr, SendWord};
 
 /// The parts of a work request that are needed to build its only segment.
 #[derive(Debug)]
@@ -17,8 +17,8 @@ pub(crate) struct ShortRequest {
 pub(crate) enum Message {
     /// A Send, with the tag to invalidate or the number of the shared receive queue.
     Send { solicited: bool, word: SendWord },
-    /// A Write to this place.
-    Write(Place),
+    /// A Write to this address.
+    Write(RemoteAddr),
 }
 
 /// The payload of a short request.

@@ -2,7 +2,7 @@
 
 use super::{Completion, Data, Opcode, Operation, Status, WorkRequest};
 use crate::error::{PostError, QpError};
-use ironwarp_wire::{AtomicOp, Place};
+use ironwarp_wire::{AtomicOp, RemoteAddr};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) struct OutstandingRead {
     /// first (RFC 5040 §5.5).
     pub(crate) number: u64,
     /// The sink named in the request. Default for Read V2 and Atomic Requests, which name none.
-    pub(crate) sink: Place,
+    pub(crate) sink: RemoteAddr,
     /// Number of bytes requested. Zero for Atomic Requests.
     pub(crate) len: u32,
     /// Number of bytes of the response that have arrived in complete segments.

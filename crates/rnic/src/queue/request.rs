@@ -2,7 +2,7 @@
 
 use super::InlineData;
 use crate::memory::{Binding, Memory};
-use ironwarp_wire::{AtomicOp, Place, Tag};
+use ironwarp_wire::{AtomicOp, RemoteAddr, Tag};
 use std::sync::Arc;
 
 /// An element of a scatter/gather list: a range of registered memory.
@@ -17,9 +17,9 @@ pub struct Sge {
 }
 
 impl Sge {
-    /// Returns tag and address as a place.
-    pub(crate) fn place(&self) -> Place {
-        Place { tag: self.tag, offset: self.addr }
+    /// Returns tag and address as a [`RemoteAddr`].
+    pub(crate) fn addr(&self) -> RemoteAddr {
+        RemoteAddr { tag: self.tag, offset: self.addr }
     }
 }
 
@@ -76,8 +76,8 @@ impl Sges {
 
     /// Returns the place of the first element, which names the whole list: as the sink of a Read Request, which the
     /// peer repeats in its response, and in error messages. Default if the list is empty.
-    pub(crate) fn place(&self) -> Place {
-        self.as_slice().first().map_or(Place::default(), Sge::place)
+    pub(crate) fn addr(&self) -> RemoteAddr {
+        self.as_slice().first().map_or(RemoteAddr::default(), Sge::addr)
     }
 
     /// Calls `each`, in order, for the parts of elements that hold the `len` bytes from `offset` on, counted from the
@@ -143,15 +143,15 @@ pub enum Operation {
         /// The remote tag to invalidate, if any.
         invalidate: Option<Tag>,
     },
-    /// RDMA Write to this place in remote memory.
-    Write(Place),
-    /// RDMA Read from this place in remote memory.
-    Read(Place),
+    /// RDMA Write to this address.
+    Write(RemoteAddr),
+    /// RDMA Read from this address.
+    Read(RemoteAddr),
     /// An atomic operation on a remote 64-bit word (RFC 7306 §5). The old value of the word is stored in the memory of
     /// [`WorkRequest::data`].
     Atomic {
         /// The place of the word.
-        target: Place,
+        target: RemoteAddr,
         /// The operation.
         op: AtomicOp,
     },

@@ -3,7 +3,7 @@
 use crate::context::QpContext;
 use crate::error::{Protocol, QpError, UNMAPPED};
 use crate::memory::{Guard, Rights, Spans, Touch};
-use ironwarp_wire::{AtomicOp, AtomicRequest, Cause, Place};
+use ironwarp_wire::{AtomicOp, AtomicRequest, Cause, RemoteAddr};
 
 /// Size of the operand of an atomic operation.
 const WORD: usize = size_of::<u64>();
@@ -11,7 +11,7 @@ const WORD: usize = size_of::<u64>();
 /// Checks the peer's access to the word that an Atomic Request names. Returns a guard and the address of the word.
 pub(crate) fn find<'q>(
     qp: &'q QpContext,
-    target: Place,
+    target: RemoteAddr,
     touch: &mut Touch,
 ) -> Result<(Guard<'q>, u64), QpError> {
     let mut spans = Spans::new();
@@ -19,14 +19,14 @@ pub(crate) fn find<'q>(
         qp.admit_remote(target, WORD, Rights::REMOTE_ATOMIC, &mut spans, touch).map_err(QpError::Remote)?;
     match spans[..] {
         [span] if span.addr % WORD as u64 == 0 => Ok((guard, span.addr)),
-        _ => Err(QpError::Protocol(Protocol::Misaligned { place: target })),
+        _ => Err(QpError::Protocol(Protocol::Misaligned { addr: target })),
     }
 }
 
 /// Executes a remote atomic operation and returns the original value.
 pub(crate) fn serve(qp: &QpContext, request: &AtomicRequest, mut touch: Touch) -> Result<u64, QpError> {
     let (_guard, addr) = find(qp, request.target, &mut touch)?;
-    let unmapped = |_| QpError::Unmapped { place: request.target, len: WORD, remote: true };
+    let unmapped = |_| QpError::Unmapped { addr: request.target, len: WORD, remote: true };
     qp.device().host().update(addr, &|word| apply(request.op, word)).map_err(unmapped)
 }
 

@@ -15,14 +15,14 @@ mod park;
 pub(crate) mod rx;
 pub(crate) mod tx;
 
-use ironwarp_wire::Place;
+use ironwarp_wire::RemoteAddr;
 
 pub(crate) use rx::Rx;
 pub(crate) use tx::Tx;
 
-/// Returns the place `by` bytes after `place`.
-pub(crate) fn advance(place: Place, by: u64) -> Place {
-    Place { tag: place.tag, offset: place.offset.wrapping_add(by) }
+/// Returns the address `by` bytes after `addr`.
+pub(crate) fn advance(addr: RemoteAddr, by: u64) -> RemoteAddr {
+    RemoteAddr { tag: addr.tag, offset: addr.offset.wrapping_add(by) }
 }
 
 /// Payload of at least this length is not copied through a staging buffer, neither when received nor when

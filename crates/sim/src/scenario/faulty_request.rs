@@ -9,7 +9,7 @@ use super::verb::Verb;
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::memory::{Rights, next_tag};
 use ironwarp_rnic::queue::{Data, Operation};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 
 impl Program {
     /// Injects a defect into a random request of a connection, if possible.
@@ -56,7 +56,7 @@ impl Program {
             Defect::Refused if rules.reactive && request.verb == Verb::Register => false,
             Defect::Refused => refuse(&mut request.posted.operation),
             Defect::RemoteTag | Defect::RemoteRange | Defect::RemoteRight | Defect::Misaligned => {
-                spoil_place(defect, request, &hidden)
+                spoil_addr(defect, request, &hidden)
             }
             _ => false,
         }
@@ -79,9 +79,9 @@ fn spoil_buffers(request: &mut Request) -> bool {
 }
 
 /// Replaces the remote address by one that the defect describes. Returns false if the request has no remote address.
-fn spoil_place(defect: Defect, request: &mut Request, hidden: &Slot) -> bool {
+fn spoil_addr(defect: Defect, request: &mut Request, hidden: &Slot) -> bool {
     let len = request.here.span.len as u64;
-    let (Operation::Write(place) | Operation::Read(place) | Operation::Atomic { target: place, .. }) =
+    let (Operation::Write(addr) | Operation::Read(addr) | Operation::Atomic { target: addr, .. }) =
         &mut request.posted.operation
     else {
         return false;
@@ -90,15 +90,15 @@ fn spoil_place(defect: Defect, request: &mut Request, hidden: &Slot) -> bool {
         return false; // the peer checks no address of an empty message
     }
     match defect {
-        Defect::RemoteTag => place.tag = next_tag(place.tag),
-        Defect::RemoteRange => place.offset += if request.verb.has_response() { 8 } else { 1 },
-        Defect::RemoteRight => *place = Place { tag: hidden.tag, offset: hidden.span.addr },
+        Defect::RemoteTag => addr.tag = next_tag(addr.tag),
+        Defect::RemoteRange => addr.offset += if request.verb.has_response() { 8 } else { 1 },
+        Defect::RemoteRight => *addr = RemoteAddr { tag: hidden.tag, offset: hidden.span.addr },
         _ => {
             // An address inside the memory that is not aligned.
-            place.offset -= 4;
+            addr.offset -= 4;
         }
     }
-    request.named = Some(place.tag);
+    request.named = Some(addr.tag);
     request.effect = Effect::None;
     true
 }

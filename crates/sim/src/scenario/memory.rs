@@ -8,7 +8,7 @@ use super::supply::Receiving;
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::memory::{Binding, Domain, Rights, Scope, Stream};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 
 impl Program {
     /// Registers memory for one request or receive in the program's domain.
@@ -50,16 +50,16 @@ impl Program {
 
     /// Registers memory that the peer of a connection may access; with strict windows, through a window. Returns the
     /// memory and its remote address.
-    pub(super) fn open(&mut self, len: usize, rights: Rights, connection: usize) -> (Span, Place) {
+    pub(super) fn open(&mut self, len: usize, rights: Rights, connection: usize) -> (Span, RemoteAddr) {
         if len == 0 {
-            return (Span { addr: 0, len: 0 }, Place::default());
+            return (Span { addr: 0, len: 0 }, RemoteAddr::default());
         }
         if !self.rules.strict_windows {
             let foreign = self.rules.foreign && self.rules.receiving == Receiving::Named;
             let domain =
                 if foreign && self.readable.len().is_multiple_of(2) { self.other } else { self.domain };
             let slot = self.slot_in(domain, len, rights);
-            return (slot.span, slot.place());
+            return (slot.span, slot.remote_addr());
         }
         let region = self.bare(len, LOCAL_ACCESS | Rights::BIND);
         let window = self.new_window();
@@ -74,7 +74,7 @@ impl Program {
         };
         let stream = Stream { domain: self.domain, qp: self.qp_number(connection) };
         let tag = self.device.table().bind(stream, window, binding).expect("a valid binding");
-        (region.span, Place { tag, offset: region.span.addr })
+        (region.span, RemoteAddr { tag, offset: region.span.addr })
     }
 
     /// Allocates a window.
@@ -93,8 +93,8 @@ impl Program {
     }
 
     /// Returns the remote address of the counter.
-    pub(super) fn counter_place(&self) -> Place {
-        Place { tag: self.counter.tag, offset: self.counter.span.addr + 8 }
+    pub(super) fn counter_addr(&self) -> RemoteAddr {
+        RemoteAddr { tag: self.counter.tag, offset: self.counter.span.addr + 8 }
     }
 
     /// Returns the word at an address.

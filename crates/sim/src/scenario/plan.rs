@@ -14,7 +14,7 @@ use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::memory::{Binding, Memory, Rights, Scope, next_tag};
 use ironwarp_rnic::queue::{Data, Operation, WorkRequest};
-use ironwarp_wire::{AtomicOp, Place, Tag};
+use ironwarp_wire::{AtomicOp, RemoteAddr, Tag};
 
 /// The plan of a connection between two programs.
 pub(super) struct Plan<'a> {
@@ -31,8 +31,8 @@ impl Plan<'_> {
             let peer = &mut self.programs[1 - who];
             // The second of two words is the target of atomic operations, so that a defective request may address the
             // first.
-            let (span, place) = peer.open(16, LOCAL_ACCESS | Rights::REMOTE_ATOMIC, self.connection);
-            let word = Slot { span, tag: place.tag };
+            let (span, addr) = peer.open(16, LOCAL_ACCESS | Rights::REMOTE_ATOMIC, self.connection);
+            let word = Slot { span, tag: addr.tag };
             self.programs[who].connections[self.connection].word = word;
         }
         // The initiator must send first.
@@ -90,7 +90,7 @@ impl Plan<'_> {
         who: usize,
         verb: Verb,
         len: usize,
-        target: Option<(Span, Place)>,
+        target: Option<(Span, RemoteAddr)>,
         after: After,
     ) -> usize {
         let (connection, pattern) = (self.connection, self.rng.next());
@@ -100,25 +100,26 @@ impl Plan<'_> {
             self.programs[who].arena.fill_pattern(here.span, pattern);
         }
         let (operation, effect) = match (verb, target) {
-            (Verb::Write | Verb::WriteImmediate, Some((to, place))) => {
-                (Operation::Write(place), Effect::Write { to })
+            (Verb::Write | Verb::WriteImmediate, Some((to, addr))) => {
+                (Operation::Write(addr), Effect::Write { to })
             }
-            (Verb::Read, Some((from, place))) => {
+            (Verb::Read, Some((from, addr))) => {
                 self.programs[1 - who].arena.fill_pattern(from, pattern);
-                (Operation::Read(place), Effect::Read)
+                (Operation::Read(addr), Effect::Read)
             }
             (Verb::FetchAdd | Verb::CompareSwap, _) => {
                 let connection = &mut self.programs[who].connections[connection];
                 let before = *connection.values.last().expect("a value");
                 let (op, then) = random_atomic(self.rng, verb, before);
                 connection.values.push(then);
-                let target = Place { offset: connection.word.span.addr + 8, ..connection.word.place() };
+                let target =
+                    RemoteAddr { offset: connection.word.span.addr + 8, ..connection.word.remote_addr() };
                 (Operation::Atomic { target, op }, Effect::Atomic { before })
             }
             _ => (Operation::Send { invalidate: None }, Effect::None),
         };
         let named = match operation {
-            Operation::Write(place) | Operation::Read(place) if len > 0 => Some(place.tag),
+            Operation::Write(addr) | Operation::Read(addr) if len > 0 => Some(addr.tag),
             _ => None, // many requests use the word of the connection
         };
         let mut posted = work_request(self.rng, &self.programs[who].arena, operation, &here);
@@ -134,7 +135,7 @@ impl Plan<'_> {
 
     /// Plans an increment of the peer's counter, which all connections share.
     fn plan_count(&mut self, who: usize) {
-        let (verb, target) = (Verb::FetchAdd, self.programs[1 - who].counter_place());
+        let (verb, target) = (Verb::FetchAdd, self.programs[1 - who].counter_addr());
         let here = self.programs[who].slot(8, LOCAL_ACCESS);
         let operation = Operation::Atomic { target, op: AtomicOp::FetchAdd { add: 1, mask: 0 } };
         let posted = WorkRequest {
@@ -171,9 +172,9 @@ impl Plan<'_> {
         };
         let bound = self.plan_local(owner, Verb::Bind, Operation::Bind { window, binding }, After::Nothing);
         let tag = next_tag(window);
-        let place = Place { tag, offset: if binding.zero_based { 0 } else { binding.at } };
+        let addr = RemoteAddr { tag, offset: if binding.zero_based { 0 } else { binding.at } };
         let access =
-            self.plan_access(1 - owner, verb, len, Some((region.span, place)), After::PeerSucceeded(bound));
+            self.plan_access(1 - owner, verb, len, Some((region.span, addr)), After::PeerSucceeded(bound));
         self.programs[1 - owner].connections[self.connection].requests[access].once = binding.one_touch;
         let unbind = Operation::Bind { window: tag, binding: Binding { len: 0, ..binding } };
         match self.rng.below(4) {
@@ -199,9 +200,9 @@ impl Plan<'_> {
             self.plan_local(owner, Verb::Invalidate, Operation::Invalidate(tag), After::Nothing);
             return;
         }
-        let place = Place { tag, offset: region.addr };
+        let addr = RemoteAddr { tag, offset: region.addr };
         let access =
-            self.plan_access(1 - owner, verb, len, Some((region, place)), After::PeerSucceeded(registered));
+            self.plan_access(1 - owner, verb, len, Some((region, addr)), After::PeerSucceeded(registered));
         self.programs[1 - owner].connections[self.connection].requests[access].once = one_touch;
         match self.rng.below(4) {
             0 | 3 if !one_touch => self.plan_remote_invalidate(1 - owner, tag),
@@ -278,14 +279,14 @@ impl Plan<'_> {
     fn plan_second_touch(&mut self, who: usize) -> bool {
         let connection = &mut self.programs[who].connections[self.connection];
         let Some(first) = connection.requests.iter().position(|request| request.once) else { return false };
-        // The second access has another verb, because a peer that does not acknowledge reports only the place, which is
+        // The second access has another verb, because a peer that does not acknowledge reports only the address, which is
         // the same.
-        let (place, verb) = match connection.requests[first].posted.operation {
-            Operation::Write(place) => (place, Verb::Read),
-            Operation::Read(place) => (place, pick(self.rng, &[Verb::Write, Verb::WriteImmediate])),
+        let (addr, verb) = match connection.requests[first].posted.operation {
+            Operation::Write(addr) => (addr, Verb::Read),
+            Operation::Read(addr) => (addr, pick(self.rng, &[Verb::Write, Verb::WriteImmediate])),
             _ => return false,
         };
-        let index = self.plan_access(who, verb, 1, Some((Span { addr: 0, len: 0 }, place)), After::Nothing);
+        let index = self.plan_access(who, verb, 1, Some((Span { addr: 0, len: 0 }, addr)), After::Nothing);
         let request = &mut self.programs[who].connections[self.connection].requests[index];
         (request.effect, request.defect) = (Effect::None, Some(Defect::Touched));
         true

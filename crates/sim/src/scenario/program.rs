@@ -106,8 +106,8 @@ impl Program {
             let qp = program.new_qp(connection);
             program.connections.push(Connection::new(connection, qp, 0));
         }
-        let (span, place) = program.open(16, LOCAL_ACCESS | Rights::REMOTE_ATOMIC, 0);
-        program.counter = Slot { span, tag: place.tag };
+        let (span, addr) = program.open(16, LOCAL_ACCESS | Rights::REMOTE_ATOMIC, 0);
+        program.counter = Slot { span, tag: addr.tag };
         program
     }
 

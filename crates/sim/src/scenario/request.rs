@@ -8,7 +8,7 @@ use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::memory::{Domain, Memory, Rights};
 use ironwarp_rnic::queue::{Data, Operation, Sge, Sges, WorkRequest};
-use ironwarp_wire::{AtomicOp, Place, Tag};
+use ironwarp_wire::{AtomicOp, RemoteAddr, Tag};
 
 /// Rights that let a program's own requests read and write memory.
 pub(super) const LOCAL_ACCESS: Rights = Rights::LOCAL_READ.union(Rights::LOCAL_WRITE);
@@ -82,8 +82,8 @@ impl Slot {
     }
 
     /// Returns the remote address of the first byte.
-    pub(super) fn place(&self) -> Place {
-        Place { tag: self.tag, offset: self.span.addr }
+    pub(super) fn remote_addr(&self) -> RemoteAddr {
+        RemoteAddr { tag: self.tag, offset: self.span.addr }
     }
 
     /// Returns up to three scatter/gather elements, of random lengths, that cover the memory.

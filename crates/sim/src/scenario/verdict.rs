@@ -134,7 +134,7 @@ impl Verdict<'_> {
                 Some((index, defect)) => Blame::One(index, defect.status()),
                 None => self.blame_local_user(denied.tag),
             },
-            QpError::Unmapped { place, remote: false, .. } => self.blame_local_user(place.tag),
+            QpError::Unmapped { addr, remote: false, .. } => self.blame_local_user(addr.tag),
             QpError::Register { .. } | QpError::NoImmediate => {
                 let (index, defect) = defect.expect("a planned defect");
                 Blame::One(index, defect.status())
@@ -148,7 +148,7 @@ impl Verdict<'_> {
                     Some((index, defect)) if defect.is_remote() => Blame::One(index, defect.status()),
                     _ => self.blame_remote_user(denied.tag),
                 },
-                Some(QpError::Unmapped { place, remote: true, .. }) => self.blame_remote_user(place.tag),
+                Some(QpError::Unmapped { addr, remote: true, .. }) => self.blame_remote_user(addr.tag),
                 _ => Blame::Oldest(Status::RemoteOperation),
             },
             QpError::Lost(_) | QpError::CutShort | QpError::TimedOut(_) | QpError::Unreachable if waits => {

@@ -20,9 +20,9 @@ pub const MAX_TAIL: usize = 3 + MARKER_LEN + CRC_FIELD;
 /// payload is one run.
 ///
 /// ```
-/// use ironwarp_wire::{Header, Place, Tag, Tagged, mpa::{FpduWriter, Framing, MAX_HEAD, MAX_TAIL}};
+/// use ironwarp_wire::{Header, RemoteAddr, Tag, Tagged, mpa::{FpduWriter, Framing, MAX_HEAD, MAX_TAIL}};
 ///
-/// let write = Header::Write(Tagged { last: true, place: Place { tag: Tag(7), offset: 0x1000 } });
+/// let write = Header::Write(Tagged { last: true, addr: RemoteAddr { tag: Tag(7), offset: 0x1000 } });
 /// let payload = b"hello";
 /// let mut writer = FpduWriter::new(Framing { crc: true, markers: false });
 /// let (mut head, mut tail) = ([0; MAX_HEAD], [0; MAX_TAIL]);
@@ -157,9 +157,9 @@ impl FpduWriter {
     /// small messages. Fails if the direction uses markers.
     #[inline]
     pub fn write_whole(&self, header: &Header, payload: &[u8], out: &mut [u8]) -> Result<usize, Misuse> {
-        let place = self.begin_whole(header, payload.len(), out)?;
-        out[place.clone()].copy_from_slice(payload);
-        Ok(self.end_whole(place, out))
+        let addr = self.begin_whole(header, payload.len(), out)?;
+        out[addr.clone()].copy_from_slice(payload);
+        Ok(self.end_whole(addr, out))
     }
 
     /// Writes the header of a whole FPDU to the front of `out`, which must have room for the whole FPDU. Returns the

@@ -17,7 +17,7 @@
 //! As in `extension.rs`, a kind with 0x80 set must be understood, and other unknown kinds are ignored.
 
 use super::extension::{MUST_UNDERSTAND, Unreadable, VERSION};
-use crate::{Header, Place, Tag, Tagged};
+use crate::{Header, RemoteAddr, Tag, Tagged};
 use bitflags::bitflags;
 use core::fmt;
 
@@ -113,11 +113,11 @@ impl Capabilities {
 impl Signal {
     /// Parses the place of a Write without payload. Returns `None` for an ordinary Write, and an error for an unknown
     /// signal that must be understood.
-    pub fn parse(place: Place) -> Option<Result<Self, Unreadable>> {
-        if place.tag != SIGNAL_TAG {
+    pub fn parse(addr: RemoteAddr) -> Option<Result<Self, Unreadable>> {
+        if addr.tag != SIGNAL_TAG {
             return None;
         }
-        let word = place.offset;
+        let word = addr.offset;
         let [kind, version, ..] = word.to_be_bytes();
         Some(match kind.into() {
             CAPABILITIES if version == 1 && word & 0xffff_ffff == CHECK_OF_VERSION_1 => {
@@ -148,7 +148,7 @@ impl Signal {
             Self::NotReady(count) => NOT_READY << KIND_SHIFT | count & MAX_ACKNOWLEDGED,
             Self::Unknown(kind) => (kind as u64) << KIND_SHIFT,
         };
-        Header::Write(Tagged { last: true, place: Place { tag: SIGNAL_TAG, offset } })
+        Header::Write(Tagged { last: true, addr: RemoteAddr { tag: SIGNAL_TAG, offset } })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Requests and responses of atomic operations (RFC 7306 §5).
 
-use crate::{Place, Tag, Violation};
+use crate::{RemoteAddr, Tag, Violation};
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -12,7 +12,7 @@ pub struct AtomicRequest {
     /// Identifies the request. The response contains the same identifier.
     pub id: u32,
     /// Where the 64-bit word is, at the responder.
-    pub target: Place,
+    pub target: RemoteAddr,
     /// The operation.
     pub op: AtomicOp,
 }
@@ -88,7 +88,7 @@ impl RawAtomicRequest {
             #[expect(clippy::cast_possible_truncation, reason = "four bits")]
             other => return Err(Violation::AtomicOpcode(other as u8)),
         };
-        let target = Place { tag: Tag(self.tag.get()), offset: self.offset.get() };
+        let target = RemoteAddr { tag: Tag(self.tag.get()), offset: self.offset.get() };
         Ok(AtomicRequest { msn, id: self.id.get(), target, op })
     }
 }

@@ -53,7 +53,7 @@ fn bytes(len: u32) -> ByteCount {
 
 /// Writes a tagged segment.
 fn write_tagged(f: &mut Formatter<'_>, name: &str, segment: &Tagged) -> fmt::Result {
-    write!(f, "{name}, {}", segment.place)?;
+    write!(f, "{name}, {}", segment.addr)?;
     write_last(f, segment.last)
 }
 
@@ -110,7 +110,7 @@ impl Display for Offender {
         match (&self.header, &self.read) {
             (_, Some(read)) => write!(f, ": Read Request, {read}"),
             (Some(DdpHeader::Tagged(ddp)), None) => {
-                write!(f, ": {}, {}", Opcode(ddp.ulp_control & OPCODE_MASK), ddp.place)
+                write!(f, ": {}, {}", Opcode(ddp.ulp_control & OPCODE_MASK), ddp.addr)
             }
             (Some(DdpHeader::Untagged(ddp)), None) => {
                 let (opcode, msn, offset) = (Opcode(ddp.ulp_control & OPCODE_MASK), ddp.msn, ddp.offset);

@@ -96,7 +96,7 @@ impl Tagged {
     #[inline]
     fn emit(&self, opcode: u8, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
         let control = ddp::TAGGED | last_bit(self.last) | ddp::VERSION;
-        let header = DdpTagged { control, ulp_control: VERSION | opcode, place: self.place };
+        let header = DdpTagged { control, ulp_control: VERSION | opcode, addr: self.addr };
         DdpHeader::Tagged(header).emit(&mut out[LENGTH_FIELD..]);
         emit_length(TAGGED_LEN, payload, out)
     }

@@ -4,7 +4,7 @@ use super::{
     AtomicRequest, AtomicResponse, Immediate, ReadRequest, ReadV2Request, ReadV2Response, Send,
     SendImmediate, Terminate, atomic,
 };
-use crate::Place;
+use crate::RemoteAddr;
 use crate::ddp::UNTAGGED_LEN;
 use crate::layout::LENGTH_FIELD;
 
@@ -56,7 +56,7 @@ pub struct Tagged {
     /// Whether this is the last segment of its message.
     pub last: bool,
     /// Where the payload of this segment goes.
-    pub place: Place,
+    pub addr: RemoteAddr,
 }
 
 impl Header {

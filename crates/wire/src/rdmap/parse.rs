@@ -75,7 +75,7 @@ fn parse_tagged(ddp: &DdpTagged, ulpdu_len: u16) -> Parsed {
         return Err(too_short(ulpdu_len, TAGGED_LEN));
     }
     check_versions(ddp.control, ddp.ulp_control)?;
-    let segment = Tagged { last: ddp.control & ddp::LAST != 0, place: ddp.place };
+    let segment = Tagged { last: ddp.control & ddp::LAST != 0, addr: ddp.addr };
     match ddp.ulp_control & OPCODE_MASK {
         opcode::WRITE => done(Header::Write(segment), TAGGED_LEN, ulpdu_len),
         opcode::READ_RESPONSE => done(Header::ReadResponse(segment), TAGGED_LEN, ulpdu_len),

@@ -1,6 +1,6 @@
 //! The Read Request (RFC 5040 §4.4), and the private Read V2 (requirement X4, `docs/wire.md`).
 
-use crate::{Place, Tag};
+use crate::{RemoteAddr, Tag};
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -10,11 +10,11 @@ pub struct ReadRequest {
     /// Sequence number on queue 1, which reads and atomics share, counting from 1.
     pub msn: u32,
     /// Destination at the requester. The responder copies it to the response without checking it.
-    pub sink: Place,
-    /// Number of bytes. If zero, neither place is checked.
+    pub sink: RemoteAddr,
+    /// Number of bytes. If zero, neither address is checked.
     pub len: u32,
     /// Source at the responder.
-    pub source: Place,
+    pub source: RemoteAddr,
 }
 
 /// Private: a Read V2 Request, which requests `len` bytes from `source`. Only the requester knows the destination.
@@ -25,7 +25,7 @@ pub struct ReadV2Request {
     /// Number of bytes.
     pub len: u32,
     /// Source at the responder.
-    pub source: Place,
+    pub source: RemoteAddr,
 }
 
 /// Private: one segment of the response to a [`ReadV2Request`]. The n-th response belongs to the n-th request.
@@ -59,9 +59,9 @@ impl RawReadRequest {
     pub(super) fn to_request(&self, msn: u32) -> ReadRequest {
         ReadRequest {
             msn,
-            sink: Place { tag: Tag(self.sink_tag.get()), offset: self.sink_offset.get() },
+            sink: RemoteAddr { tag: Tag(self.sink_tag.get()), offset: self.sink_offset.get() },
             len: self.len.get(),
-            source: Place { tag: Tag(self.source_tag.get()), offset: self.source_offset.get() },
+            source: RemoteAddr { tag: Tag(self.source_tag.get()), offset: self.source_offset.get() },
         }
     }
 }
@@ -96,7 +96,7 @@ impl RawReadV2Request {
         ReadV2Request {
             msn,
             len: self.len.get(),
-            source: Place { tag: Tag(self.source_tag.get()), offset: self.source_offset.get() },
+            source: RemoteAddr { tag: Tag(self.source_tag.get()), offset: self.source_offset.get() },
         }
     }
 }

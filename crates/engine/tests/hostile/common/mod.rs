@@ -8,7 +8,7 @@ pub(crate) mod victim;
 use ironwarp_testkit::mapping::PAGE;
 use ironwarp_wire::private::SendImmediate;
 use ironwarp_wire::{
-    AtomicOp, AtomicRequest, Header, Immediate, ImmediateData, Place, ReadRequest, Send, SendWord, Tag,
+    AtomicOp, AtomicRequest, Header, Immediate, ImmediateData, ReadRequest, RemoteAddr, Send, SendWord, Tag,
     Tagged,
 };
 use std::time::Duration;
@@ -16,17 +16,17 @@ use std::time::Duration;
 /// Longer than any operation here takes on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The place that peers name as the sink of their Reads. Only the peer knows it.
-pub(crate) const SINK: Place = Place { tag: Tag(0x5151_5100), offset: 0x1000 };
+/// The address that peers name as the sink of their Reads. Only the peer knows it.
+pub(crate) const SINK: RemoteAddr = RemoteAddr { tag: Tag(0x5151_5100), offset: 0x1000 };
 
 /// A Write of one segment.
 pub(crate) fn write(tag: Tag, offset: u64) -> Header {
-    Header::Write(Tagged { last: true, place: Place { tag, offset } })
+    Header::Write(Tagged { last: true, addr: RemoteAddr { tag, offset } })
 }
 
 /// The n-th Read of the stream.
 pub(crate) fn read(msn: u32, tag: Tag, offset: u64, len: u32) -> Header {
-    Header::ReadRequest(ReadRequest { msn, sink: SINK, len, source: Place { tag, offset } })
+    Header::ReadRequest(ReadRequest { msn, sink: SINK, len, source: RemoteAddr { tag, offset } })
 }
 
 /// The n-th Send of the stream, of one segment.
@@ -58,7 +58,7 @@ pub(crate) fn add(msn: u32, tag: Tag, offset: u64) -> Header {
 }
 
 pub(crate) fn atomic(msn: u32, tag: Tag, offset: u64, op: AtomicOp) -> Header {
-    Header::AtomicRequest(AtomicRequest { msn, id: 0x1000 + msn, target: Place { tag, offset }, op })
+    Header::AtomicRequest(AtomicRequest { msn, id: 0x1000 + msn, target: RemoteAddr { tag, offset }, op })
 }
 
 /// Resident memory of this process, including other tests.

@@ -7,7 +7,7 @@ use ironwarp_rnic::memory::{Memory, Rights};
 use ironwarp_rnic::qp::{Completes, Receives};
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
 use ironwarp_testkit::mapping::{Mapping, PAGE};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -121,13 +121,13 @@ impl Home {
         let data: Vec<u8> = (0..LEN).map(|i| (i as u64 * 7 + round * 13).to_le_bytes()[0]).collect();
         self.memory.write(OUT, &data);
         self.far.qp().post_receive(ReceiveRequest { id: 1, buffers: self.sge(SENT).into() }).unwrap();
-        let place = |at| Place { tag: self.tag, offset: self.memory.addr(at) };
+        let addr = |at| RemoteAddr { tag: self.tag, offset: self.memory.addr(at) };
         let send = Operation::Send { invalidate: None };
-        self.post(vec![(2, Operation::Write(place(WRITTEN)), OUT), (3, send, OUT)]);
+        self.post(vec![(2, Operation::Write(addr(WRITTEN)), OUT), (3, send, OUT)]);
         self.complete(&[1, 2, 3]);
         assert_eq!(self.memory.read(WRITTEN, LEN), data, "the neighbour's Write");
         assert_eq!(self.memory.read(SENT, LEN), data, "the neighbour's Send");
-        self.post(vec![(4, Operation::Read(place(WRITTEN)), FETCHED)]);
+        self.post(vec![(4, Operation::Read(addr(WRITTEN)), FETCHED)]);
         self.complete(&[4]);
         assert_eq!(self.memory.read(FETCHED, LEN), data, "the neighbour's Read");
     }

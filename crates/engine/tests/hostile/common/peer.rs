@@ -6,7 +6,7 @@ use ironwarp_wire::mpa::{
     Enhanced, FpduReader, FpduWriter, Framing, MAX_STARTUP, Piece, Revision, Role, RtrSet, Startup,
 };
 use ironwarp_wire::private::{Capabilities, Signal};
-use ironwarp_wire::{Dialect, Header, Parse, Place, Tagged, Terminate};
+use ironwarp_wire::{Dialect, Header, Parse, RemoteAddr, Tagged, Terminate};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -170,7 +170,7 @@ impl Peer {
 
     /// Sends the first message: an empty Write, which is an RTR and not a signal.
     pub(crate) fn open(&mut self) {
-        self.send(&Header::Write(Tagged { last: true, place: Place::default() }), &[]);
+        self.send(&Header::Write(Tagged { last: true, addr: RemoteAddr::default() }), &[]);
     }
 
     /// Sends the first message: the signal of another Ironwarp peer.
@@ -313,7 +313,7 @@ impl Peer {
         loop {
             match self.receive_next() {
                 Received::Message(Header::Write(write), payload, _)
-                    if payload.is_empty() && Signal::parse(write.place).is_some() => {}
+                    if payload.is_empty() && Signal::parse(write.addr).is_some() => {}
                 received => return received,
             }
         }

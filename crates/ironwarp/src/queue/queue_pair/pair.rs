@@ -32,9 +32,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 ///     let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE)?;
 ///     let qp = domain.queue_pair(&cq).create()?;
 ///     qp.post_receive(1, &[region.slice(..4096)?])?;
-///     let incoming = listener.accept(Duration::from_secs(5)).ok_or("no connection request")?;
+///     let incoming = listener.accept(Duration::from_secs(5))?;
 ///     incoming.accept(&qp, &AcceptOptions::new())?;
-///     let received = cq.wait(Duration::from_secs(5))?.ok_or("no message")?.success()?;
+///     let received = cq.wait(Duration::from_secs(5))?.success()?;
 ///     let mut message = vec![0; received.byte_len as usize];
 ///     region.read(0, &mut message)?;
 ///     Ok(message)
@@ -46,7 +46,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// let qp = adapter.protection_domain().queue_pair(&cq).create()?;
 /// qp.connect(addr, &ConnectOptions::new())?;
 /// qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
-/// cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// cq.wait(Duration::from_secs(5))?.success()?;
 ///
 /// assert_eq!(server.join().unwrap().unwrap(), b"hello");
 /// # Ok(())
@@ -97,10 +97,10 @@ impl QueuePair {
     /// # let (client, server) = ironwarp::example::pair()?;
     /// # use ironwarp::queue::{State, WorkRequest};
     /// client.qp.set_state(State::Drained)?;
-    /// client.qp.post_send(WorkRequest::write_inline(1, b"later", server.region.place(0)?))?;
+    /// client.qp.post_send(WorkRequest::write_inline(1, b"later", server.region.remote_addr(0)?))?;
     /// assert!(client.cq.poll_one()?.is_none());
     /// client.qp.set_state(State::ReadyToSend)?;
-    /// client.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// client.cq.wait(std::time::Duration::from_secs(5))?;
     /// assert!(client.qp.set_state(State::Init).is_err());
     /// # Ok(())
     /// # }
@@ -137,8 +137,8 @@ impl QueuePair {
     /// # let (client, server) = ironwarp::example::pair()?;
     /// # use ironwarp::prelude::*;
     /// server.qp.set_access(Access::REMOTE_WRITE);
-    /// client.qp.post_send(WorkRequest::read(1, &[client.region.slice(..8)?], server.region.place(0)?))?;
-    /// let refused = client.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// client.qp.post_send(WorkRequest::read(1, &[client.region.slice(..8)?], server.region.remote_addr(0)?))?;
+    /// let refused = client.cq.wait(std::time::Duration::from_secs(5))?;
     /// assert_eq!(refused.status, Status::RemoteAccess);
     /// # Ok(())
     /// # }
@@ -191,7 +191,7 @@ impl QueuePair {
     /// # let (client, server) = ironwarp::example::pair()?;
     /// # client.qp.post_receive(1, &[])?;
     /// # server.qp.post_send(ironwarp::queue::WorkRequest::send(1, &[]))?;
-    /// client.cq.wait(std::time::Duration::from_secs(5))?.expect("a message arrives");
+    /// client.cq.wait(std::time::Duration::from_secs(5))?;
     /// assert!(client.qp.is_peer_ironwarp());
     /// # Ok(())
     /// # }

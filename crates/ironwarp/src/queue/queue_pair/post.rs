@@ -19,8 +19,8 @@ impl QueuePair {
     /// use ironwarp::prelude::*;
     /// # use std::time::Duration;
     ///
-    /// client.qp.post_send(WorkRequest::write_inline(7, b"hello", server.region.place(0)?))?;
-    /// let completion = client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// client.qp.post_send(WorkRequest::write_inline(7, b"hello", server.region.remote_addr(0)?))?;
+    /// let completion = client.cq.wait(Duration::from_secs(5))?.success()?;
     /// assert_eq!(completion.wr_id, 7);
     /// # Ok(())
     /// # }
@@ -46,12 +46,12 @@ impl QueuePair {
     /// # use std::time::Duration;
     ///
     /// // Requests complete in order, so the completion of the last one covers all.
-    /// let place = server.region.place(0)?;
+    /// let addr = server.region.remote_addr(0)?;
     /// client.qp.post_send_all([
-    ///     WorkRequest::write_inline(1, b"hello", place).unsignaled(),
-    ///     WorkRequest::read(2, &[client.region.slice(..5)?], place),
+    ///     WorkRequest::write_inline(1, b"hello", addr).unsignaled(),
+    ///     WorkRequest::read(2, &[client.region.slice(..5)?], addr),
     /// ])?;
-    /// assert_eq!(client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?.wr_id, 2);
+    /// assert_eq!(client.cq.wait(Duration::from_secs(5))?.success()?.wr_id, 2);
     /// assert_eq!(&client.region.to_vec()?[..5], b"hello");
     /// # Ok(())
     /// # }
@@ -132,7 +132,7 @@ impl QueuePair {
     ///
     /// server.qp.post_receive(7, &[server.region.slice(..64)?])?;
     /// client.qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
-    /// let received = server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// let received = server.cq.wait(Duration::from_secs(5))?.success()?;
     /// assert_eq!((received.wr_id, received.byte_len), (7, 5));
     /// # Ok(())
     /// # }

@@ -2,7 +2,7 @@
 
 use super::request::{WorkRequest, memory};
 use ironwarp_rnic::queue::{Data, Operation, Sge};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 
 /// A Send request, with options that other requests do not have. [`WorkRequest::send`] creates it; all posting methods
 /// accept it.
@@ -15,12 +15,12 @@ use ironwarp_wire::{Place, Tag};
 /// # let window = server.domain.window()?;
 /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
 /// # server.qp.post_send(WorkRequest::bind(1, &window, &region, ..8, Access::REMOTE_READ)?)?;
-/// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// # server.cq.wait(Duration::from_secs(5))?.success()?;
 /// server.qp.post_receive(1, &[server.region.slice(..64)?])?;
 /// let done = WorkRequest::send_inline(2, b"done").fenced().solicited().unsignaled();
 /// client.qp.post_send(done.invalidate(window.tag()))?;
 ///
-/// let received = server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// let received = server.cq.wait(Duration::from_secs(5))?.success()?;
 /// assert_eq!((received.solicited, received.invalidated), (true, Some(window.tag())));
 /// # Ok(())
 /// # }
@@ -39,10 +39,10 @@ pub struct SendRequest {
 /// # let (client, server) = ironwarp::example::pair()?;
 /// # use ironwarp::prelude::*;
 /// server.qp.post_receive(1, &[])?;
-/// let (ours, theirs) = (client.region.slice(..100)?, server.region.place(0)?);
+/// let (ours, theirs) = (client.region.slice(..100)?, server.region.remote_addr(0)?);
 /// let request = WorkRequest::write_immediate(2, &[ours], theirs, 7);
 /// client.qp.post_send(request.fenced().solicited().unsignaled())?;
-/// let received = server.cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+/// let received = server.cq.wait(std::time::Duration::from_secs(5))?.success()?;
 /// assert!(received.solicited);
 /// # Ok(())
 /// # }
@@ -64,7 +64,7 @@ impl WorkRequest {
     /// server.qp.post_receive(1, &[server.region.slice(..64)?])?;
     /// client.region.write(0, b"hello")?;
     /// client.qp.post_send(WorkRequest::send(2, &[client.region.slice(..5)?]))?;
-    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// server.cq.wait(Duration::from_secs(5))?.success()?;
     /// assert_eq!(&server.region.to_vec()?[..5], b"hello");
     /// # Ok(())
     /// # }
@@ -84,7 +84,7 @@ impl WorkRequest {
     /// # use std::time::Duration;
     /// server.qp.post_receive(1, &[server.region.slice(..64)?])?;
     /// client.qp.post_send(WorkRequest::send_inline(2, b"hello"))?;
-    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// server.cq.wait(Duration::from_secs(5))?.success()?;
     /// assert_eq!(&server.region.to_vec()?[..5], b"hello");
     /// # Ok(())
     /// # }
@@ -103,14 +103,14 @@ impl WorkRequest {
     /// # use ironwarp::completion::Opcode;
     /// # use ironwarp::queue::WorkRequest;
     /// server.qp.post_receive(1, &[])?;
-    /// let (ours, theirs) = (client.region.slice(..100)?, server.region.place(0)?);
+    /// let (ours, theirs) = (client.region.slice(..100)?, server.region.remote_addr(0)?);
     /// client.qp.post_send(WorkRequest::write_immediate(2, &[ours], theirs, 7))?;
-    /// let received = server.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// let received = server.cq.wait(std::time::Duration::from_secs(5))?;
     /// assert_eq!((received.opcode, received.byte_len, received.immediate), (Opcode::ReceiveWrite, 100, Some(7)));
     /// # Ok(())
     /// # }
     /// ```
-    pub fn write_immediate(id: u64, list: &[Sge], to: Place, immediate: u32) -> WriteImmRequest {
+    pub fn write_immediate(id: u64, list: &[Sge], to: RemoteAddr, immediate: u32) -> WriteImmRequest {
         let mut request = Self::write(id, list, to);
         request.inner.immediate = Some(immediate);
         WriteImmRequest { request }
@@ -148,7 +148,7 @@ macro_rules! message {
             /// # listener.accept(Duration::from_secs(5)).unwrap().accept(&target, &AcceptOptions::new())?;
             /// # client.wait_connected(Duration::from_secs(5))?;
             /// client.post_send(WorkRequest::send(1, &[]).to_srq(srq.id()).unsignaled())?;
-            /// let received = cq.wait(Duration::from_secs(5))?.expect("in time");
+            /// let received = cq.wait(Duration::from_secs(5))?;
             /// assert_eq!(received.wr_id, 7);
             /// # Ok(())
             /// # }
@@ -206,7 +206,7 @@ impl SendRequest {
     /// # use ironwarp::queue::WorkRequest;
     /// server.qp.post_receive(1, &[server.region.slice(..64)?])?;
     /// client.qp.post_send(WorkRequest::send_inline(2, b"seven").immediate(7))?;
-    /// let received = server.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// let received = server.cq.wait(std::time::Duration::from_secs(5))?;
     /// assert_eq!((received.byte_len, received.immediate), (5, Some(7)));
     /// # Ok(())
     /// # }

@@ -21,9 +21,9 @@ impl WorkRequest {
     /// let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
     /// let window = server.domain.window()?;
     /// server.qp.post_send(WorkRequest::bind(1, &window, &region, ..16, Access::REMOTE_READ)?)?;
-    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(..16)?], window.place(0)))?;
-    /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// server.cq.wait(Duration::from_secs(5))?.success()?;
+    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(..16)?], window.remote_addr(0)))?;
+    /// client.cq.wait(Duration::from_secs(5))?.success()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -52,11 +52,11 @@ impl WorkRequest {
     /// # let (client, server) = ironwarp::example::pair()?;
     /// let window = server.domain.window()?;
     /// server.qp.post_send(WorkRequest::bind_once(1, &window, &server.region, ..8, Access::REMOTE_WRITE)?)?;
-    /// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-    /// client.qp.post_send(WorkRequest::write_inline(2, b"once", window.place(0)))?;
-    /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-    /// client.qp.post_send(WorkRequest::write_inline(3, b"again", window.place(0)))?;
-    /// # while client.qp.error().is_none() { client.cq.wait(Duration::from_secs(5))?; }
+    /// # server.cq.wait(Duration::from_secs(5))?.success()?;
+    /// client.qp.post_send(WorkRequest::write_inline(2, b"once", window.remote_addr(0)))?;
+    /// # client.cq.wait(Duration::from_secs(5))?.success()?;
+    /// client.qp.post_send(WorkRequest::write_inline(3, b"again", window.remote_addr(0)))?;
+    /// # assert!(client.qp.wait_closed(Duration::from_secs(5)));
     /// # assert_eq!(&server.region.to_vec()?[..8], b"once\0\0\0\0");
     /// # Ok(())
     /// # }
@@ -85,10 +85,10 @@ impl WorkRequest {
         one_touch: bool,
     ) -> Result<Self, AccessError> {
         let (at, len) = region.resolve(range)?;
-        let place = region.place(at)?;
+        let addr = region.remote_addr(at)?;
         let binding = Binding {
-            region: place.tag,
-            at: place.offset,
+            region: addr.tag,
+            at: addr.offset,
             len: len as u64,
             rights,
             one_touch,
@@ -109,9 +109,9 @@ impl WorkRequest {
     /// # use std::time::Duration;
     /// let region = server.domain.allocate_region(vec![Buffer::new(64)?])?;
     /// server.qp.post_send(WorkRequest::register(1, &region, Access::REMOTE_READ))?;
-    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(..64)?], region.place(0)?))?;
-    /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// server.cq.wait(Duration::from_secs(5))?.success()?;
+    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(..64)?], region.remote_addr(0)?))?;
+    /// client.cq.wait(Duration::from_secs(5))?.success()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -132,11 +132,11 @@ impl WorkRequest {
     /// for word in [*b"first   ", *b"second  "] {
     ///     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     ///     server.qp.post_send(WorkRequest::register_once(1, &region, access))?;
-    ///     # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    ///     # server.cq.wait(Duration::from_secs(5))?.success()?;
     ///     # server.qp.post_receive(2, &[])?;
-    ///     client.qp.post_send(WorkRequest::write_inline(3, &word, region.place(0)?))?;
+    ///     client.qp.post_send(WorkRequest::write_inline(3, &word, region.remote_addr(0)?))?;
     ///     # client.qp.post_send(WorkRequest::send(4, &[]))?;
-    ///     # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    ///     # server.cq.wait(Duration::from_secs(5))?.success()?;
     ///     # assert_eq!(region.to_vec()?, word);
     /// }
     /// # Ok(())
@@ -170,9 +170,9 @@ impl WorkRequest {
     /// # use std::time::Duration;
     /// let region = server.domain.allocate_region(vec![Buffer::new(64)?])?;
     /// server.qp.post_send(WorkRequest::register(1, &region, Access::REMOTE_READ))?;
-    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// server.cq.wait(Duration::from_secs(5))?.success()?;
     /// server.qp.post_send(WorkRequest::invalidate_region(2, &region))?;
-    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// server.cq.wait(Duration::from_secs(5))?.success()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -190,9 +190,9 @@ impl WorkRequest {
     /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
     /// # let window = server.domain.window()?;
     /// server.qp.post_send(WorkRequest::bind(1, &window, &region, ..16, Access::REMOTE_READ)?)?;
-    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// server.cq.wait(Duration::from_secs(5))?.success()?;
     /// server.qp.post_send(WorkRequest::invalidate_window(2, &window))?;
-    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// server.cq.wait(Duration::from_secs(5))?.success()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -210,9 +210,9 @@ impl WorkRequest {
     /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
     /// # let window = server.domain.window()?;
     /// server.qp.post_send(WorkRequest::bind(1, &window, &region, ..16, Access::REMOTE_READ)?)?;
-    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// server.cq.wait(Duration::from_secs(5))?.success()?;
     /// server.qp.post_send(WorkRequest::local_invalidate(2, window.tag()))?;
-    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// server.cq.wait(Duration::from_secs(5))?.success()?;
     /// # Ok(())
     /// # }
     /// ```

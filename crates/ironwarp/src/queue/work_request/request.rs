@@ -11,14 +11,14 @@ use std::sync::Arc;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (client, server) = ironwarp::example::pair()?;
 /// # use ironwarp::queue::WorkRequest;
-/// let (ours, theirs) = (client.region.slice(..64)?, server.region.place(0)?);
+/// let (ours, theirs) = (client.region.slice(..64)?, server.region.remote_addr(0)?);
 /// client.qp.post_send_all(vec![
 ///     WorkRequest::write(1, &[ours], theirs).unsignaled(),
 ///     WorkRequest::read(2, &[ours], theirs),
 ///     WorkRequest::send_inline(3, b"Read completed").fenced().solicited().into(),
 /// ])?;
 /// # server.qp.post_receive(4, &[server.region.slice(..64)?])?;
-/// # let completion = client.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+/// # let completion = client.cq.wait(std::time::Duration::from_secs(5))?;
 /// # assert_eq!(completion.wr_id, 2);
 /// # Ok(())
 /// # }

@@ -41,17 +41,17 @@ fn remote_checks_come_in_order() {
     let unbound = table.allocate_window(HOME).unwrap();
     let need = Rights::REMOTE_WRITE;
 
-    assert_eq!(remote_denied(&table, STRANGER, place(Tag(0), WRAPPING), 4, need), Check::Valid);
-    assert_eq!(remote_denied(&table, STRANGER, place(unbound, WRAPPING), 4, need), Check::Valid);
+    assert_eq!(remote_denied(&table, STRANGER, addr(Tag(0), WRAPPING), 4, need), Check::Valid);
+    assert_eq!(remote_denied(&table, STRANGER, addr(unbound, WRAPPING), 4, need), Check::Valid);
     let tag = table.bind(STREAM, unbound, whole(host_region, Rights::REMOTE_READ)).unwrap();
     let stale = other_instance(tag);
-    assert_eq!(remote_denied(&table, STRANGER, place(stale, WRAPPING), 4, need), Check::Domain);
-    assert_eq!(remote_denied(&table, NEIGHBOUR, place(stale, WRAPPING), 4, need), Check::Stream);
-    assert_eq!(remote_denied(&table, STREAM, place(stale, WRAPPING), 4, need), Check::Instance);
-    assert_eq!(remote_denied(&table, STREAM, place(tag, WRAPPING), 4, need), Check::Wrap);
-    assert_eq!(remote_denied(&table, STREAM, place(tag, BEHIND), 4, need), Check::Range);
-    assert_eq!(remote_denied(&table, STREAM, place(tag, ADDR), 4, need), Check::Right);
-    let spans = remote_spans(&table, STREAM, place(tag, ADDR), 4, Rights::REMOTE_READ);
+    assert_eq!(remote_denied(&table, STRANGER, addr(stale, WRAPPING), 4, need), Check::Domain);
+    assert_eq!(remote_denied(&table, NEIGHBOUR, addr(stale, WRAPPING), 4, need), Check::Stream);
+    assert_eq!(remote_denied(&table, STREAM, addr(stale, WRAPPING), 4, need), Check::Instance);
+    assert_eq!(remote_denied(&table, STREAM, addr(tag, WRAPPING), 4, need), Check::Wrap);
+    assert_eq!(remote_denied(&table, STREAM, addr(tag, BEHIND), 4, need), Check::Range);
+    assert_eq!(remote_denied(&table, STREAM, addr(tag, ADDR), 4, need), Check::Right);
+    let spans = remote_spans(&table, STREAM, addr(tag, ADDR), 4, Rights::REMOTE_READ);
     assert_eq!(spans, [Span { addr: ADDR, len: 4 }]);
 }
 
@@ -110,13 +110,13 @@ fn strict_mode_opens_only_windows_to_peers() {
         let tag = register(&table, rights);
         let window = table.allocate_window(HOME).unwrap();
         let window = table.bind(STREAM, window, whole(tag, Rights::REMOTE_READ)).unwrap();
-        let spans = remote_spans(&table, STREAM, place(window, ADDR), 4, Rights::REMOTE_READ);
+        let spans = remote_spans(&table, STREAM, addr(window, ADDR), 4, Rights::REMOTE_READ);
         assert_eq!(spans, [Span { addr: ADDR, len: 4 }]);
         if strict {
-            let check = remote_denied(&table, STRANGER, place(tag, WRAPPING), 4, Rights::REMOTE_READ);
+            let check = remote_denied(&table, STRANGER, addr(tag, WRAPPING), 4, Rights::REMOTE_READ);
             assert_eq!(check, Check::Kind);
         } else {
-            remote_spans(&table, NEIGHBOUR, place(tag, ADDR), 4, Rights::REMOTE_READ);
+            remote_spans(&table, NEIGHBOUR, addr(tag, ADDR), 4, Rights::REMOTE_READ);
         }
         local_spans(&table, tag, ADDR, 4, Rights::LOCAL_READ);
     }

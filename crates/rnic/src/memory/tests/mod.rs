@@ -11,7 +11,7 @@ mod windows;
 
 use super::{Check, Denied, Domain, Limits, Memory, Rights, Spans, Stream, Table, TagCipher, Touch};
 use crate::host::{Host, Span, Unmapped};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{RemoteAddr, Tag};
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
@@ -75,8 +75,8 @@ fn register(table: &Table, rights: Rights) -> Tag {
     table.register(&ALL, HOME, memory(rights)).unwrap()
 }
 
-fn place(tag: Tag, offset: u64) -> Place {
-    Place { tag, offset }
+fn addr(tag: Tag, offset: u64) -> RemoteAddr {
+    RemoteAddr { tag, offset }
 }
 
 /// Returns the check that `access` fails, and asserts that the access appended no span.
@@ -95,9 +95,9 @@ fn local_denied(table: &Table, domain: Domain, tag: Tag, at: u64, len: usize, ne
 }
 
 /// Returns the check that an access of a remote message fails.
-fn remote_denied(table: &Table, stream: Stream, place: Place, len: usize, need: Rights) -> Check {
+fn remote_denied(table: &Table, stream: Stream, addr: RemoteAddr, len: usize, need: Rights) -> Check {
     failed_check(|spans| {
-        table.admit_remote(stream, place, len, need, spans, &mut Touch::for_request()).map(drop)
+        table.admit_remote(stream, addr, len, need, spans, &mut Touch::for_request()).map(drop)
     })
 }
 
@@ -109,9 +109,9 @@ fn local_spans(table: &Table, tag: Tag, at: u64, len: usize, need: Rights) -> Ve
 }
 
 /// Returns the address ranges of a remote message's access, which must succeed.
-fn remote_spans(table: &Table, stream: Stream, place: Place, len: usize, need: Rights) -> Vec<Span> {
+fn remote_spans(table: &Table, stream: Stream, addr: RemoteAddr, len: usize, need: Rights) -> Vec<Span> {
     let mut spans = Spans::new();
-    drop(table.admit_remote(stream, place, len, need, &mut spans, &mut Touch::for_request()).unwrap());
+    drop(table.admit_remote(stream, addr, len, need, &mut spans, &mut Touch::for_request()).unwrap());
     spans.to_vec()
 }
 

@@ -58,11 +58,11 @@ fn reregistration_changes_what_it_names_and_nothing_else() {
         };
         assert_eq!(table.look_up(new), Some(info));
         assert_eq!(table.look_up(old), None);
-        assert_eq!(remote_denied(&table, STREAM, place(old, ADDR), 1, Rights::REMOTE_READ), Check::Valid);
+        assert_eq!(remote_denied(&table, STREAM, addr(old, ADDR), 1, Rights::REMOTE_READ), Check::Valid);
         assert_eq!(table.len(), 1);
-        let addr = if memory { ELSEWHERE } else { ADDR };
-        let spans = remote_spans(&table, Stream { domain, qp: 7 }, place(new, start), 8, Rights::REMOTE_READ);
-        assert_eq!(spans, [Span { addr, len: 8 }]);
+        let at = if memory { ELSEWHERE } else { ADDR };
+        let spans = remote_spans(&table, Stream { domain, qp: 7 }, addr(new, start), 8, Rights::REMOTE_READ);
+        assert_eq!(spans, [Span { addr: at, len: 8 }]);
         table.deregister(new).unwrap();
     }
 }
@@ -75,7 +75,7 @@ fn a_reregistration_that_is_refused_leaves_the_region_as_it_was() {
     let refused = |host: &Mapped, to| match table.reregister(host, tag, to).unwrap_err() {
         ReregisterError::Register(error) => {
             assert_eq!(table.look_up(tag), before, "{error}");
-            remote_spans(&table, STREAM, place(tag, ADDR), 8, Rights::REMOTE_READ);
+            remote_spans(&table, STREAM, addr(tag, ADDR), 8, Rights::REMOTE_READ);
             error
         }
         error => panic!("{error}"),
@@ -127,7 +127,7 @@ fn what_cannot_be_registered_anew() {
     assert_eq!(refused(window), (Check::Kind, window));
     let busy = ReregisterError::Busy { tag, windows: 1 };
     assert_eq!(table.reregister(&ALL, tag, change_rights(READ)), Err(busy));
-    remote_spans(&table, STREAM, place(window, ADDR), 8, Rights::REMOTE_READ);
+    remote_spans(&table, STREAM, addr(window, ADDR), 8, Rights::REMOTE_READ);
     table.deregister(window).unwrap();
     let gone = table.reregister(&ALL, tag, change_rights(READ)).unwrap();
     table.deregister(gone).unwrap();
@@ -155,7 +155,7 @@ fn a_shared_registration_stays_when_the_other_changes() {
     let shared = table.share(tag, HOME, 0, READ).unwrap();
     table.reregister(&ALL, tag, change_bytes(bytes(0, 16))).unwrap();
     assert_eq!(
-        remote_spans(&table, STREAM, place(shared, 4), 8, Rights::REMOTE_READ),
+        remote_spans(&table, STREAM, addr(shared, 4), 8, Rights::REMOTE_READ),
         [Span { addr: ADDR + 4, len: 8 }]
     );
 }
@@ -167,10 +167,10 @@ fn one_touch_memory_that_is_registered_anew_serves_again() {
     let tag = table.register(&ALL, HOME, once).unwrap();
     let bindable = table.reregister(&ALL, tag, change_rights(READ | Rights::BIND));
     assert_eq!(bindable, Err(RegisterError::OneTouch.into()));
-    remote_spans(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ);
+    remote_spans(&table, STREAM, addr(tag, ADDR), 1, Rights::REMOTE_READ);
     let tag = table.reregister(&ALL, tag, Reregistration::default()).unwrap();
-    remote_spans(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ);
-    assert_eq!(remote_denied(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ), Check::Touched);
+    remote_spans(&table, STREAM, addr(tag, ADDR), 1, Rights::REMOTE_READ);
+    assert_eq!(remote_denied(&table, STREAM, addr(tag, ADDR), 1, Rights::REMOTE_READ), Check::Touched);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn an_injected_fault_leaves_the_region_as_it_was() {
     let tag = register(device.table(), READ);
     let error = device.reregister(tag, change_rights(MORE)).unwrap_err();
     assert!(matches!(error, ReregisterError::Register(RegisterError::Full { .. })), "{error}");
-    remote_spans(device.table(), STREAM, place(tag, ADDR), 8, Rights::REMOTE_READ);
+    remote_spans(device.table(), STREAM, addr(tag, ADDR), 8, Rights::REMOTE_READ);
 }
 
 /// Verbs programs for RoCE adapters rely on unchanged keys.
@@ -189,12 +189,12 @@ fn the_tag_stays_if_that_is_asked_for() {
     let table = table();
     let tag = register(&table, Rights::LOCAL_READ);
     let rights = Rights::LOCAL_READ | Rights::REMOTE_READ;
-    assert_eq!(remote_denied(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ), Check::Right);
+    assert_eq!(remote_denied(&table, STREAM, addr(tag, ADDR), 1, Rights::REMOTE_READ), Check::Right);
     let to = Reregistration { rights: Some(rights), keep_tag: true, ..Reregistration::default() };
     assert_eq!(table.reregister(&ALL, tag, to).unwrap(), tag);
-    remote_spans(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ);
+    remote_spans(&table, STREAM, addr(tag, ADDR), 1, Rights::REMOTE_READ);
     let to = Reregistration { domain: Some(AWAY), keep_tag: true, ..Reregistration::default() };
     assert_eq!(table.reregister(&ALL, tag, to).unwrap(), tag);
-    assert_eq!(remote_denied(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ), Check::Domain);
+    assert_eq!(remote_denied(&table, STREAM, addr(tag, ADDR), 1, Rights::REMOTE_READ), Check::Domain);
     assert_eq!(table.len(), 1);
 }

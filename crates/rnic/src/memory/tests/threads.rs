@@ -62,7 +62,7 @@ fn stress(table: &Table, open: impl Fn(u64) -> Tag, close: impl Fn(Tag)) {
 /// Accesses the memory of a tag, if the tag is valid, and asserts that it is not revoked meanwhile.
 fn read_once(table: &Table, tag: Tag, rounds: &[Round]) {
     let mut spans = Spans::new();
-    let Ok(guard) = table.admit_remote(STREAM, place(tag, 0), 8, READ, &mut spans, &mut Touch::for_request())
+    let Ok(guard) = table.admit_remote(STREAM, addr(tag, 0), 8, READ, &mut spans, &mut Touch::for_request())
     else {
         return;
     };
@@ -70,7 +70,7 @@ fn read_once(table: &Table, tag: Tag, rounds: &[Round]) {
     round.in_use.fetch_add(1, Ordering::SeqCst);
     round.uses.fetch_add(1, Ordering::Relaxed);
     // A second guard may be refused by now, but taking it never waits.
-    let second = table.admit_remote(STREAM, place(tag, 0), 8, READ, &mut spans, &mut Touch::for_request());
+    let second = table.admit_remote(STREAM, addr(tag, 0), 8, READ, &mut spans, &mut Touch::for_request());
     assert!(!round.revoked.load(Ordering::SeqCst), "used after it was revoked");
     drop(second);
     round.in_use.fetch_sub(1, Ordering::SeqCst);
@@ -171,9 +171,8 @@ fn a_new_binding_ends_the_old_one() {
 fn revocation_waits_for_every_guard_of_a_thread() {
     let table = table();
     let tag = register(&table, READ);
-    let take = || {
-        table.admit_remote(STREAM, place(tag, ADDR), 8, READ, &mut Spans::new(), &mut Touch::for_request())
-    };
+    let take =
+        || table.admit_remote(STREAM, addr(tag, ADDR), 8, READ, &mut Spans::new(), &mut Touch::for_request());
     let (first, second) = (take().unwrap(), take().unwrap());
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

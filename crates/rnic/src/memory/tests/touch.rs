@@ -20,7 +20,7 @@ fn register_one_touch(table: &Table) -> Tag {
 fn access<'t>(table: &'t Table, tag: Tag, touch: &mut Touch, last: bool) -> Result<Guard<'t>, Check> {
     touch.start_segment(last);
     table
-        .admit_remote(STREAM, place(tag, ADDR), 1, Rights::REMOTE_WRITE, &mut Spans::new(), touch)
+        .admit_remote(STREAM, addr(tag, ADDR), 1, Rights::REMOTE_WRITE, &mut Spans::new(), touch)
         .map_err(|denied| denied.check)
 }
 
@@ -128,14 +128,14 @@ fn only_what_a_peer_may_do_touches() {
     let tag = table.register(&ALL, HOME, one_touch(READ | Rights::LOCAL_WRITE)).unwrap();
     let mut message = Touch::for_request();
     assert_eq!(access(&table, tag, &mut message, true).unwrap_err(), Check::Right);
-    let far = place(tag, ADDR + LEN);
+    let far = addr(tag, ADDR + LEN);
     assert_eq!(remote_denied(&table, STREAM, far, 1, Rights::REMOTE_READ), Check::Range);
-    assert_eq!(remote_denied(&table, STRANGER, place(tag, ADDR), 1, Rights::REMOTE_READ), Check::Domain);
+    assert_eq!(remote_denied(&table, STRANGER, addr(tag, ADDR), 1, Rights::REMOTE_READ), Check::Domain);
     local_spans(&table, tag, ADDR, 8, Rights::LOCAL_READ);
     local_spans(&table, tag, ADDR, 8, Rights::LOCAL_WRITE);
     assert!(!message.is_complete());
     assert_eq!(table.look_up(tag).map(|info| (info.valid, info.touched)), Some((true, false)));
-    remote_spans(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ);
+    remote_spans(&table, STREAM, addr(tag, ADDR), 1, Rights::REMOTE_READ);
     assert_eq!(table.look_up(tag).map(|info| info.touched), Some(true));
 }
 

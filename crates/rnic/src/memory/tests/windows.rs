@@ -33,19 +33,19 @@ fn a_window_opens_its_part_of_the_region_and_no_more() {
     let bound = table.bind(STREAM, window, part(region)).unwrap();
     assert_eq!(bound, next_tag(window));
     let at = ADDR + 0x100;
-    assert_eq!(remote_spans(&table, STREAM, place(bound, at), 0x10, READ), [Span { addr: at, len: 0x10 }]);
+    assert_eq!(remote_spans(&table, STREAM, addr(bound, at), 0x10, READ), [Span { addr: at, len: 0x10 }]);
     for (at, len) in [(at - 1, 1), (at, 0x11), (at + 0x10, 1)] {
-        assert_eq!(remote_denied(&table, STREAM, place(bound, at), len, READ), Check::Range);
+        assert_eq!(remote_denied(&table, STREAM, addr(bound, at), len, READ), Check::Range);
     }
-    assert_eq!(remote_denied(&table, NEIGHBOUR, place(bound, at), 1, READ), Check::Stream);
+    assert_eq!(remote_denied(&table, NEIGHBOUR, addr(bound, at), 1, READ), Check::Stream);
     assert_eq!(local_denied(&table, HOME, bound, at, 1, Rights::LOCAL_READ), Check::Kind);
 
     let zero_based = Binding { zero_based: true, scope: Scope::Domain, ..part(region) };
     let rebound = table.bind(STREAM, bound, zero_based).unwrap();
-    assert_eq!(remote_spans(&table, NEIGHBOUR, place(rebound, 1), 2, READ), [Span { addr: at + 1, len: 2 }]);
-    assert_eq!(remote_denied(&table, NEIGHBOUR, place(rebound, at), 1, READ), Check::Range);
-    assert_eq!(remote_denied(&table, STRANGER, place(rebound, 0), 1, READ), Check::Domain);
-    assert_eq!(remote_denied(&table, STREAM, place(bound, 0), 1, READ), Check::Instance);
+    assert_eq!(remote_spans(&table, NEIGHBOUR, addr(rebound, 1), 2, READ), [Span { addr: at + 1, len: 2 }]);
+    assert_eq!(remote_denied(&table, NEIGHBOUR, addr(rebound, at), 1, READ), Check::Range);
+    assert_eq!(remote_denied(&table, STRANGER, addr(rebound, 0), 1, READ), Check::Domain);
+    assert_eq!(remote_denied(&table, STREAM, addr(bound, 0), 1, READ), Check::Instance);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_window_of_a_zero_based_region_and_of_a_window_sized_to_it() {
     let all = Binding { at: 0, len: LEN, ..part(region) };
     let bound = table.bind(STREAM, window, all).unwrap();
     assert_eq!(
-        remote_spans(&table, STREAM, place(bound, LEN - 1), 1, READ),
+        remote_spans(&table, STREAM, addr(bound, LEN - 1), 1, READ),
         [Span { addr: ADDR + LEN - 1, len: 1 }]
     );
 }
@@ -106,7 +106,7 @@ fn binding_is_checked_and_a_refusal_changes_nothing() {
     assert_eq!(check(STREAM, window, wrong), (Check::Bind, region));
 
     // The window stayed bound throughout, and was counted on no other region.
-    remote_spans(&table, STREAM, place(window, ADDR + 0x100), 1, READ);
+    remote_spans(&table, STREAM, addr(window, ADDR + 0x100), 1, READ);
     table.deregister(region).unwrap();
     let busy = DeregisterError::Busy { tag: bindable, windows: 2 };
     assert_eq!(table.deregister(bindable), Err(busy));
@@ -162,7 +162,7 @@ fn a_region_waits_for_its_windows() {
     table.deregister(region).unwrap();
 
     for window in [a, b] {
-        assert_eq!(remote_denied(&table, STREAM, place(window, ADDR + 0x100), 1, READ), Check::Valid);
+        assert_eq!(remote_denied(&table, STREAM, addr(window, ADDR + 0x100), 1, READ), Check::Valid);
         table.deregister(window).unwrap();
     }
     assert!(table.is_empty());
@@ -177,7 +177,7 @@ fn a_window_that_moves_lets_its_old_region_go() {
     let window = table.bind(STREAM, window, part(new)).unwrap();
     table.deregister(old).unwrap();
     assert_eq!(table.deregister(new), Err(DeregisterError::Busy { tag: new, windows: 1 }));
-    remote_spans(&table, STREAM, place(window, ADDR + 0x100), 1, READ);
+    remote_spans(&table, STREAM, addr(window, ADDR + 0x100), 1, READ);
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_region_with_windows_is_not_invalidated() {
     let window = table.bind(STREAM, window, part(region)).unwrap();
     assert_eq!(table.invalidate(STREAM, region).unwrap_err().check, Check::Windows);
     assert_eq!(table.invalidate_remotely(STREAM, region).unwrap_err().check, Check::Windows);
-    remote_spans(&table, STREAM, place(window, ADDR + 0x100), 1, READ);
+    remote_spans(&table, STREAM, addr(window, ADDR + 0x100), 1, READ);
     table.invalidate(STREAM, window).unwrap();
     table.invalidate_remotely(STREAM, region).unwrap();
     let error = table.share(region, HOME, 0, READ).unwrap_err();
@@ -238,8 +238,8 @@ fn a_window_gets_the_instance_that_its_consumer_chose() {
     let mut before = window;
     for chosen in [Tag(window.0 ^ 0x5a), Tag(window.0 ^ 0x3c)] {
         table.bind_as(STREAM, chosen, part(region)).unwrap();
-        assert_eq!(remote_spans(&table, STREAM, place(chosen, at), 1, READ), [Span { addr: at, len: 1 }]);
-        assert_eq!(remote_denied(&table, STREAM, place(before, at), 1, READ), Check::Instance);
+        assert_eq!(remote_spans(&table, STREAM, addr(chosen, at), 1, READ), [Span { addr: at, len: 1 }]);
+        assert_eq!(remote_denied(&table, STREAM, addr(before, at), 1, READ), Check::Instance);
         before = chosen;
     }
     // A region is not a window, whatever the instance.

@@ -3,7 +3,7 @@
 use super::SendQueue;
 use crate::queue::Operation;
 use crate::queue::entry::Entry;
-use ironwarp_wire::{Place, ReadRequest};
+use ironwarp_wire::{ReadRequest, RemoteAddr};
 
 impl SendQueue {
     /// Finds the request with this message sequence number: a Read or atomic operation if `read` is true, else a Send
@@ -36,14 +36,13 @@ impl SendQueue {
         })
     }
 
-    /// Finds the oldest Write that covers `place` and is not acknowledged. Later Writes may cover `place` as well,
+    /// Finds the oldest Write that covers `addr` and is not acknowledged. Later Writes may cover `addr` as well,
     /// but a peer acknowledges all delivered messages before it sends the Terminate, so the oldest one failed.
-    pub(crate) fn find_write(&self, place: Place) -> Option<u64> {
+    pub(crate) fn find_write(&self, addr: RemoteAddr) -> Option<u64> {
         self.find(|entry| match entry.request.operation {
             Operation::Write(to) => {
-                to.tag == place.tag
-                    && (to.offset..=to.offset.saturating_add(entry.request.data.len()))
-                        .contains(&place.offset)
+                to.tag == addr.tag
+                    && (to.offset..=to.offset.saturating_add(entry.request.data.len())).contains(&addr.offset)
                     && entry.number > self.acknowledged
             }
             _ => false,

@@ -121,7 +121,7 @@ impl Rx {
             self.message = Message::None;
             self.delivered += 1;
         } else {
-            self.message = Message::Write(advance(write.place, len.into()));
+            self.message = Message::Write(advance(write.addr, len.into()));
         }
         Ok(())
     }

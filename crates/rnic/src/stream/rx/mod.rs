@@ -29,7 +29,7 @@ use crate::queue::{BlamedRequest, Receive};
 use crate::sync::lock;
 use failure::{RxFailure, Target};
 use ironwarp_wire::mpa::{Fpdu, FpduReader, RtrSet};
-use ironwarp_wire::{Dialect, Header, MAX_HEADER, Place, Terminate};
+use ironwarp_wire::{Dialect, Header, MAX_HEADER, RemoteAddr, Terminate};
 use std::sync::Arc;
 
 /// Number of calls to the link after which a turn ends.
@@ -135,8 +135,8 @@ enum Opens {
 #[derive(Debug)]
 enum Message {
     None,
-    /// A Write. The next segment must name this place.
-    Write(Place),
+    /// A Write. The next segment must name this address.
+    Write(RemoteAddr),
     /// A Send or Immediate Data, which use a receive.
     Send {
         /// The receive in use.

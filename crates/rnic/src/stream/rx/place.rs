@@ -11,14 +11,14 @@ use crate::queue::{Data, Sge};
 use crate::stream::advance;
 use crate::sync::lock;
 use ironwarp_wire::mpa::Fpdu;
-use ironwarp_wire::{Header, Place};
+use ironwarp_wire::{Header, RemoteAddr};
 
 /// A range of memory for payload, which was not checked yet.
 enum Destination {
     /// Memory that a work request of this end names: a part of a receive, or of the sink of a Read.
     Local { domain: Domain, sge: Sge },
     /// Memory that the peer names in a Write.
-    Remote { place: Place, len: usize },
+    Remote { addr: RemoteAddr, len: usize },
 }
 
 impl Rx {
@@ -81,8 +81,8 @@ impl Rx {
                     .table()
                     .with_local(cached, domain, (tag, addr), payload.len(), Rights::LOCAL_WRITE, write)
                     .map_err(|denied| RxFailure::local(QpError::Local(denied)))?,
-                Destination::Remote { place, len } => qp
-                    .with_remote(cached, place, len, Rights::REMOTE_WRITE, &mut self.touch, write)
+                Destination::Remote { addr, len } => qp
+                    .with_remote(cached, addr, len, Rights::REMOTE_WRITE, &mut self.touch, write)
                     .map_err(|denied| RxFailure::remote(denied, denied.write_cause()))?,
             }
         };
@@ -105,8 +105,8 @@ impl Rx {
                 Destination::Local { domain, sge: Sge { tag, addr, len } } => table
                     .admit_local(domain, tag, addr, len as usize, Rights::LOCAL_WRITE, spans)
                     .map_err(|denied| RxFailure::local(QpError::Local(denied)))?,
-                Destination::Remote { place, len } => qp
-                    .admit_remote(place, len, Rights::REMOTE_WRITE, spans, touch)
+                Destination::Remote { addr, len } => qp
+                    .admit_remote(addr, len, Rights::REMOTE_WRITE, spans, touch)
                     .map_err(|denied| RxFailure::remote(denied, denied.write_cause()))?,
             };
             guards.push(guard);
@@ -132,7 +132,7 @@ impl Rx {
         let mut local = |sge| each(Destination::Local { domain, sge }, touch);
         match (&segment.target, &segment.fpdu.header, &self.message) {
             (Target::Memory, Header::Write(write), _) => {
-                each(Destination::Remote { place: advance(write.place, segment.done as u64), len }, touch)
+                each(Destination::Remote { addr: advance(write.addr, segment.done as u64), len }, touch)
             }
             (
                 Target::Memory,
@@ -155,29 +155,29 @@ impl Rx {
     /// failed with EFAULT, by a copy or by the link. `done` is the number of payload bytes placed before, and `len` the
     /// number of bytes that could not be placed.
     ///
-    /// The reported place is exact for a Write only. For other segments, it is where the segment, or the receive,
+    /// The reported address is exact for a Write only. For other segments, it is where the segment, or the receive,
     /// begins.
     pub(super) fn unmapped_failure(&self, qp: &QpContext, fpdu: &Fpdu, done: usize, len: usize) -> RxFailure {
-        let error = |place, remote| QpError::Unmapped { place, len, remote };
+        let error = |addr, remote| QpError::Unmapped { addr, len, remote };
         match (&fpdu.header, &self.message) {
             (Header::Write(write), _) => {
-                let error = error(advance(write.place, done as u64), true);
+                let error = error(advance(write.addr, done as u64), true);
                 RxFailure { error, cause: Some(UNMAPPED), receive: None }
             }
             (Header::Send(_) | Header::SendImmediate(_), Message::Send { receive, .. }) => {
-                RxFailure::local(error(receive.request.buffers.place(), false))
+                RxFailure::local(error(receive.request.buffers.addr(), false))
             }
-            (Header::ReadResponse(response), _) => RxFailure::local(error(response.place, false)),
+            (Header::ReadResponse(response), _) => RxFailure::local(error(response.addr, false)),
             (Header::ReadV2Response(response), _) => {
                 let mut sq = lock(&qp.sq);
                 let sink = match sq.oldest_read().cloned().and_then(|read| sq.sink(&read)) {
-                    Some(Data::Memory(sges)) => sges.place(),
-                    _ => Place::default(),
+                    Some(Data::Memory(sges)) => sges.addr(),
+                    _ => RemoteAddr::default(),
                 };
                 RxFailure::local(error(advance(sink, response.offset.into()), false))
             }
             // No other segment is placed in memory.
-            _ => RxFailure::local(error(Place::default(), false)),
+            _ => RxFailure::local(error(RemoteAddr::default(), false)),
         }
     }
 }

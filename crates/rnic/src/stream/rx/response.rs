@@ -39,8 +39,8 @@ impl Rx {
             return Err(Protocol::UnexpectedResponse.into());
         };
         let expected = advance(read.sink, read.received.into());
-        if tagged.place != expected {
-            return Err(Protocol::ResponsePlace { expected, found: tagged.place }.into());
+        if tagged.addr != expected {
+            return Err(Protocol::ResponseAddr { expected, found: tagged.addr }.into());
         }
         let found = u64::from(read.received) + len as u64;
         // A busy Linux siw answers an empty Read with the payload of one of its own earlier requests. That payload is
@@ -97,11 +97,11 @@ impl Rx {
             guards.push(guard.map_err(|denied| RxFailure::local(QpError::Local(denied)))?);
             Checked::Ok(())
         })?;
-        let (place, len) = (sges.place(), original.len());
+        let (addr, len) = (sges.addr(), original.len());
         qp.device()
             .host()
             .scatter(&original, &spans)
-            .map_err(|_| RxFailure::local(QpError::Unmapped { place, len, remote: false }))?;
+            .map_err(|_| RxFailure::local(QpError::Unmapped { addr, len, remote: false }))?;
         drop(guards);
         self.atomic_msn = self.atomic_msn.wrapping_add(1);
         self.complete_oldest_read(qp);

@@ -14,7 +14,7 @@ use crate::stream::atomic;
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Fpdu, RtrSet};
 use ironwarp_wire::private::{SendImmediate, Signal, Unreadable};
-use ironwarp_wire::{AtomicRequest, Dialect, Header, Immediate, Place, Send, SendWord, Tagged};
+use ironwarp_wire::{AtomicRequest, Dialect, Header, Immediate, RemoteAddr, Send, SendWord, Tagged};
 
 impl Rx {
     /// Begins a segment: takes the receive that a new message needs, and checks the header. Returns where the payload
@@ -101,7 +101,7 @@ impl Rx {
                 if fpdu.payload_len == 0 && write.last && self.rtr.contains(RtrSet::WRITE) =>
             {
                 // A signal serves as an RTR, but must still be processed as a signal.
-                Signal::parse(write.place).is_none()
+                Signal::parse(write.addr).is_none()
             }
             Header::ReadRequest(read) => read.len == 0 && read.msn == 1 && self.rtr.contains(RtrSet::READ),
             _ => false,
@@ -155,13 +155,13 @@ impl Rx {
         }
         match self.message {
             Message::None => {}
-            Message::Write(due) if due == tagged.place => {}
+            Message::Write(due) if due == tagged.addr => {}
             _ => return Err(Protocol::Interleaved.into()),
         }
         self.touch.start_segment(tagged.last);
         // Check the whole range before a byte is placed. The closure is empty, because nothing is placed yet.
         if len > 0 && !whole {
-            qp.with_remote(&mut None, tagged.place, len, Rights::REMOTE_WRITE, &mut self.touch, |_, _| ())
+            qp.with_remote(&mut None, tagged.addr, len, Rights::REMOTE_WRITE, &mut self.touch, |_, _| ())
                 .map_err(|denied| RxFailure::remote(denied, denied.write_cause()))?;
         }
         Ok(())
@@ -219,7 +219,7 @@ impl Rx {
 
     /// Checks a Read Request, of either version, for `len` bytes at `source`, and claims the source for it if that is
     /// one-touch memory. Copies nothing: the tx half builds the response later.
-    fn begin_read(&mut self, qp: &QpContext, msn: u32, source: Place, len: u32) -> Checked {
+    fn begin_read(&mut self, qp: &QpContext, msn: u32, source: RemoteAddr, len: u32) -> Checked {
         self.begin_read_or_atomic(qp, msn)?;
         self.touch = Touch::for_request();
         if len > 0 {
@@ -260,7 +260,7 @@ const IMMEDIATE_LEN: u32 = 8;
 /// an empty Write in a single segment.
 pub(super) fn signal_of(qp: &QpContext, write: &Tagged, len: usize) -> Option<Result<Signal, Unreadable>> {
     let may_be = len == 0 && write.last && qp.device().config().private;
-    if may_be { Signal::parse(write.place) } else { None }
+    if may_be { Signal::parse(write.addr) } else { None }
 }
 
 /// Returns whether a message is of the request class. While one message of this class waits for a receive, all later

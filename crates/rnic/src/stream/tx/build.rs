@@ -5,12 +5,12 @@ use super::Tx;
 use super::stop::{Stop, TxFailure};
 use crate::context::QpContext;
 use crate::memory::Guards;
-use crate::outbound::{Cursor, FrameKind, InProgress, Opening, TxBatch, UNUSED_PLACE};
+use crate::outbound::{Cursor, FrameKind, InProgress, Opening, TxBatch, UNUSED_ADDR};
 use crate::queue::{OutstandingRead, ReadKind};
 use crate::sync::lock;
 use ironwarp_wire::mpa::MAX_ULPDU;
 use ironwarp_wire::private::Signal;
-use ironwarp_wire::{Header, Place, ReadRequest};
+use ironwarp_wire::{Header, ReadRequest, RemoteAddr};
 use std::sync::atomic::Ordering;
 
 impl Tx {
@@ -212,8 +212,7 @@ impl Tx {
 
     /// Adds a probe: an empty Read that belongs to no work request.
     pub(super) fn add_probe(&mut self, qp: &QpContext, batch: &mut TxBatch) {
-        let read =
-            ReadRequest { msn: self.cursor.read_msn, sink: UNUSED_PLACE, len: 0, source: UNUSED_PLACE };
+        let read = ReadRequest { msn: self.cursor.read_msn, sink: UNUSED_ADDR, len: 0, source: UNUSED_ADDR };
         self.add_read_or_atomic_message(qp, batch, None, &Header::ReadRequest(read));
     }
 
@@ -230,10 +229,10 @@ impl Tx {
         self.cursor.read_msn = msn.wrapping_add(1);
         let number = self.cursor.requests;
         let (kind, sink, len) = match header {
-            Header::AtomicRequest(request) => (ReadKind::Atomic(request.id), Place::default(), 0),
+            Header::AtomicRequest(request) => (ReadKind::Atomic(request.id), RemoteAddr::default(), 0),
             Header::ReadRequest(request) => (ReadKind::Read, request.sink, request.len),
-            Header::ReadV2Request(request) => (ReadKind::ReadV2, Place::default(), request.len),
-            _ => (ReadKind::Read, Place::default(), 0),
+            Header::ReadV2Request(request) => (ReadKind::ReadV2, RemoteAddr::default(), request.len),
+            _ => (ReadKind::Read, RemoteAddr::default(), 0),
         };
         let mut sq = lock(&qp.sq);
         sq.add_outstanding_read(OutstandingRead { kind, entry, number, sink, len, received: 0 });

@@ -8,7 +8,7 @@ use crate::memory::{CachedGuard, Rights, Spans, Touch};
 use crate::outbound::TxBatch;
 use crate::queue::{Data, Sge, Sges};
 use crate::stream::MIN_DIRECT;
-use ironwarp_wire::{Header, Place};
+use ironwarp_wire::{Header, RemoteAddr};
 
 /// Where the payload of a segment comes from.
 pub(super) enum Source<'a> {
@@ -19,7 +19,7 @@ pub(super) enum Source<'a> {
     /// Bytes of the request itself.
     Inline(&'a [u8]),
     /// Memory that the peer reads, and the one-touch memory that its request has claimed.
-    Remote(Place, Touch),
+    Remote(RemoteAddr, Touch),
 }
 
 impl Tx {
@@ -45,9 +45,9 @@ impl Tx {
             return batch.push_copied(writer, header, len, |to| fetch(qp, &mut guards.cached, source, to));
         }
         let mut spans = Spans::new();
-        let place = resolve(qp, source, len, &mut spans, guards)?;
+        let addr = resolve(qp, source, len, &mut spans, guards)?;
         if !spans.are_mapped(qp.device().host()) {
-            return Err(QpError::Unmapped { place, len, remote: matches!(source, Source::Remote(..)) });
+            return Err(QpError::Unmapped { addr, len, remote: matches!(source, Source::Remote(..)) });
         }
         batch.push_referenced(writer, header, len, &spans);
         Ok(())
@@ -64,13 +64,13 @@ fn fetch<'q>(
     let (host, len) = (qp.device().host(), into.len());
     match source {
         Source::Inline(bytes) => into.copy_from_slice(bytes),
-        Source::Remote(place, touch) => {
+        Source::Remote(addr, touch) => {
             let mut touch = *touch; // claimed when the request arrived
-            qp.with_remote(cached, *place, len, Rights::REMOTE_READ, &mut touch, |memory, at| {
+            qp.with_remote(cached, *addr, len, Rights::REMOTE_READ, &mut touch, |memory, at| {
                 memory.read(at, host, into)
             })
             .map_err(QpError::Remote)?
-            .map_err(|_| QpError::Unmapped { place: *place, len, remote: true })?;
+            .map_err(|_| QpError::Unmapped { addr: *addr, len, remote: true })?;
         }
         Source::Sge(sge) => fetch_sge(qp, cached, *sge, into)?,
         Source::Sges(sges, offset) => {
@@ -84,8 +84,8 @@ fn fetch<'q>(
                 return fetch_sge(qp, cached, first, into);
             }
             let (mut spans, mut guards) = (Spans::new(), Guards::default());
-            let place = resolve(qp, source, len, &mut spans, &mut guards)?;
-            host.gather(&spans, into).map_err(|_| QpError::Unmapped { place, len, remote: false })?;
+            let addr = resolve(qp, source, len, &mut spans, &mut guards)?;
+            host.gather(&spans, into).map_err(|_| QpError::Unmapped { addr, len, remote: false })?;
         }
     }
     Ok(())
@@ -106,31 +106,31 @@ fn fetch_sge<'q>(
             memory.read(at, host, into)
         })
         .map_err(QpError::Local)?
-        .map_err(|_| QpError::Unmapped { place: sge.place(), len, remote: false })
+        .map_err(|_| QpError::Unmapped { addr: sge.addr(), len, remote: false })
 }
 
 /// Checks the memory of a segment, adds its address ranges to `spans` and its guards to `guards`. Returns the first
-/// place, for error messages.
+/// address, for error messages.
 fn resolve<'q>(
     qp: &'q QpContext,
     source: &Source<'_>,
     len: usize,
     spans: &mut Spans,
     guards: &mut Guards<'q>,
-) -> Result<Place, QpError> {
+) -> Result<RemoteAddr, QpError> {
     let (table, stream) = (qp.device().table(), qp.stream());
     match source {
-        Source::Inline(_) | Source::Sge(_) => Ok(Place::default()), // never called: these are always copied
-        Source::Remote(place, touch) => {
+        Source::Inline(_) | Source::Sge(_) => Ok(RemoteAddr::default()), // never called: these are always copied
+        Source::Remote(addr, touch) => {
             let mut touch = *touch; // claimed when the request arrived
-            let guard = qp.admit_remote(*place, len, Rights::REMOTE_READ, spans, &mut touch);
+            let guard = qp.admit_remote(*addr, len, Rights::REMOTE_READ, spans, &mut touch);
             guards.push(guard.map_err(QpError::Remote)?);
-            Ok(*place)
+            Ok(*addr)
         }
         Source::Sges(sges, offset) => {
             let mut begins = None;
             sges.range(u64::from(*offset), len, |sge| {
-                begins.get_or_insert(sge.place());
+                begins.get_or_insert(sge.addr());
                 let right = Rights::LOCAL_READ;
                 let guard =
                     table.admit_local(stream.domain, sge.tag, sge.addr, sge.len as usize, right, spans);

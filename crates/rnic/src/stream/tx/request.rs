@@ -7,7 +7,7 @@ use super::stop::Stop;
 use crate::context::QpContext;
 use crate::error::QpError;
 use crate::memory::{Guards, Rights};
-use crate::outbound::{FrameKind, InProgress, TxBatch, UNUSED_PLACE};
+use crate::outbound::{FrameKind, InProgress, TxBatch, UNUSED_ADDR};
 use crate::queue::{BlamedRequest, Data, Operation, Status, WorkRequest};
 use crate::stream::advance;
 use crate::sync::lock;
@@ -219,8 +219,8 @@ impl Tx {
                 let segment = Segment { immediate: request.immediate.is_some(), ..cut(TAGGED_LEN) };
                 // An empty Write carries no address, so that it cannot be mistaken for a signal. An empty Write with
                 // Immediate is sent as well: without it, the Immediate Data would report an earlier Write.
-                let place = if data.is_empty() { UNUSED_PLACE } else { advance(to, offset.into()) };
-                let header = Header::Write(Tagged { last: segment.last, place });
+                let addr = if data.is_empty() { UNUSED_ADDR } else { advance(to, offset.into()) };
+                let header = Header::Write(Tagged { last: segment.last, addr });
                 self.add_request_payload(qp, batch, guards, &segment, &header)
             }
             // Requirement X4: do not reveal the sink address to a peer that does not need it. An empty Read has none.
@@ -232,8 +232,8 @@ impl Tx {
             }
             Operation::Read(source) => {
                 let sink = match data {
-                    Data::Memory(sges) => sges.place(),
-                    Data::Inline(_) => UNUSED_PLACE,
+                    Data::Memory(sges) => sges.addr(),
+                    Data::Inline(_) => UNUSED_ADDR,
                 };
                 let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
                 let read = ReadRequest { msn: self.cursor.read_msn, sink, len, source };

@@ -109,8 +109,8 @@ impl Tx {
         let (header, source, len, last) = match response.request {
             RemoteRequest::Read(read) => {
                 let (len, last) = cut(read.len, TAGGED_LEN);
-                let place = advance(read.sink, offset.into());
-                (Header::ReadResponse(Tagged { last, place }), read.source, len, last)
+                let addr = advance(read.sink, offset.into());
+                (Header::ReadResponse(Tagged { last, addr }), read.source, len, last)
             }
             RemoteRequest::ReadV2(read) => {
                 let (len, last) = cut(read.len, UNTAGGED_LEN);
@@ -143,7 +143,7 @@ fn read_failure(error: QpError, request: &RemoteRequest, served: u32) -> Box<TxF
         QpError::Remote(denied) => denied.read_cause(),
         _ => UNMAPPED,
     };
-    let unserved = |place| advance(place, served.into());
+    let unserved = |addr| advance(addr, served.into());
     let mut bytes = [0; MAX_HEADER];
     let left = match *request {
         RemoteRequest::Read(ReadRequest { msn, sink, len, source }) => {

@@ -7,7 +7,7 @@ use super::stop::Stop;
 use crate::context::QpContext;
 use crate::memory::Guards;
 use crate::outbound::{FrameKind, InProgress, Message, Payload, ShortRequest};
-use crate::outbound::{TxBatch, UNUSED_PLACE};
+use crate::outbound::{TxBatch, UNUSED_ADDR};
 use crate::stream::MIN_DIRECT;
 use crate::sync::lock;
 use ironwarp_wire::ddp::UNTAGGED_LEN;
@@ -87,8 +87,8 @@ impl Tx {
                 (Header::Send(Send { msn, last: true, offset: 0, solicited, word }), 1)
             }
             // An empty Write carries no address: see `add_request_segment`.
-            Message::Write(_) if len == 0 => (Header::Write(Tagged { last: true, place: UNUSED_PLACE }), 0),
-            Message::Write(place) => (Header::Write(Tagged { last: true, place }), 0),
+            Message::Write(_) if len == 0 => (Header::Write(Tagged { last: true, addr: UNUSED_ADDR }), 0),
+            Message::Write(addr) => (Header::Write(Tagged { last: true, addr }), 0),
         };
         self.add_payload(qp, batch, guards, &header, &source, len)
             .map_err(|fault| Stop::denied_locally(fault, seq))?;

@@ -1,4 +1,4 @@
-//! Names of remotely accessible memory: [`Tag`] and [`Place`].
+//! Names of remotely accessible memory: [`Tag`] and [`RemoteAddr`].
 
 use core::fmt;
 
@@ -15,21 +15,21 @@ impl fmt::Display for Tag {
 /// An address in tagged memory: a tag, and an offset in the memory that the tag names (the RFC's STag and Tagged
 /// Offset).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct RemoteAddr {
     /// The tag of the region or window.
     pub tag: Tag,
     /// The offset in the region or window.
     pub offset: u64,
 }
 
-impl Place {
-    /// Encodes the place in network byte order, tag first, so that it can be sent to the peer, which decodes it with
+impl RemoteAddr {
+    /// Encodes the address in network byte order, tag first, so that it can be sent to the peer, which decodes it with
     /// [`from_bytes`](Self::from_bytes).
     ///
     /// ```
-    /// # use ironwarp_wire::{Place, Tag};
-    /// let place = Place { tag: Tag(0x1234), offset: 0x56 };
-    /// assert_eq!(place.to_bytes(), [0, 0, 0x12, 0x34, 0, 0, 0, 0, 0, 0, 0, 0x56]);
+    /// # use ironwarp_wire::{RemoteAddr, Tag};
+    /// let addr = RemoteAddr { tag: Tag(0x1234), offset: 0x56 };
+    /// assert_eq!(addr.to_bytes(), [0, 0, 0x12, 0x34, 0, 0, 0, 0, 0, 0, 0, 0x56]);
     /// ```
     pub const fn to_bytes(self) -> [u8; 12] {
         let ([a, b, c, d], [e, f, g, h, i, j, k, l]) = (self.tag.0.to_be_bytes(), self.offset.to_be_bytes());
@@ -39,10 +39,10 @@ impl Place {
     /// Decodes the bytes that [`to_bytes`](Self::to_bytes) returned. Returns `None` unless there are exactly 12.
     ///
     /// ```
-    /// # use ironwarp_wire::{Place, Tag};
-    /// let place = Place { tag: Tag(0x1234), offset: 0x56 };
-    /// assert_eq!(Place::from_bytes(&place.to_bytes()), Some(place));
-    /// assert_eq!(Place::from_bytes(b"too short"), None);
+    /// # use ironwarp_wire::{RemoteAddr, Tag};
+    /// let addr = RemoteAddr { tag: Tag(0x1234), offset: 0x56 };
+    /// assert_eq!(RemoteAddr::from_bytes(&addr.to_bytes()), Some(addr));
+    /// assert_eq!(RemoteAddr::from_bytes(b"too short"), None);
     /// ```
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (tag, offset) = bytes.split_first_chunk()?;
@@ -51,7 +51,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RemoteAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}+{:#x}", self.tag, self.offset)
     }
