@@ -112,3 +112,51 @@ fn read(file: &Path) -> Result<Value> {
     let text = fs::read_to_string(file).map_err(at(file))?;
     serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// Packs an image in a folder of its own.
+    fn packed(name: &str) -> Release {
+        let dist = std::env::temp_dir().join(format!("ironwarp-image-{name}-{}", std::process::id()));
+        let release = Release { dist, time: "86400".into() };
+        let tree = release.tree();
+        fs::create_dir_all(tree.join("bin")).unwrap();
+        fs::create_dir_all(tree.join("lib")).unwrap();
+        symlink("../lib", tree.join("share")).unwrap();
+        for file in ["bin/ironwarp", "LICENSE-APACHE", "LICENSE-MIT"] {
+            fs::write(tree.join(file), file).unwrap();
+        }
+        pack(&release).unwrap();
+        release
+    }
+
+    #[test]
+    fn an_image_contains_the_files() {
+        let release = packed("files");
+        let folder = release.dist.join("files");
+        unpack(&release.image().unwrap(), &folder).unwrap();
+        let installed = folder.join(FOLDER);
+        assert_eq!(fs::read_to_string(installed.join("bin/ironwarp")).unwrap(), "bin/ironwarp");
+        assert_eq!(fs::read_link(installed.join("share")).unwrap(), Path::new("../lib"));
+        fs::remove_dir_all(&release.dist).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_blob_is_found() {
+        let release = packed("damage");
+        let blobs = release.dist.join("oci/blobs/sha256");
+        let blob = |blob: &fs::DirEntry| blob.metadata().unwrap().len();
+        let largest = fs::read_dir(blobs).unwrap().flatten().max_by_key(blob).unwrap().path();
+        let mut bytes = fs::read(&largest).unwrap();
+        bytes[20] ^= 1;
+        fs::write(&largest, bytes).unwrap();
+        let (layout, image) = (release.dist.join("oci"), release.image().unwrap());
+        release.tar(&[], &layout, &["blobs", "index.json", "oci-layout"], &image).unwrap();
+        let error = unpack(&image, &release.dist.join("files")).unwrap_err();
+        assert!(error.contains("another digest"), "{error}");
+        fs::remove_dir_all(&release.dist).unwrap();
+    }
+}

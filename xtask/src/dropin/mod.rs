@@ -130,13 +130,15 @@ impl Builder {
         let home = env::var("CARGO_HOME").or_else(|_| env::var("HOME").map(|home| format!("{home}/.cargo")));
         let home = home.map_err(|_| "where is cargo's directory? Neither CARGO_HOME nor HOME is set")?;
         let given = env::var("RUSTFLAGS").unwrap_or_default();
-        let flags = format!(
-            "{given} --remap-path-prefix={home}=cargo --remap-path-prefix={}=ironwarp",
-            workspace.root.display()
-        );
+        let remaps = [
+            format!("--remap-path-prefix={home}=cargo"),
+            format!("--remap-path-prefix={}=ironwarp", workspace.root.display()),
+        ];
+        // In this form, paths may contain spaces.
+        let flags: Vec<&str> = given.split_whitespace().chain(remaps.iter().map(String::as_str)).collect();
         let target = workspace.target.join("dist");
         let built = architecture.in_target(&target).join("release");
-        Ok(Self { architecture, built, release: Some((target, flags.trim().to_owned())) })
+        Ok(Self { architecture, built, release: Some((target, flags.join("\x1f"))) })
     }
 
     /// Builds or links a package. `rustc` are further arguments for rustc.
@@ -144,7 +146,7 @@ impl Builder {
         let mut cargo = self.architecture.cargo(subcommand);
         cargo.args(["--package", package]);
         if let Some((target, flags)) = &self.release {
-            cargo.arg("--release").env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", flags);
+            cargo.arg("--release").env("CARGO_TARGET_DIR", target).env("CARGO_ENCODED_RUSTFLAGS", flags);
         }
         if !rustc.is_empty() {
             cargo.arg("--").args(rustc);
