@@ -1,8 +1,8 @@
 //! `package`: checks that the crates for users of `ironwarp` can be published.
 //!
-//! Packs them, and builds and runs a program outside of the workspace that depends on nothing else: the one in the
-//! README of `ironwarp`. cargo verifies each crate alone before it uploads any, which takes several times as long;
-//! `--full` does that too.
+//! Publishes them without uploading anything, and builds and runs a program outside of the workspace that depends on the
+//! packages alone: the one in the README of `ironwarp`. Before cargo uploads a crate, it also builds each of them alone,
+//! which takes several times as long: `--full` does that, too.
 
 use crate::cargo::FULL;
 use crate::shell::{Result, at, command, output, run as run_command};
@@ -11,6 +11,7 @@ use serde_json::Value;
 use std::env;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 pub(crate) const USAGE: &str = "package [--full]";
 
@@ -36,18 +37,23 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
     if !findings.is_empty() {
         return Err(findings.join("\n"));
     }
+    // Output is shown only if it fails: it has a warning for each test, because tests are not packed.
+    output(&mut publish(if full { &[] } else { &["--no-verify"] }))?;
     pack(&crates)?;
     let place = workspace.target.join("packaged");
     crates.iter().try_for_each(|name| unpack(workspace, &place, name))?;
     try_out(workspace, &place, &crates)?;
     println!("packed {}; a program that depends on them alone runs", crates.join(", "));
     if full {
-        // Its output is shown only if it fails: it has a warning for each test, because tests are not packed.
-        let publish = ["publish", "--workspace", "--dry-run", "--locked", "--allow-dirty"];
-        output(&mut command("cargo", &publish))?;
         println!("each of them builds alone");
     }
     Ok(())
+}
+
+fn publish(options: &[&str]) -> Command {
+    let mut cargo = command("cargo", &["publish", "--workspace", "--dry-run", "--locked", "--allow-dirty"]);
+    cargo.args(options);
+    cargo
 }
 
 /// The crates that are published, and what their manifests lack.
@@ -67,7 +73,7 @@ fn published(metadata: &Value) -> (Vec<String>, Vec<String>) {
     (packages().filter(is_published).map(name).collect(), findings.collect())
 }
 
-/// Offline, because all dependencies have been downloaded for the build of the workspace.
+/// Creates the packages, which `publish` does not keep. Offline, because all dependencies have been downloaded for the build of the workspace.
 fn pack(crates: &[String]) -> Result {
     let mut cargo =
         command("cargo", &["package", "--no-verify", "--locked", "--offline", "--allow-dirty", "--quiet"]);

@@ -283,9 +283,9 @@ proptest! {
     #[test]
     fn unknown_capabilities_change_nothing(known in 0..1u16 << 5, timer in 0..1u8 << 5, unknown in 5..16u32) {
         let known = Capabilities::from_bits_truncate(known).with_rnr_timer(timer);
-        let Header::Write(Tagged { place, .. }) = Signal::Capabilities(known).to_header() else { unreachable!() };
-        let newer = Place { offset: place.offset | 1 << (32 + unknown), ..place };
-        prop_assert_ne!(newer, place);
+        let Header::Write(Tagged { addr, .. }) = Signal::Capabilities(known).to_header() else { unreachable!() };
+        let newer = RemoteAddr { offset: addr.offset | 1 << (32 + unknown), ..addr };
+        prop_assert_ne!(newer, addr);
         prop_assert_eq!(Signal::parse(newer), Some(Ok(Signal::Capabilities(known))));
     }
 
