@@ -23,8 +23,8 @@ pub(crate) fn clippy(_: &Workspace, _: &[String]) -> Result {
 pub(crate) const TEST_USAGE: &str = "test [--full]";
 
 /// Tests that do more, or check more strictly, if `IRON_TEST_FULL` is set. They then run one at a time.
-const LONG_FORMS: &str =
-    "test(/^flood::/) + test(strangers_at_the_peers_address) + test(/^cancel::dropped_futures/)";
+const LONG_FORMS: &str = "test(/^flood::/) + test(/^revocation::/) + test(strangers_at_the_peers_address) \
+    + test(/^cancel::dropped_futures/)";
 
 /// Leaves out the fuzz targets, which have no tests and get their `main` from libFuzzer.
 pub(crate) fn test(workspace: &Workspace, options: &[String]) -> Result {

@@ -8,6 +8,7 @@ pub mod child;
 #[cfg(feature = "engine")]
 pub mod engine;
 pub mod limits;
+pub mod long_form;
 pub mod mapping;
 #[cfg(feature = "native")]
 pub mod native;

@@ -2,7 +2,7 @@
 //! peers are still served, and the neighbour continues. Attacker, victim and legitimate peer are separate
 //! processes.
 //!
-//! `IRON_TEST_FULL=1` (set by `cargo xtask nightly`) opens more connections, and also checks the slowest
+//! The long form (`cargo xtask nightly`) opens more connections, and also checks the slowest
 //! peers and the neighbour's rate, which needs an otherwise idle machine.
 
 use crate::common::TIMEOUT;
@@ -11,6 +11,7 @@ use crate::common::victim::Victim;
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::qp::Completes;
 use ironwarp_testkit::child::{self, Partner};
+use ironwarp_testkit::long_form;
 use ironwarp_wire::mpa::Role;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::VecDeque;
@@ -19,7 +20,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const FULL: &str = "IRON_TEST_FULL";
 /// Maximum number of descriptors of the victim.
 const DESCRIPTORS: u64 = 256;
 /// Number of connections that an attacker keeps open.
@@ -35,10 +35,6 @@ const MEMORY: u64 = 8 << 20;
 const LEGITIMATE: &[u8] = b"legitimate";
 /// An unprivileged user.
 const NOBODY: u32 = 65534;
-
-fn is_full() -> bool {
-    std::env::var_os(FULL).is_some()
-}
 
 /// What an attacker sends.
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +150,7 @@ fn attacker(at: SocketAddr, attack: Attack, user: u32, count: usize) {
             over.store(true, Ordering::Relaxed);
         });
         let (mut open, mut opened, mut told) = (VecDeque::new(), 0, false);
-        let (bytes, burst) = (attack.bytes(), if is_full() { 5 } else { 1 });
+        let (bytes, burst) = (attack.bytes(), if long_form::is_requested() { 5 } else { 1 });
         while opened < count || !over.load(Ordering::Relaxed) {
             if let Ok(mut stream) = TcpStream::connect_timeout(&at, TIMEOUT) {
                 let _ = stream.write_all(&bytes); // the victim may have closed already
@@ -230,7 +226,7 @@ impl Measured {
 }
 
 fn flood(attack: Attack, user: u32) {
-    let (connections, turns) = if is_full() { (10_000, 4) } else { (500, 1) };
+    let (connections, turns) = if long_form::is_requested() { (10_000, 4) } else { (500, 1) };
     let mut victim = start("victim");
     let at = SocketAddr::from(([127, 0, 0, 1], u16::try_from(number(&mut victim, "port")).unwrap()));
     let (mut calm, mut flooded, mut opened) = (Measured::default(), Measured::default(), 0);
@@ -259,7 +255,7 @@ fn flood(attack: Attack, user: u32) {
     assert!(kept > 0.0, "{attack:?}: the neighbour made no progress");
     assert!(grown < MEMORY, "{attack:?}: the victim has {grown} bytes more");
     // Next to other tests, processes may wait that long for a CPU.
-    if is_full() {
+    if long_form::is_requested() {
         assert!(slow < SOON, "{attack:?}: one of a hundred peers waited for {slow:?}");
         assert!(kept >= 0.5, "{attack:?}: the neighbour kept {kept:.2} of its rate");
     }

@@ -12,13 +12,15 @@ use ironwarp_engine::config::Config;
 use ironwarp_engine::{CompletionQueue, QueuePair};
 use ironwarp_rnic::memory::{Binding, Bytes, Memory, Reregistration, Rights, Scope, Stream, Translation};
 use ironwarp_rnic::qp::Completes;
+use ironwarp_testkit::long_form;
 use ironwarp_testkit::mapping::Mapping;
 use ironwarp_wire::{Header, Tag};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const ROUNDS: usize = 1000;
+/// Number of rounds, in the short and the long form of the tests.
+const ROUNDS: [usize; 2] = [200, 1000];
 /// Size of the memory. Large enough for payload that goes directly from and to the socket.
 const PAGES: usize = 16;
 const LEN: usize = PAGES * 4096;
@@ -174,15 +176,19 @@ impl Target {
 
     fn over(self, begin: Instant) {
         let fared = self.victim.assert_survives();
-        println!("{ROUNDS} rounds in {:?}; the neighbour: {fared:?}", begin.elapsed());
+        println!("{} rounds in {:?}; the neighbour: {fared:?}", rounds(), begin.elapsed());
         assert!(begin.elapsed() < Duration::from_secs(120));
     }
+}
+
+fn rounds() -> usize {
+    ROUNDS[usize::from(long_form::is_requested())]
 }
 
 #[test]
 fn deregistration_is_final() {
     let (target, begin) = (Target::new(), Instant::now());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let revoke = |tag| target.victim.engine.device().table().deregister(tag).unwrap();
         target.round(round, || target.register(), revoke);
     }
@@ -209,7 +215,7 @@ fn reregistration_is_final() {
         tag.get()
     };
     let nothing = Reregistration::default();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let (domain, rights) = (Some(target.victim.domain), Some(ALL));
         let grant =
             || becomes(Reregistration { domain, rights, bytes: bytes(&target.memory), keep_tag: false });
@@ -233,7 +239,7 @@ fn invalidation_is_final() {
     let device = target.victim.engine.device();
     let stream = Stream { domain: target.victim.domain, qp: 0 };
     let mut tag = device.table().allocate(target.victim.domain).unwrap();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let memory = Memory::direct(target.memory.addr(0), LEN as u64, ALL).unwrap();
         let grant = || {
             device.table().fill(device.host(), stream, tag, memory).unwrap();
@@ -263,7 +269,7 @@ fn unbinding_is_final() {
     };
     // After binding it again, peers can access its first byte under another tag.
     let anew = Binding { at: target.memory.addr(0), len: 1, rights: REMOTE, ..nothing };
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let grant = || target.window(region, stream);
         let revoke = |window| match round % 3 {
             0 => table.deregister(window).unwrap(),

@@ -8,6 +8,7 @@ use ironwarp_engine::config::{ClusterKey, Config, Users};
 use ironwarp_engine::{BringUpOptions, ConnectError, Local, QueuePair, Remote};
 use ironwarp_rnic::qp::State;
 use ironwarp_testkit::child::{self, Partner};
+use ironwarp_testkit::long_form;
 use ironwarp_testkit::net::ip;
 use ironwarp_wire::private::{Hello, HelloKind, Reason, Secret, Token};
 use rustix::process::Uid;
@@ -404,8 +405,6 @@ fn a_queue_pair_that_stays_ready_to_receive_receives() {
 
 // --- Two hosts ---
 
-/// Set by `cargo xtask nightly`: a million connection attempts, which takes minutes.
-const FULL: &str = "IRON_TEST_FULL";
 /// The addresses of the victim and of its peer. The peer has the smaller one, so it dials.
 const VICTIM_AT: &str = "10.97.0.2";
 const PEER_AT: &str = "10.97.0.1";
@@ -478,7 +477,7 @@ fn far_host(config: Config, before: impl FnOnce(u32, u32) -> JoinHandle<()>) {
 /// An attacker that has the peer's address and knows both QPNs, but not the key, dials continuously.
 #[test]
 fn strangers_at_the_peers_address_are_refused_and_the_peer_connects() {
-    let count: u32 = if std::env::var_os(FULL).is_some() { 1_000_000 } else { 20_000 };
+    let count: u32 = if long_form::is_requested() { 1_000_000 } else { 20_000 };
     let far = || {
         far_host(with_key(KEY), |victim, own| {
             let (first, rest) = (count / 2, count - count / 2);

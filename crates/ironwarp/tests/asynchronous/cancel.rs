@@ -8,6 +8,7 @@ use ironwarp::connection::{AcceptOptions, ConnectOptions};
 use ironwarp::memory::{Access, Buffer, Chunk, MemoryRegion, RemoteAddr};
 use ironwarp::queue::PostError;
 use ironwarp::tokio::{Error, Listener, Posted, QueuePair, ReceiveQueue, Refused};
+use ironwarp_testkit::long_form;
 use ironwarp_testkit::native::{SOON, pattern};
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,9 +19,7 @@ use std::task::Poll;
 use std::time::Instant;
 use tokio::task::{JoinSet, LocalSet, spawn_local, yield_now};
 
-/// Set by `cargo xtask nightly`.
-const FULL: &str = "IRON_TEST_FULL";
-/// Number of futures of the clients that may be dropped, in both forms of the test.
+/// Number of futures of the clients that may be dropped, in the short and the long form of the test.
 const POINTS: [usize; 2] = [5_000, 50_000];
 /// Connections that last as long as the test, each used by a task at each end.
 const CONNECTIONS: usize = 4;
@@ -380,7 +379,7 @@ async fn cancel(seed: u64, [client, server]: [Rc<End>; 2]) {
 }
 
 async fn cancel_locally(seed: u64, client: Rc<End>, server: Rc<End>) {
-    let points = POINTS[usize::from(std::env::var_os(FULL).is_some())];
+    let points = POINTS[usize::from(long_form::is_requested())];
     let counts = || std::array::from_fn(|_| Cell::new(0));
     let chance = Rc::new(Chance {
         state: Cell::new(seed),
