@@ -2,7 +2,8 @@
 
 usage: run_workflow.py FOLDER TARBALL
 
-FOLDER/checkout/examples has the examples. Steps run in that checkout, and download from FOLDER.
+FOLDER/checkout/examples has the examples. Steps run in FOLDER/repository, to which the commands of the README copy them,
+and download from FOLDER.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ import yaml
 
 FOLDER, TARBALL = map(pathlib.Path, sys.argv[1:])
 CHECKOUT = FOLDER / "checkout"
+PROJECT = FOLDER / "repository"
 ACTION = "./.github/actions/ironwarp"
 REPOSITORY = "owner/name"
 
@@ -68,7 +70,7 @@ class Runner:
         shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail"] if step.get("shell") == "bash" else ["sh", "-e"]
         ran = subprocess.run(
             [*shell, "-c", step["run"]],
-            cwd=CHECKOUT,
+            cwd=PROJECT,
             env={**self.environment(), **added},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -128,16 +130,19 @@ def run_workflow(workflow, action):
 
 
 def copy_as_described():
-    """Runs the commands of the README, which copy the files to their places."""
-    readme = (CHECKOUT / "examples/github-action/README.md").read_text()
-    commands = re.search(r"^```sh\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
-    subprocess.run(["sh", "-e", "-c", commands[1]], cwd=CHECKOUT, check=True)
+    """Runs the commands of the README that copy the files to a repository: those before the table of inputs."""
+    readme = (CHECKOUT / "examples/github-action/README.md").read_text().split("| input |")[0]
+    commands = "".join(re.findall(r"^```sh\n(.*?)^```", readme, re.DOTALL | re.MULTILINE))
+    need("IRONWARP=/path/to/checkout\n" in commands, "the README does not set IRONWARP")
+    PROJECT.mkdir()
+    commands = commands.replace("/path/to/checkout", str(CHECKOUT))
+    subprocess.run(["sh", "-e", "-c", commands], cwd=PROJECT, check=True)
 
 
 def main():
     copy_as_described()
-    action = yaml.safe_load((CHECKOUT / ACTION / "action.yml").read_text())
-    workflow = yaml.safe_load((CHECKOUT / ".github/workflows/rdma.yml").read_text())
+    action = yaml.safe_load((PROJECT / ACTION / "action.yml").read_text())
+    workflow = yaml.safe_load((PROJECT / ".github/workflows/rdma.yml").read_text())
     check_action(action)
     version = TARBALL.name.split("-")[1]
     release = FOLDER / REPOSITORY / "releases/download" / f"v{version}"
