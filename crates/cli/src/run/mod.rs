@@ -37,7 +37,9 @@ Examples:
   ironwarp run --pcap trace.pcap -- mpirun -n 2 ./app     capture the traffic for Wireshark, without root
 
 Faults: a comma-separated list of split=CHANCE, delay=TIME@CHANCE, stall=TIME@CHANCE, cut@CHANCE, no-receive@CHANCE and
-no-register@CHANCE. CHANCE applies to each call that moves bytes. TIME is a duration or a range: 50us, 1ms..5ms.
+no-register@CHANCE. TIME is a duration or a range: 50us, 1ms..5ms. CHANCE applies to each call that moves bytes on a
+connection; for no-receive to each message that needs a receive, and for no-register to each registration.
+The seed of --faults is random by default, and printed. That of IRONWARP_FAULTS, and of `Config` in Rust programs, is 0.
 
 All settings can be set by environment variables, such as IRONWARP_CRC=off.
 
