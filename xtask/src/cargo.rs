@@ -5,7 +5,9 @@ use crate::fuzz;
 use crate::no_std;
 use crate::shell::{Result, command, output, run};
 use crate::workspace::Workspace;
+use std::num::NonZero;
 use std::process::Command;
+use std::thread;
 
 pub(crate) fn fmt(_: &Workspace, _: &[String]) -> Result {
     run(&mut command("cargo", &["fmt", "--all", "--check"]))
@@ -31,7 +33,9 @@ pub(crate) fn test(workspace: &Workspace, options: &[String]) -> Result {
     let full = is_full(options, TEST_USAGE)?;
     dropin::run(workspace, &[])?; // some tests run programs on it
     let nextest = ["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--exclude", fuzz::PACKAGE];
-    run(command("cargo", &nextest).args(FEATURES))?;
+    // Many tests wait for a timeout, so more of them run at a time than there are processors.
+    let threads = thread::available_parallelism().map_or(1, NonZero::get) * 3 / 2;
+    run(command("cargo", &nextest).args(FEATURES).args(["--test-threads", &threads.to_string()]))?;
     if full {
         let long = ["--test-threads", "1", "--profile", "long", "--filterset", LONG_FORMS];
         run(command("cargo", &nextest).args(FEATURES).args(long).env("IRON_TEST_FULL", "1"))?;

@@ -203,7 +203,7 @@ impl Table {
             let whole = (found.version + 2).to_ne_bytes();
             // Writes are placed in order: a client that reads the new version reads the new contents.
             self.qp.post_send_all(vec![
-                WorkRequest::write_inline(0, &contents, offset_addr(slot, VERSION)).unsignaled(),
+                WorkRequest::write_inline(0, &contents, slot.offset_by(VERSION as u64)).unsignaled(),
                 WorkRequest::write_inline(0, &whole, slot),
             ])?;
             return self.wait_completion();
@@ -229,7 +229,7 @@ impl Table {
         let first = usize::try_from(hasher.finish() % self.slots as u64)?;
         for probe in 0..self.slots {
             let index = (first + probe) % self.slots;
-            let slot = offset_addr(self.addr, index * self.slot);
+            let slot = self.addr.offset_by((index * self.slot) as u64);
             let found = self.read(slot)?;
             if found.version == 0 || found.key == key.as_bytes() {
                 return Ok(Some((slot, found)));
@@ -289,9 +289,4 @@ fn parse_welcome(bytes: &[u8]) -> Option<(RemoteAddr, usize, usize)> {
 fn take_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (number, rest) = bytes.split_first_chunk()?;
     Some((u32::from_be_bytes(*number) as usize, rest))
-}
-
-/// Returns the address `bytes` bytes after `addr`.
-fn offset_addr(addr: RemoteAddr, bytes: usize) -> RemoteAddr {
-    RemoteAddr { offset: addr.offset + bytes as u64, ..addr }
 }

@@ -162,9 +162,7 @@ impl Device {
     /// Fails if a fault is injected into this registration.
     fn inject_registration_fault(&self) -> Result<(), RegisterError> {
         match &self.faults {
-            Some(faults) if faults.should_fail_registration() => {
-                Err(RegisterError::Full { entries: self.config.tags })
-            }
+            Some(faults) if faults.should_fail_registration() => Err(RegisterError::Injected),
             _ => Ok(()),
         }
     }

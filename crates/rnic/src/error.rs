@@ -97,7 +97,9 @@ pub enum QpError {
         limit: usize,
     },
     /// A completion queue overflowed (requirement I5).
-    #[error("completion queue {0} overflowed: create it with room for all outstanding requests")]
+    #[error(
+        "completion queue {0} overflowed: create it with room for all completions that are not polled yet"
+    )]
     Overrun(u32),
     /// The adapter has stopped: an event queue overflowed (requirement I5), or one of its threads failed.
     #[error(
@@ -279,7 +281,7 @@ pub(crate) const UNMAPPED: Cause = Cause::Protection(Protection::Unspecified);
 #[non_exhaustive]
 pub enum PostError {
     /// The queue is full.
-    #[error("the queue is full with {capacity} requests: poll its completion queue first")]
+    #[error("the queue is full with {capacity} requests: wait until one completes")]
     Full {
         /// Maximum number of requests in the queue.
         capacity: usize,

@@ -53,7 +53,7 @@ impl fmt::Display for Status {
             Self::RemoteInvalidRequest => "remote invalid request: the peer does not accept such a message",
             Self::RemoteAccess => "remote access error: the peer refused access to its memory",
             Self::RemoteOperation => "remote operation error: the peer could not do the request",
-            Self::RetryExceeded => "transport retries exceeded: the connection was lost",
+            Self::RetryExceeded => "transport retries exceeded: no acknowledgement from the peer",
             Self::RnrRetryExceeded => {
                 "receiver-not-ready retries exceeded: the peer posted no receive in time"
             }

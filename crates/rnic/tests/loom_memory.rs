@@ -49,6 +49,12 @@ struct World {
     cell: UnsafeCell<()>,
 }
 
+/// Runs a model. The cipher is created first: that needs more stack than loom's threads have.
+fn model(test: impl Fn() + Sync + Send + 'static) {
+    LazyLock::force(&CIPHER);
+    loom::model(test);
+}
+
 fn world(entries: usize) -> Arc<World> {
     let table = Table::new(Limits { entries, strict: false }, std::sync::Arc::clone(&CIPHER));
     Arc::new(World { table, cell: UnsafeCell::new(()) })
@@ -116,7 +122,7 @@ fn spawn(world: &Arc<World>, action: impl FnOnce(&World) + 'static) -> thread::J
 
 #[test]
 fn loom_deregistration_is_final() {
-    loom::model(|| {
+    model(|| {
         let world = world(1);
         let tag = world.register(OLD);
         let readers = [(); 2].map(|()| spawn(&world, move |world| world.use_old(tag)));
@@ -130,7 +136,7 @@ fn loom_deregistration_is_final() {
 
 #[test]
 fn loom_two_guards_of_one_thread() {
-    loom::model(|| {
+    model(|| {
         let world = world(1);
         let tag = world.register(OLD);
         let reader = spawn(&world, move |world| {
@@ -153,7 +159,7 @@ fn loom_two_guards_of_one_thread() {
 
 #[test]
 fn loom_an_old_tag_never_leads_to_new_memory() {
-    loom::model(|| {
+    model(|| {
         let world = world(1);
         let tag = world.register(OLD);
         let reader = spawn(&world, move |world| {
@@ -170,7 +176,7 @@ fn loom_an_old_tag_never_leads_to_new_memory() {
 
 #[test]
 fn loom_a_new_binding_ends_the_old_one() {
-    loom::model(|| {
+    model(|| {
         let world = world(3);
         let (old, new) = (world.register(OLD), world.register(NEW));
         let window = world.table.allocate_window(HOME).unwrap();
@@ -185,7 +191,7 @@ fn loom_a_new_binding_ends_the_old_one() {
 
 #[test]
 fn loom_a_peer_invalidates_while_the_program_deregisters() {
-    loom::model(|| {
+    model(|| {
         let world = world(1);
         let tag = world.allocate_and_fill();
         let reader = spawn(&world, move |world| world.use_old(tag));
@@ -205,7 +211,7 @@ fn loom_a_peer_invalidates_while_the_program_deregisters() {
 
 #[test]
 fn loom_a_tag_is_given_back_once() {
-    loom::model(|| {
+    model(|| {
         let world = world(1);
         let tag = world.register(OLD);
         let other = spawn(&world, move |world| {
@@ -223,7 +229,7 @@ fn loom_a_tag_is_given_back_once() {
 
 #[test]
 fn loom_a_region_does_not_go_from_under_a_window() {
-    loom::model(|| {
+    model(|| {
         let world = world(2);
         let region = world.register(OLD);
         let window = world.table.allocate_window(HOME).unwrap();
@@ -249,7 +255,7 @@ fn loom_a_region_does_not_go_from_under_a_window() {
 
 #[test]
 fn loom_windows_of_one_region_come_and_go_together() {
-    loom::model(|| {
+    model(|| {
         let world = world(3);
         let region = world.register(OLD);
         let windows = [(); 2].map(|()| world.table.allocate_window(HOME).unwrap());
@@ -268,7 +274,7 @@ fn loom_windows_of_one_region_come_and_go_together() {
 
 #[test]
 fn loom_reregistration_is_final() {
-    loom::model(|| {
+    model(|| {
         let world = world(2);
         let tag = world.register(OLD);
         let reader = spawn(&world, move |world| {
@@ -309,7 +315,7 @@ impl World {
 
 #[test]
 fn loom_one_of_two_messages_touches() {
-    loom::model(|| {
+    model(|| {
         let world = world(1);
         let tag = world.table.register(&AllMapped, HOME, World::one_touch_memory()).unwrap();
         let other = Arc::clone(&world);
@@ -324,7 +330,7 @@ fn loom_one_of_two_messages_touches() {
 
 #[test]
 fn loom_a_message_touches_while_the_program_deregisters() {
-    loom::model(|| {
+    model(|| {
         let world = world(1);
         let tag = world.table.register(&AllMapped, HOME, World::one_touch_memory()).unwrap();
         let peer = spawn(&world, move |world| {
@@ -342,7 +348,7 @@ fn loom_a_message_touches_while_the_program_deregisters() {
 
 #[test]
 fn loom_a_second_message_comes_while_the_program_deregisters() {
-    loom::model(|| {
+    model(|| {
         let world = world(1);
         let tag = world.table.register(&AllMapped, HOME, World::one_touch_memory()).unwrap();
         let peers = [(); 2].map(|()| {
@@ -361,7 +367,7 @@ fn loom_a_second_message_comes_while_the_program_deregisters() {
 
 #[test]
 fn loom_a_window_is_touched_while_its_region_wants_to_go() {
-    loom::model(|| {
+    model(|| {
         let world = world(2);
         let region = world.register(OLD);
         let window = world.table.allocate_window(HOME).unwrap();
@@ -380,7 +386,7 @@ fn loom_a_window_is_touched_while_its_region_wants_to_go() {
 /// registration must therefore never fail `Check::Valid` (requirement X6).
 #[test]
 fn loom_an_access_is_admitted_or_deferred_while_a_registration_ends() {
-    loom::model(|| {
+    model(|| {
         let world = world(1);
         let tag = world.table.begin_registration(HOME).unwrap();
         let request = spawn(&world, move |world| {

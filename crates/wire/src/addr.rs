@@ -23,6 +23,18 @@ pub struct RemoteAddr {
 }
 
 impl RemoteAddr {
+    /// Returns the address `bytes` bytes after this one. Whether it is still in the region is checked by the peer.
+    ///
+    /// ```
+    /// # use ironwarp_wire::{RemoteAddr, Tag};
+    /// let counters = RemoteAddr { tag: Tag(0x1234), offset: 0x100 };
+    /// assert_eq!(counters.offset_by(3 * 8).offset, 0x118);
+    /// ```
+    #[inline]
+    pub const fn offset_by(self, bytes: u64) -> Self {
+        Self { tag: self.tag, offset: self.offset.wrapping_add(bytes) }
+    }
+
     /// Encodes the address in network byte order, tag first, so that it can be sent to the peer, which decodes it with
     /// [`from_bytes`](Self::from_bytes).
     ///

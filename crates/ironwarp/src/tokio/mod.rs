@@ -50,7 +50,8 @@
 //! Any future can be dropped at any time.
 //! - **Requests.** A method such as [`QueuePair::send`] posts its request when it is called, and returns a future.
 //!   Dropping that future never cancels the request: its buffers stay with the driver until it completes, and then
-//!   return to their pool. No request uses memory that the program has got back.
+//!   return to their pool. No request uses memory that the program has got back. So after a timeout, an atomic
+//!   operation may still take effect, and a pool has fewer free chunks for a while.
 //! - **Receives.** A [`QueuePair::receive`] whose future is dropped keeps its place in the queue, and its message is
 //!   lost. [`ReceiveQueue::recv`] is cancel-safe: a message that was not returned stays in the queue. Servers should
 //!   use it.

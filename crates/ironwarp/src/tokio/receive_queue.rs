@@ -18,6 +18,9 @@ use std::sync::{Arc, Weak};
 /// [`recv`](Self::recv) is cancel-safe. Dropping a [`Message`] posts its chunk again, so the number of chunks limits
 /// how many messages wait for the program: if none is posted, further messages wait at the peer.
 ///
+/// A posted receive cannot be cancelled. If the receive queue is dropped while its connection lasts, the messages that
+/// its chunks still receive are lost.
+///
 /// [`QueuePair::receive_queue`] creates one for a connection, [`Driver::receive_queue`] one for all connections of a
 /// shared receive queue.
 #[must_use = "dropping a receive queue discards its messages"]

@@ -172,6 +172,9 @@ pub enum RegisterError {
         /// Maximum number of entries.
         entries: usize,
     },
+    /// The fault plan made the registration fail.
+    #[error("injected fault no-register: the registration fails as if the table were full")]
+    Injected,
     /// The length is zero.
     #[error("cannot register memory of length zero")]
     Empty,

@@ -32,7 +32,7 @@ use std::time::Duration;
 /// A completion was added to a full queue. It is lost, and the queue accepts no more: the queue pairs that use it
 /// fail (requirement I5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("completion queue {cq} overflowed: create it with room for all outstanding requests")]
+#[error("completion queue {cq} overflowed: create it with room for all completions that are not polled yet")]
 pub struct Overrun {
     /// The number of the queue.
     pub cq: u32,

@@ -15,15 +15,8 @@ mod park;
 pub(crate) mod rx;
 pub(crate) mod tx;
 
-use ironwarp_wire::RemoteAddr;
-
 pub(crate) use rx::Rx;
 pub(crate) use tx::Tx;
-
-/// Returns the address `by` bytes after `addr`.
-pub(crate) fn advance(addr: RemoteAddr, by: u64) -> RemoteAddr {
-    RemoteAddr { tag: addr.tag, offset: addr.offset.wrapping_add(by) }
-}
 
 /// Payload of at least this length is not copied through a staging buffer, neither when received nor when
 /// sent, unless a CRC has to be computed. For shorter payload, a copy is cheaper than avoiding it.

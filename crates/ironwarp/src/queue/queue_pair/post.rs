@@ -26,6 +26,13 @@ impl QueuePair {
     /// # }
     /// ```
     ///
+    /// A request leaves the send queue when it completes, and its completion stays in the completion queue until it is
+    /// polled. So a full send queue does not protect the completion queue from overflowing: keep count, and have no
+    /// more requests posted and completions unpolled than the completion queue has room for.
+    ///
+    /// After an error, posted requests complete as flushed. If the completion queue has overflowed, no more completions
+    /// arrive: [`error`](Self::error) tells the reason.
+    ///
     /// # Errors
     /// Fails if the queue pair has no send queue of its own, or its send queue is full; if it is not connected or in a
     /// state that does not allow requests; or if the request itself is invalid.
@@ -163,7 +170,7 @@ impl SharedSendQueue {
     ///
     /// # Errors
     /// Returns [`PostError::OtherSendQueue`] if the queue pair was not created with this queue, and [`PostError::Full`]
-    /// if this queue is full: poll its completion queue first. Otherwise fails like [`QueuePair::post_send`].
+    /// if this queue is full: wait until a request completes. Otherwise fails like [`QueuePair::post_send`].
     pub fn post(&self, qp: &QueuePair, request: impl Into<WorkRequest>) -> Result<(), PostError> {
         self.post_all(qp, [request])
     }

@@ -61,7 +61,8 @@ impl WorkRequest {
 
     /// Creates a request that adds `add` to the 64-bit word at a remote address, atomically with respect to other
     /// atomic operations of the remote adapter. The previous value of the word is written to `result`, which must have
-    /// 8 bytes. The word is in the peer's byte order.
+    /// 8 bytes. The word is in the peer's byte order, and its offset must be a multiple of 8: otherwise the peer ends
+    /// the connection.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -70,7 +71,7 @@ impl WorkRequest {
     /// server.region.write(0, &40_u64.to_ne_bytes())?;
     /// let (result, word) = (client.region.slice(..8)?, server.region.remote_addr(0)?);
     /// client.qp.post_send(WorkRequest::fetch_add(1, result, word, 2))?;
-    /// client.cq.wait(std::time::Duration::from_secs(5))?;
+    /// client.cq.wait(std::time::Duration::from_secs(5))?.success()?;
     /// assert_eq!(client.region.to_vec()?[..8], 40_u64.to_ne_bytes());
     /// assert_eq!(server.region.to_vec()?[..8], 42_u64.to_ne_bytes());
     /// # Ok(())
@@ -91,7 +92,7 @@ impl WorkRequest {
     /// let (result, word) = (client.region.slice(..8)?, server.region.remote_addr(0)?);
     /// client.qp.post_send(WorkRequest::compare_swap(1, result, word, 0, 7).unsignaled())?;
     /// client.qp.post_send(WorkRequest::compare_swap(2, result, word, 0, 8))?;
-    /// client.cq.wait(std::time::Duration::from_secs(5))?;
+    /// client.cq.wait(std::time::Duration::from_secs(5))?.success()?;
     /// assert_eq!(client.region.to_vec()?[..8], 7_u64.to_ne_bytes(), "the second one finds 7");
     /// # Ok(())
     /// # }
@@ -113,7 +114,7 @@ impl WorkRequest {
     /// // Two 32-bit counters: the mask stops the carry between them.
     /// let op = AtomicOp::FetchAdd { add: 0xffff_ff01_0000_0001, mask: 0x8000_0000_8000_0000 };
     /// client.qp.post_send(WorkRequest::atomic(1, result, word, op))?;
-    /// client.cq.wait(std::time::Duration::from_secs(5))?;
+    /// client.cq.wait(std::time::Duration::from_secs(5))?.success()?;
     /// assert_eq!(server.region.to_vec()?[..8], 0x0000_0000_0000_0100_u64.to_ne_bytes());
     /// # Ok(())
     /// # }

@@ -179,7 +179,7 @@ fn an_injected_fault_leaves_the_region_as_it_was() {
     let device = Device::new(DeviceConfig { faults, ..DeviceConfig::default() }, Arc::new(ALL), cipher());
     let tag = register(device.table(), READ);
     let error = device.reregister(tag, change_rights(MORE)).unwrap_err();
-    assert!(matches!(error, ReregisterError::Register(RegisterError::Full { .. })), "{error}");
+    assert!(matches!(error, ReregisterError::Register(RegisterError::Injected)), "{error}");
     remote_spans(device.table(), STREAM, addr(tag, ADDR), 8, Rights::REMOTE_READ);
 }
 

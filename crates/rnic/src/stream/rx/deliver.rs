@@ -9,7 +9,6 @@ use crate::error::{Protocol, QpError};
 use crate::memory::Denied;
 use crate::outbound::{Opening, RemoteRequest, Response};
 use crate::queue::{Completes, Completion, Opcode, Status};
-use crate::stream::advance;
 use crate::sync::lock;
 use ironwarp_wire::mpa::Fpdu;
 use ironwarp_wire::private::{SendImmediate, Signal, Unreadable};
@@ -121,7 +120,7 @@ impl Rx {
             self.message = Message::None;
             self.delivered += 1;
         } else {
-            self.message = Message::Write(advance(write.addr, len.into()));
+            self.message = Message::Write(write.addr.offset_by(len.into()));
         }
         Ok(())
     }

@@ -8,7 +8,6 @@ use crate::error::{QpError, UNMAPPED};
 use crate::memory::Guards;
 use crate::memory::{CachedGuard, Domain, Rights, Spans, Touch, Translation};
 use crate::queue::{Data, Sge};
-use crate::stream::advance;
 use crate::sync::lock;
 use ironwarp_wire::mpa::Fpdu;
 use ironwarp_wire::{Header, RemoteAddr};
@@ -132,7 +131,7 @@ impl Rx {
         let mut local = |sge| each(Destination::Local { domain, sge }, touch);
         match (&segment.target, &segment.fpdu.header, &self.message) {
             (Target::Memory, Header::Write(write), _) => {
-                each(Destination::Remote { addr: advance(write.addr, segment.done as u64), len }, touch)
+                each(Destination::Remote { addr: write.addr.offset_by(segment.done as u64), len }, touch)
             }
             (
                 Target::Memory,
@@ -161,7 +160,7 @@ impl Rx {
         let error = |addr, remote| QpError::Unmapped { addr, len, remote };
         match (&fpdu.header, &self.message) {
             (Header::Write(write), _) => {
-                let error = error(advance(write.addr, done as u64), true);
+                let error = error(write.addr.offset_by(done as u64), true);
                 RxFailure { error, cause: Some(UNMAPPED), receive: None }
             }
             (Header::Send(_) | Header::SendImmediate(_), Message::Send { receive, .. }) => {
@@ -174,7 +173,7 @@ impl Rx {
                     Some(Data::Memory(sges)) => sges.addr(),
                     _ => RemoteAddr::default(),
                 };
-                RxFailure::local(error(advance(sink, response.offset.into()), false))
+                RxFailure::local(error(sink.offset_by(response.offset.into()), false))
             }
             // No other segment is placed in memory.
             _ => RxFailure::local(error(RemoteAddr::default(), false)),

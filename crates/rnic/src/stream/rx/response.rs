@@ -8,7 +8,6 @@ use crate::error::{Protocol, QpError};
 use crate::memory::Guards;
 use crate::memory::{Rights, Spans};
 use crate::queue::{Data, MAX_MESSAGE, ReadKind};
-use crate::stream::advance;
 use crate::sync::lock;
 use ironwarp_wire::private::ReadV2Response;
 use ironwarp_wire::{AtomicResponse, Tagged};
@@ -38,7 +37,7 @@ impl Rx {
         let Some(read) = sq.oldest_read().filter(|read| read.kind == ReadKind::Read) else {
             return Err(Protocol::UnexpectedResponse.into());
         };
-        let expected = advance(read.sink, read.received.into());
+        let expected = read.sink.offset_by(read.received.into());
         if tagged.addr != expected {
             return Err(Protocol::ResponseAddr { expected, found: tagged.addr }.into());
         }

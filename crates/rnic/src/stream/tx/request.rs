@@ -9,7 +9,6 @@ use crate::error::QpError;
 use crate::memory::{Guards, Rights};
 use crate::outbound::{FrameKind, InProgress, TxBatch, UNUSED_ADDR};
 use crate::queue::{BlamedRequest, Data, Operation, Status, WorkRequest};
-use crate::stream::advance;
 use crate::sync::lock;
 use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use ironwarp_wire::mpa::max_ulpdu;
@@ -219,7 +218,7 @@ impl Tx {
                 let segment = Segment { immediate: request.immediate.is_some(), ..cut(TAGGED_LEN) };
                 // An empty Write carries no address, so that it cannot be mistaken for a signal. An empty Write with
                 // Immediate is sent as well: without it, the Immediate Data would report an earlier Write.
-                let addr = if data.is_empty() { UNUSED_ADDR } else { advance(to, offset.into()) };
+                let addr = if data.is_empty() { UNUSED_ADDR } else { to.offset_by(offset.into()) };
                 let header = Header::Write(Tagged { last: segment.last, addr });
                 self.add_request_payload(qp, batch, guards, &segment, &header)
             }

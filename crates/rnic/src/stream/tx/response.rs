@@ -11,11 +11,13 @@ use crate::memory::Guards;
 use crate::memory::Touch;
 use crate::outbound::{Cursor, FrameKind, InProgress};
 use crate::outbound::{RemoteRequest, Response, TxBatch};
-use crate::stream::{advance, atomic};
+use crate::stream::atomic;
 use crate::sync::lock;
 use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use ironwarp_wire::private::{ReadV2Request, ReadV2Response};
-use ironwarp_wire::{AtomicRequest, AtomicResponse, Header, MAX_HEADER, ReadRequest, Tagged, Terminate};
+use ironwarp_wire::{
+    AtomicRequest, AtomicResponse, Header, MAX_HEADER, ReadRequest, RemoteAddr, Tagged, Terminate,
+};
 
 impl Tx {
     /// Adds the next segment of the response to the oldest remote Read or Atomic Request. [`Stop::Idle`] if no
@@ -109,7 +111,7 @@ impl Tx {
         let (header, source, len, last) = match response.request {
             RemoteRequest::Read(read) => {
                 let (len, last) = cut(read.len, TAGGED_LEN);
-                let addr = advance(read.sink, offset.into());
+                let addr = read.sink.offset_by(offset.into());
                 (Header::ReadResponse(Tagged { last, addr }), read.source, len, last)
             }
             RemoteRequest::ReadV2(read) => {
@@ -118,7 +120,7 @@ impl Tx {
             }
             RemoteRequest::Atomic(_) | RemoteRequest::AtomicDone { .. } => return Err(Stop::Idle),
         };
-        let source = Source::Remote(advance(source, offset.into()), response.touch);
+        let source = Source::Remote(source.offset_by(offset.into()), response.touch);
         self.add_payload(qp, batch, guards, &header, &source, len)
             .map_err(|error| Stop::Failed(read_failure(error, &response.request, offset)))?;
         if last {
@@ -143,7 +145,7 @@ fn read_failure(error: QpError, request: &RemoteRequest, served: u32) -> Box<TxF
         QpError::Remote(denied) => denied.read_cause(),
         _ => UNMAPPED,
     };
-    let unserved = |addr| advance(addr, served.into());
+    let unserved = |addr: RemoteAddr| addr.offset_by(served.into());
     let mut bytes = [0; MAX_HEADER];
     let left = match *request {
         RemoteRequest::Read(ReadRequest { msn, sink, len, source }) => {
