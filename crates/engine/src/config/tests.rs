@@ -98,6 +98,8 @@ Each has a label that says what later releases may change:
 - **experimental**: any release may change, rename or remove the setting. The drop-in and `ironwarp run` ignore
   a variable that no setting has, with a warning; `Config::from_env` returns an error.
 
+`ironwarp run --faults` picks a random seed unless `--seed` or `IRONWARP_SEED` sets one; everywhere else it is 0 by default.
+
 | variable | default | label | description |
 |---|---|---|---|
 ";
