@@ -23,7 +23,7 @@ pub(crate) const PACKAGE: &str = "ironwarp-fuzz";
 pub(crate) const USAGE: &str = "fuzz [--seconds N] [--runs N] [--minimize] [TARGET...]";
 
 /// Time for each target. CI has two minutes for all of them, and runs one per processor at a time.
-const DEFAULT_SECONDS: u64 = 10;
+const DEFAULT_SECONDS: u64 = 7;
 /// An input that takes longer is a failure. libFuzzer's default is twenty minutes.
 const HANG_SECONDS: u64 = 10;
 /// Long enough for two markers with an FPDU across each. Longer inputs only make it slower.
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn time_is_the_limit_unless_runs_are_given() {
-        assert_eq!(parse("").unwrap().limits(), ["-max_total_time=10"]);
+        assert_eq!(parse("").unwrap().limits(), ["-max_total_time=7"]);
         assert_eq!(parse("--runs 9").unwrap().limits(), ["-runs=9"]);
         assert_eq!(parse("--runs 9 --seconds 5").unwrap().limits(), ["-max_total_time=5", "-runs=9"]);
     }
