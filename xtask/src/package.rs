@@ -5,6 +5,7 @@
 //! which takes several times as long: `--full` does that, too.
 
 use crate::cargo::FULL;
+use crate::roots::remove;
 use crate::shell::{Result, at, command, output, run as run_command};
 use crate::workspace::Workspace;
 use serde_json::Value;
@@ -83,9 +84,7 @@ fn pack(crates: &[String]) -> Result {
 /// Unpacks a package. Its files are older than any build, so that cargo would not see that they have changed: `--touch`.
 fn unpack(workspace: &Workspace, place: &Path, name: &str) -> Result {
     let (file, to) = (workspace.target.join(format!("package/{name}-{VERSION}.crate")), place.join(name));
-    if to.exists() {
-        fs::remove_dir_all(&to).map_err(at(&to))?;
-    }
+    remove(&to)?;
     fs::create_dir_all(&to).map_err(at(&to))?;
     let mut tar = command("tar", &["--extract", "--touch", "--strip-components=1", "--file"]);
     run_command(tar.arg(&file).arg("--directory").arg(&to))?;

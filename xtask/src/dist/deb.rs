@@ -68,7 +68,6 @@ fn lay_out(release: &Release, root: &Path) -> Result {
     copy("bin", "bin")?;
     copy("lib", "lib")?;
     copy("share", "share")?;
-    fs::create_dir_all(root.join("usr/share/zsh")).map_err(at(root))?;
     let zsh = root.join("usr/share/zsh/site-functions");
     fs::rename(&zsh, zsh.with_file_name("vendor-completions")).map_err(at(&zsh))?;
     for page in fs::read_dir(root.join("usr/share/man/man1")).map_err(at(root))?.flatten() {
@@ -119,7 +118,9 @@ fn dependencies(tree: &Path) -> Result<String> {
         for library in needed.filter_map(|line| line.split_once('[')?.1.split_once(']')).map(|(name, _)| name)
         {
             if !LIBRARIES.iter().any(|(_, libraries)| libraries.contains(&library)) {
-                return Err(format!("{program} needs {library}: which package of Debian contains it?"));
+                return Err(format!(
+                    "{program} needs {library}: add the package that contains it to LIBRARIES"
+                ));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Names, version and time of the release.
 
+use crate::roots::remove;
 use crate::shell::{Result, at, command, output, run};
 use crate::workspace::Workspace;
 use std::env;
@@ -83,9 +84,7 @@ impl Release {
     /// Creates an empty folder for the parts of a file.
     pub(super) fn room(&self, name: &str) -> Result<PathBuf> {
         let room = self.dist.join(name);
-        if room.exists() {
-            fs::remove_dir_all(&room).map_err(at(&room))?;
-        }
+        remove(&room)?;
         fs::create_dir_all(&room).map_err(at(&room))?;
         Ok(room)
     }

@@ -31,7 +31,7 @@ impl QueuePair {
     /// more requests posted and completions unpolled than the completion queue has room for.
     ///
     /// After an error, posted requests complete as flushed. If the completion queue has overflowed, no more completions
-    /// arrive: [`error`](Self::error) tells the reason.
+    /// arrive: [`error`](Self::error) returns the reason.
     ///
     /// # Errors
     /// Fails if the queue pair has no send queue of its own, or its send queue is full; if it is not connected or in a
