@@ -26,7 +26,7 @@ pub(crate) const TEST_USAGE: &str = "test [--full]";
 
 /// Tests that do more, or check more strictly, if `IRON_TEST_FULL` is set. They then run one at a time.
 const LONG_FORMS: &str = "test(/^flood::/) + test(/^revocation::/) + test(strangers_at_the_peers_address) \
-    + test(/^cancel::dropped_futures/)";
+    + test(/^cancel::dropped_futures/) + (binary(shm) & test(/^(switching|kills|idle)::/))";
 
 /// Leaves out the fuzz targets, which have no tests and get their `main` from libFuzzer.
 pub(crate) fn test(workspace: &Workspace, options: &[String]) -> Result {
@@ -54,13 +54,19 @@ pub(crate) fn doc(_: &Workspace, _: &[String]) -> Result {
     run(command("cargo", &arguments).args(FEATURES).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
+/// Where tests called `loom` are. Each entry is one run of cargo.
+const LOOM: [&[&str]; 2] = [
+    &["--package", "ironwarp-rnic", "--lib", "--test", "loom_memory"],
+    &["--package", "ironwarp-shm", "--lib"],
+];
+
 /// Runs the tests called `loom`, in a build of its own that replaces threads and locks with loom's.
 pub(crate) fn loom(workspace: &Workspace, _: &[String]) -> Result {
-    let package = ["--package", "ironwarp-rnic", "--lib", "--test", "loom_memory"];
-    let arguments = [&["test", "--profile", "optimized", "--locked"][..], &package, &["loom"]].concat();
-    let mut command = command("cargo", &arguments);
-    command.env("CARGO_TARGET_DIR", workspace.target.join("loom"));
-    run(command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3"))
+    LOOM.iter().try_for_each(|tests| {
+        let mut command = command("cargo", &["test", "--profile", "optimized", "--locked"]);
+        command.args(*tests).arg("loom").env("CARGO_TARGET_DIR", workspace.target.join("loom"));
+        run(command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3"))
+    })
 }
 
 /// Passes ten million events between threads, which needs an optimised build; `test` passes 200,000.
@@ -80,8 +86,9 @@ const SOME_SEEDS: [&[&str]; 2] = [&["--seeds", "2000"], &["--events", "--seeds",
 const ALL_SEEDS: [&[&str]; 2] = [&[], &["--events"]];
 
 /// Deliberate bugs: it does not take back what was not sent, executes an atomic operation again when its
-/// response is sent again, or does not wake a queue pair that waits for a shared receive.
-const BROKEN: [&str; 3] = ["batch", "atomic", "waiter"];
+/// response is sent again, does not wake a queue pair that waits for a shared receive, or drops the bytes that arrived
+/// together with the signal to switch to another route.
+const BROKEN: [&str; 4] = ["batch", "atomic", "waiter", "unread"];
 
 /// Further deliberate bugs: a resized completion queue loses its last entry, one moved to another handler
 /// stays unarmed, or a moderated one does not start its timer. Both simulations must find these.

@@ -1,14 +1,18 @@
-//! `instructions`: counts the instructions of hot paths under callgrind and compares them with their
-//! ceilings.
+//! `instructions`: counts the instructions of hot paths under callgrind, and the locked ones among them, and compares
+//! them with their ceilings.
 //!
 //! Time on a shared machine is noisy, but instructions are the same in every run of the same program. A crate
 //! takes part with a `[[bench]]` named `instructions` that has `harness = false`. With `--list`, that program
-//! prints lines `NAME CEILING`; with `NAME`, it runs that case 1000 times inside a function called
-//! `measured_NAME`, marked `#[inline(never)]`. A case called `loop` does nothing: its count is subtracted
-//! from the others. docs/specification/performance.md states each ceiling.
+//! prints lines `NAME CEILING LOCKED`, where LOCKED is the ceiling of locked instructions; without it, there must be
+//! none. With `NAME`, it runs that case 1000 times inside a function called `measured_NAME`, marked
+//! `#[inline(never)]`. A case called `loop` does nothing: its count is subtracted from the others.
+//! docs/specification/performance.md states each ceiling.
+
+mod locked;
 
 use crate::shell::{Result, at, command, output, run as run_command};
 use crate::workspace::Workspace;
+use locked::Locked;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -22,7 +26,14 @@ const REPEATS: u64 = 1000;
 #[derive(Debug, PartialEq)]
 struct Case {
     name: String,
-    ceiling: u64,
+    ceiling: Count,
+}
+
+/// Instructions of one run of a case.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Count {
+    all: u64,
+    locked: u64,
 }
 
 pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
@@ -33,7 +44,8 @@ pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
 
     let mut cases = 0;
     let mut wrong = Vec::new();
-    println!("{:<32}{:>14}{:>10}", "case", "instructions", "ceiling");
+    let mut locked = Locked::default();
+    println!("{:<32}{:>14}{:>10}{:>10}{:>10}", "case", "instructions", "ceiling", "locked", "ceiling");
     for member in &workspace.members {
         if !member.targets_of("bench").any(|target| target.name == BENCH) {
             continue;
@@ -41,10 +53,18 @@ pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
         let program = build(&member.name)?;
         let cases_of_it = list(&output(&mut command(&program, &["--list"]))?)?;
         let (empty, full): (Vec<_>, Vec<_>) = cases_of_it.into_iter().partition(|case| case.name == LOOP);
-        let overhead = empty.first().map_or(Ok(0), |case| count(&program, &case.name, &directory))?;
+        let overhead = match empty.first() {
+            Some(case) => count(&program, &case.name, &directory, &mut locked)?,
+            None => Count::default(),
+        };
         for case in full {
-            let count = count(&program, &case.name, &directory)?.saturating_sub(overhead);
-            println!("{:<32}{count:>14}{:>10}", case.name, case.ceiling);
+            let found = count(&program, &case.name, &directory, &mut locked)?;
+            let count = Count { all: found.all.saturating_sub(overhead.all), ..found };
+            let Case { name, ceiling } = &case;
+            println!(
+                "{name:<32}{:>14}{:>10}{:>10}{:>10}",
+                count.all, ceiling.all, count.locked, ceiling.locked
+            );
             cases += 1;
             wrong.extend(case.judge(count));
             wrong.extend(case.look_up(&specification));
@@ -72,23 +92,28 @@ fn build(package: &str) -> Result<String> {
 
 fn list(text: &str) -> Result<Vec<Case>> {
     let case = |line: &str| {
-        let (name, ceiling) = line.split_once(' ')?;
-        Some(Case { name: name.to_owned(), ceiling: ceiling.trim().parse().ok()? })
+        let mut words = line.split(' ');
+        let (name, all) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+        let locked = words.next().map_or(Some(0), |locked| locked.parse().ok())?;
+        words.next().is_none().then_some(Case { name, ceiling: Count { all, locked } })
     };
-    let wrong = |line: &str| format!("invalid line `{line}` in the list of a bench, expected `NAME CEILING`");
+    let wrong =
+        |line: &str| format!("invalid line `{line}` in the list of a bench, expected `NAME CEILING LOCKED`");
     text.lines().map(|line| case(line).ok_or_else(|| wrong(line))).collect()
 }
 
-/// Returns the number of instructions of one run of a case.
-fn count(program: &str, case: &str, directory: &Path) -> Result<u64> {
+/// Counts the instructions of one run of a case.
+fn count(program: &str, case: &str, directory: &Path, locked: &mut Locked) -> Result<Count> {
     let file = directory.join(format!("{case}.callgrind"));
     let mut valgrind = command("valgrind", &["--quiet", "--tool=callgrind", "--collect-atstart=no"]);
+    valgrind.args(["--dump-instr=yes", "--compress-pos=no", "--compress-strings=no"]); // as `Locked` needs them
     valgrind.arg(format!("--callgrind-out-file={}", file.display()));
     // The exact name: if it also matched a closure of the function, counting would be switched off inside it.
     valgrind.arg(format!("--toggle-collect=*::measured_{case}"));
     run_command(valgrind.args([program, case]))?;
     let text = fs::read_to_string(&file).map_err(at(&file))?;
-    total(&text).map(|total| total / REPEATS).ok_or_else(|| format!("{}: no totals", file.display()))
+    let all = total(&text).ok_or_else(|| format!("{}: no totals", file.display()))?;
+    Ok(Count { all: all / REPEATS, locked: locked.count(&text)? / REPEATS })
 }
 
 fn total(callgrind: &str) -> Option<u64> {
@@ -96,22 +121,36 @@ fn total(callgrind: &str) -> Option<u64> {
 }
 
 impl Case {
-    fn judge(&self, count: u64) -> Option<String> {
+    fn judge(&self, count: Count) -> Option<String> {
         let Self { name, ceiling } = self;
-        if count == 0 {
+        if count.all == 0 {
             return Some(format!(
                 "{name}: no instructions counted: did `measured_{name}` run, and is it inline(never)?"
             ));
         }
-        (count > *ceiling).then(|| format!("{name}: {count} instructions, above the ceiling of {ceiling}"))
+        if count.all > ceiling.all {
+            return Some(format!("{name}: {} instructions, above the ceiling of {}", count.all, ceiling.all));
+        }
+        let Count { locked, .. } = count;
+        let above =
+            || format!("{name}: {locked} locked instructions, above the ceiling of {}", ceiling.locked);
+        (locked > ceiling.locked).then(above)
     }
 
+    /// Checks that the specification has a line with the name and the ceilings. The ceiling of locked instructions is
+    /// stated unless it is zero.
     fn look_up(&self, specification: &str) -> Option<String> {
-        let Self { name, ceiling } = self;
-        let (quoted, number) = (format!("`{name}`"), ceiling.to_string());
-        let has_number = |line: &str| line.split(|c: char| !c.is_ascii_digit()).any(|word| word == number);
-        let stated = specification.lines().any(|line| line.contains(&quoted) && has_number(line));
-        (!stated).then(|| format!("{SPECIFICATION} has no line with {quoted} and its ceiling, {ceiling}"))
+        let Self { name, ceiling: Count { all, locked } } = self;
+        let quoted = format!("`{name}`");
+        let has = |line: &str, number: u64| {
+            line.split(|c: char| !c.is_ascii_digit()).any(|word| word.parse() == Ok(number))
+        };
+        let states =
+            |line: &str| line.contains(&quoted) && has(line, *all) && (*locked == 0 || has(line, *locked));
+        let missing = || {
+            format!("{SPECIFICATION} has no line with {quoted} and its ceilings, {all} and {locked} locked")
+        };
+        (!specification.lines().any(states)).then(missing)
     }
 }
 
@@ -120,14 +159,16 @@ mod tests {
     use super::*;
 
     fn case() -> Case {
-        Case { name: "ddp_decode".into(), ceiling: 120 }
+        Case { name: "ddp_decode".into(), ceiling: Count { all: 120, locked: 4 } }
     }
 
     #[test]
     fn a_list_is_names_and_ceilings() {
-        assert_eq!(list("ddp_decode 120\n").unwrap(), [case()]);
-        assert!(list("ddp_decode\n").is_err());
-        assert!(list("ddp_decode many\n").is_err());
+        assert_eq!(list("ddp_decode 120 4\n").unwrap(), [case()]);
+        assert_eq!(list("ddp_decode 120\n").unwrap()[0].ceiling, Count { all: 120, locked: 0 });
+        for wrong in ["ddp_decode", "ddp_decode many", "ddp_decode 120 few", "ddp_decode 120 4 5"] {
+            assert!(list(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
@@ -137,16 +178,19 @@ mod tests {
     }
 
     #[test]
-    fn a_count_above_the_ceiling_or_of_nothing_is_wrong() {
-        assert_eq!(case().judge(120), None);
-        assert!(case().judge(121).unwrap().contains("above the ceiling of 120"));
-        assert!(case().judge(0).unwrap().contains("no instructions counted"));
+    fn a_count_above_a_ceiling_or_of_nothing_is_wrong() {
+        let judge = |all, locked| case().judge(Count { all, locked });
+        assert_eq!(judge(120, 4), None);
+        assert!(judge(121, 4).unwrap().contains("121 instructions, above the ceiling of 120"));
+        assert!(judge(120, 5).unwrap().contains("5 locked instructions, above the ceiling of 4"));
+        assert!(judge(0, 0).unwrap().contains("no instructions counted"));
     }
 
     #[test]
-    fn the_specification_must_state_the_ceiling() {
-        assert_eq!(case().look_up("| `ddp_decode` | one header | 120 |"), None);
-        assert!(case().look_up("| `ddp_decode` | one header | 1200 |").is_some());
-        assert!(case().look_up("| `ddp_decode_all` | one header | 120 |").is_some());
+    fn the_specification_must_state_the_ceilings() {
+        assert_eq!(case().look_up("| `ddp_decode` | one header | 120 | 4 |"), None);
+        assert!(case().look_up("| `ddp_decode` | one header | 1200 | 4 |").is_some());
+        assert!(case().look_up("| `ddp_decode` | one header | 120 | 3 |").is_some());
+        assert!(case().look_up("| `ddp_decode_all` | one header | 120 | 4 |").is_some());
     }
 }

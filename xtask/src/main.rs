@@ -186,7 +186,13 @@ const JOBS: &[Job] = &[
         aarch64::run,
     ),
     job(sanitize::USAGE, "run unit tests under AddressSanitizer", Nightly, &["cargo-nextest"], sanitize::run),
-    job("instructions", "check the instruction counts of hot paths", Ci, &["valgrind"], instructions::run),
+    job(
+        "instructions",
+        "check the instruction counts of hot paths",
+        Ci,
+        &["valgrind", "objdump"],
+        instructions::run,
+    ),
     job(fuzz::USAGE, "run each fuzz target, for 10 s by default", Ci, &["g++"], fuzz::run)
         .nightly(&["--seconds", "900"]),
 ];

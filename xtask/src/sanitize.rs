@@ -12,7 +12,7 @@ use std::process::Command;
 pub(crate) const USAGE: &str = "sanitize";
 
 /// The crates whose tests need no C program.
-const PACKAGES: [&str; 3] = ["ironwarp-engine", "ironwarp", "ironwarp-ibverbs"];
+const PACKAGES: [&str; 4] = ["ironwarp-shm", "ironwarp-engine", "ironwarp", "ironwarp-ibverbs"];
 /// Excludes tests in which a thread exits by a bare system call: the sanitizer tracks threads, and aborts.
 const TESTS: &str = "not test(vanished)";
 /// Reports need only line numbers.

@@ -12,6 +12,7 @@ const DEBIAN: &[(&str, &str)] = &[
     ("cc", "gcc"),
     ("readelf", "binutils"),
     ("strip", "binutils"),
+    ("objdump", "binutils"),
     ("strace", "strace"),
     ("g++", "g++"), // libFuzzer is C++
     ("qemu-system-x86_64", "qemu-system-x86"),

@@ -37,7 +37,7 @@ const GUESTS: [(&str, &[(&str, &str)]); 2] = [
 /// completion semantics of siw.
 const PRELUDE: &str = "
 port=7000
-ironwarp() { /ironwarp/bin/ironwarp run --persona iwarp -- measure verbs \"$@\"; }
+ironwarp() { IRONWARP_SHM=off /ironwarp/bin/ironwarp run --persona iwarp -- measure verbs \"$@\"; }
 turn() { port=$((port + 1)); echo \"MEASURE of $1\"; shift; eval \"$* 10.0.2.15 $port\" || exit 1; }
 ";
 

@@ -3,12 +3,14 @@
 
 use crate::result::Result;
 use crate::turn::Turn;
+use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 use rustix::thread::{
     CapabilitySet, CpuSet, capabilities, sched_getaffinity, sched_setaffinity, set_capabilities,
 };
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::hint::black_box;
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -16,6 +18,9 @@ use std::time::Duration;
 
 /// The first word on the command line of the server.
 pub(crate) const SERVE: &str = "serve";
+
+/// The first word on the command line of a process that only uses processor time, beside which others are measured.
+pub(crate) const COMPUTE: &str = "compute";
 
 /// Upper bound on the time of any step.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
@@ -53,9 +58,18 @@ pub(crate) fn drop_priority_permission() -> Result {
     Ok(set_capabilities(None, may)?)
 }
 
-/// Makes the kernel kill the server when its client dies.
-pub(crate) fn die_with_client() -> Result {
+/// Makes the kernel kill this process when the one that started it dies.
+pub(crate) fn die_with_parent() -> Result {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+}
+
+/// Computes until this process is killed.
+pub(crate) fn compute() -> Result {
+    die_with_parent()?;
+    let mut number = 1_u64;
+    loop {
+        number = black_box(number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+    }
 }
 
 /// The server process, which the client kills on drop.
@@ -118,6 +132,12 @@ impl Server {
     pub(crate) fn processor_time(&self) -> Result<[f64; 2]> {
         Ok([run_time_of_threads("self")?, run_time_of_threads(&self.child.id().to_string())?])
     }
+
+    /// Returns how often the main threads of client and server have gone to sleep, both together. Other threads do not
+    /// count: they may sleep while these poll.
+    pub(crate) fn switches(&self) -> Result<u64> {
+        Ok(switches_of("self")? + switches_of(&self.child.id().to_string())?)
+    }
 }
 
 impl Drop for Server {
@@ -127,14 +147,31 @@ impl Drop for Server {
     }
 }
 
-/// Returns the processor time of all threads of a process in seconds.
+/// Returns the processor time of all threads of a process in seconds. Threads that end meanwhile do not count: the one
+/// that sets up shared memory, for example.
 fn run_time_of_threads(process: &str) -> Result<f64> {
     let mut nanos = 0;
     for thread in fs::read_dir(Path::new("/proc").join(process).join("task"))? {
-        let schedule = fs::read_to_string(thread?.path().join("schedstat"))?;
+        let schedule = match fs::read_to_string(thread?.path().join("schedstat")) {
+            Err(error) if has_ended(&error) => continue,
+            schedule => schedule?,
+        };
         nanos += schedule.split(' ').next().unwrap_or_default().parse::<u64>()?;
     }
     Ok(Duration::from_nanos(nanos).as_secs_f64())
+}
+
+/// Returns whether a read from /proc has failed because its thread has ended.
+fn has_ended(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::SRCH))
+}
+
+/// Returns the voluntary context switches of the main thread of a process: its `ru_nvcsw`, which other processes can
+/// read here.
+fn switches_of(process: &str) -> Result<u64> {
+    let status = fs::read_to_string(Path::new("/proc").join(process).join("status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    Ok(line.ok_or("no voluntary_ctxt_switches")?.trim().parse()?)
 }
 
 /// Prints the address of the server, for the client.

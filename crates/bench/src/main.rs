@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  turn.rs      the parameters of a turn: the words of the command line
-//!  control.rs   the server as a child process, processors, processor time
+//!  control.rs   the server as a child process, processors, processor time, a process that keeps one busy
 //!  measure.rs   clocks, the payload pattern, the output
 //!  scattered.rs the order in which many connections are used
 //!  bare/        workloads over plain sockets
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let done = match words.split_first() {
         Some((first, words)) if first == control::SERVE => serve(words),
+        Some((first, _)) if first == control::COMPUTE => control::compute(),
         Some((first, words)) if first == "registration" => registration::run(words),
         Some((first, words)) if first == "shared_send" => shared_send::run(words),
         Some((first, words)) if first == "shares" => shares::run(words),
@@ -67,7 +68,7 @@ fn run(words: &[String]) -> Result {
 fn serve(words: &[String]) -> Result {
     let turn = parse_turn(words)?;
     control::prepare(1)?;
-    control::die_with_client()?;
+    control::die_with_parent()?;
     match turn.transport {
         Transport::Bare => bare::serve(&turn),
         Transport::Ironwarp => native::serve(&turn),

@@ -25,39 +25,45 @@ pub(crate) struct Measured {
     pub(crate) resident: f64,
     /// Number of wakeups of a sleeping consumer per completion.
     pub(crate) wakes: f64,
+    /// Number of voluntary context switches of both programs per message.
+    pub(crate) switches: f64,
     /// Processor time of client and server in seconds.
     pub(crate) processor: [f64; 2],
 }
 
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seconds, messages, bytes, half, resident, wakes, processor: [client, server] } = self;
+        let Self { seconds, messages, bytes, half, resident, wakes, switches, processor: [client, server] } =
+            self;
         write!(f, "seconds={seconds} messages={messages} bytes={bytes} half={half} resident={resident} ")?;
-        write!(f, "wakes={wakes} client={client} server={server}")
+        write!(f, "wakes={wakes} switches={switches} client={client} server={server}")
     }
 }
 
-/// Measures time and processor time until [`Stopwatch::stop`].
+/// Measures time, processor time and context switches until [`Stopwatch::stop`].
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
     processor: [f64; 2],
+    switches: u64,
     start: Instant,
 }
 
 impl Stopwatch {
     /// Starts to measure.
     pub(crate) fn start(server: &Server) -> Result<Self> {
-        let processor = server.processor_time()?;
-        Ok(Self { processor, start: Instant::now() })
+        let (processor, switches) = (server.processor_time()?, server.switches()?);
+        Ok(Self { processor, switches, start: Instant::now() })
     }
 
     /// Stops measuring. Returns the result for this many messages of this size.
     pub(crate) fn stop(self, server: &Server, messages: u64, size: usize) -> Result<Measured> {
         let seconds = self.start.elapsed().as_secs_f64();
+        let switches = (server.switches()? - self.switches) as f64 / messages.max(1) as f64;
         let now = server.processor_time()?;
-        let processor = [now[0] - self.processor[0], now[1] - self.processor[1]];
+        // Not below zero: a thread may have ended whose time was counted before.
+        let processor = [0, 1].map(|end| f64::max(now[end] - self.processor[end], 0.0));
         let bytes = messages * size as u64;
-        Ok(Measured { seconds, messages, bytes, processor, ..Measured::default() })
+        Ok(Measured { seconds, messages, bytes, switches, processor, ..Measured::default() })
     }
 }
 

@@ -188,7 +188,7 @@ impl Server {
 
 /// Runs the server: accepts connections, and waits until it is killed.
 fn serve(connections: usize) -> Result {
-    control::die_with_client()?;
+    control::die_with_parent()?;
     control::prepare(1)?;
     let adapter = Adapter::new()?;
     let (domain, cq) = (adapter.protection_domain(), adapter.completion_queue(64)?);

@@ -65,8 +65,8 @@ pub(crate) struct Turn {
     /// Whether bare sockets use reno congestion control instead of the system's default.
     pub(crate) reno: bool,
     pub(crate) connections: usize,
-    /// Number of completions after which a completion handler wakes the server of a stream of Sends. With zero the
-    /// server does not use a handler.
+    /// Number of completions after which a completion handler wakes the server of a stream of Sends, or either end of a
+    /// ping-pong with Sends. With zero they do not use a handler.
     pub(crate) events: usize,
     /// Number of connections with bulk traffic in the background.
     pub(crate) load: usize,

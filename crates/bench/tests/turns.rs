@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 fn turn(words: &str) -> HashMap<String, f64> {
     let program = env!("CARGO_BIN_EXE_ironwarp-bench");
@@ -52,6 +55,39 @@ fn beside_bulk_traffic() {
 fn a_consumer_that_sleeps() {
     let words = |events: usize| format!("operation=send size=64 queued=8 acked=true events={events}");
     all_of(&[&words(1), &words(8)], "wakes");
+}
+
+#[test]
+fn ends_that_sleep_for_every_message() {
+    for words in ["events=1", "transport=bare blocking=true"] {
+        let said = turn(&format!("workload=pingpong {words}"));
+        // At least one each on an idle machine; on a busy one, a message may arrive before its receiver sleeps.
+        assert!(said["switches"] > 0.5, "{words}: {said:?}");
+    }
+}
+
+#[test]
+fn settings_of_the_environment_apply() {
+    let capture = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("turn-{}.pcap", std::process::id()));
+    let program = env!("CARGO_BIN_EXE_ironwarp-bench");
+    let done = Command::new(program).args(["millis=1", "queued=4"]).env("IRONWARP_PCAP", &capture).status();
+    assert!(done.unwrap().success());
+    assert!(fs::metadata(&capture).unwrap().len() > 0);
+    fs::remove_file(capture).unwrap();
+}
+
+#[test]
+fn a_busy_neighbour_computes_until_it_is_killed() {
+    let mut neighbour = Command::new(env!("CARGO_BIN_EXE_ironwarp-bench")).arg("compute").spawn().unwrap();
+    let times = format!("/proc/{}/schedstat", neighbour.id());
+    let computed = || fs::read_to_string(&times).unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
+    // Far more than a process needs in order to start and to end.
+    while computed() < 50_000_000 {
+        assert_eq!(neighbour.try_wait().unwrap(), None);
+        thread::yield_now();
+    }
+    neighbour.kill().unwrap();
+    neighbour.wait().unwrap();
 }
 
 #[test]

@@ -271,17 +271,19 @@ impl Page<'_> {
             let round_trip = format!("{} µs", row.text("round_trip_us"));
             let (coming, going) =
                 (format_bytes(rate(row, "received")), format_bytes(rate(row, "acknowledged")));
-            let line = [text("number"), text("state"), text("lane"), text("served"), text("peer")];
+            let line =
+                [text("number"), text("state"), text("lane"), text("served"), text("peer"), text("route")];
             let rest = [cqs, posted, coming, going, round_trip, remarks(row)];
             let mut cells = line.into_iter().chain(rest);
             std::array::from_fn(|_| cells.next().unwrap_or_default())
         });
-        let heads: [_; 11] = [
+        let heads: [_; 12] = [
             "QP",
             "state",
             "lane",
             "served by",
             "peer",
+            "route",
             "CQs",
             "sends/receives",
             "in",

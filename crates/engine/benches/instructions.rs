@@ -4,10 +4,11 @@
 
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair};
-use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::qp::{Completes, Route};
 use ironwarp_rnic::queue::{Status, WorkRequest};
 use ironwarp_testkit::engine::{self, SEND, connect};
 use ironwarp_testkit::limits::raise_descriptor_limit;
+use ironwarp_testkit::wait::until;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +20,16 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Both ends of a connection are in this process, so half of the descriptors it may have.
 const MANY: usize = 9_000;
 
-const CASES: &[(&str, u64)] = &[("send_8", 5400), ("poll_10", 290), ("poll_9000", 290)];
+/// The cases, with their ceilings per repetition: of instructions, and of locked instructions.
+const CASES: &[(&str, u64, u64)] =
+    &[("send_8", 3500, 23), ("shm_send_8", 4200, 30), ("poll_10", 300, 2), ("poll_9000", 300, 2)];
 
 fn main() {
     let argument = std::env::args().skip(1).find(|argument| argument != "--bench");
     match argument.as_deref() {
-        Some("send_8") => measured_send_8(&Ping::new()),
-        Some("--list") => CASES.iter().for_each(|(name, ceiling)| println!("{name} {ceiling}")),
+        Some("send_8") => measured_send_8(&Ping::new(Route::Tcp)),
+        Some("shm_send_8") => measured_shm_send_8(&Ping::new(Route::SharedMemory)),
+        Some("--list") => CASES.iter().for_each(|(name, all, locked)| println!("{name} {all} {locked}")),
         Some("poll_10") => measured_poll_10(&Side::connected(10)),
         Some("poll_9000") => measured_poll_9000(&Side::connected(MANY)),
         _ => println!("run by `cargo xtask instructions`"),
@@ -35,6 +39,15 @@ fn main() {
 /// A Send of 8 bytes with CRC, from post to the polled receive, and the receive posted again: everything but the kernel.
 #[inline(never)]
 fn measured_send_8(ping: &Ping) {
+    for _ in 0..REPEATS {
+        ping.once();
+    }
+}
+
+/// The same in shared memory.
+#[inline(never)]
+fn measured_shm_send_8(ping: &Ping) {
+    black_box(8); // or the compiler would make one function of the two
     for _ in 0..REPEATS {
         ping.once();
     }
@@ -99,9 +112,10 @@ struct Ping {
 }
 
 impl Ping {
-    fn new() -> Self {
+    fn new(route: Route) -> Self {
         let ends = [(); 2].map(|()| {
-            let engine = Engine::new(Config::default().lanes(1)).unwrap();
+            let config = Config::default().lanes(1).shm(route == Route::SharedMemory);
+            let engine = Engine::new(config).unwrap();
             let side = engine::Side::new(&engine, 16, 64);
             let pair = side.pair(4, Completes::WhenSent);
             (side, pair)
@@ -111,6 +125,13 @@ impl Ping {
         let ping = Self { ends };
         ping.receive();
         (0..10).for_each(|_| ping.once());
+        // Shared memory is used soon after the first message.
+        until(|| {
+            ping.once();
+            ping.ends
+                .iter()
+                .all(|(_, pair)| pair.qp().send_route() == route && pair.qp().recv_route() == route)
+        });
         ping
     }
 
@@ -122,7 +143,7 @@ impl Ping {
     fn once(&self) {
         let [(client, pair), (server, _)] = &self.ends;
         let request = WorkRequest { signaled: false, ..client.request(1, SEND, 8) };
-        pair.qp().post_send([request]).unwrap();
+        pair.post_send([request]).unwrap();
         while server.cq.poll(16, |completion| assert_eq!(completion.status, Status::Success)).unwrap() == 0 {}
         self.receive();
     }

@@ -165,7 +165,7 @@ macro_rules! define {
 
             /// Returns the settings that belong to the device.
             pub(crate) fn device_config(&self) -> DeviceConfig {
-                DeviceConfig { $($device: self.$device.clone(),)* }
+                DeviceConfig { $($device: self.$device.clone(),)* shared_memory: self.shm && self.private }
             }
         }
     };
@@ -208,6 +208,12 @@ device_settings! { define
         /// CPU utilization of a lane, in percent, above which it hands a queue pair to a lane that uses less than half
         /// as much, if both benefit (requirement I9). 0 disables rebalancing.
         experimental rebalance: u16 = 50,
+        /// Carry connections between two processes of one host in shared memory instead of TCP. The TCP connection stays
+        /// open, but tools such as tcpdump see no messages on it; `pcap` shows them.
+        experimental shm: bool = true,
+        /// A directory that this process shares with others in other containers, for connections between them in shared
+        /// memory. Without it, both processes must be in the same network namespace.
+        experimental shm_dir: PathBuf = PathBuf::new(),
         /// Write the traffic of all connections and datagrams to this file, for Wireshark and other packet analysers.
         /// This requires no privileges, and each FPDU becomes one packet. An existing file is appended to, and
         /// processes can share one. Traffic of a queue pair connected to itself is not captured.

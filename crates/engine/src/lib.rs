@@ -8,6 +8,7 @@
 //! | `util` | timers |
 //! | [`sys`] | system calls |
 //! | `reactor` | the event loop: lanes, poll sets, and threads that wait for completions |
+//! | `shm` | shared memory with other processes of the host, which carries streams |
 //! | `capture` | packet capture of the adapter's own traffic |
 //! | [`gid`] | the GIDs of this host, and changes to them |
 //! | [`steering`] | starts the lanes of an adapter, and decides which of them serves what |
@@ -27,6 +28,7 @@ pub mod fuzzing;
 pub mod gid;
 mod notify;
 mod reactor;
+mod shm;
 pub mod status;
 pub mod steering;
 pub mod sys;
@@ -41,6 +43,7 @@ pub use config::Config;
 pub use engine::{Engine, Statistics};
 pub use notify::channel::{EventChannel, EventFdWake, EventSink};
 pub use notify::handler::{AsyncEventQueue, CompletionHandler};
+pub use notify::sockets::ChannelSockets;
 pub use reactor::class::Class;
 pub use reactor::lane::LaneLoad;
 pub use steering::{MoveError, NoSuchLane, Steering};

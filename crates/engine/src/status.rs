@@ -351,12 +351,14 @@ fn cq_row(cq: &Cq) -> Row {
 fn qp_row(qp: &Qp, member: Arc<dyn Member>, lane: usize) -> Row {
     let attributes = qp.attributes();
     let traffic = tcp_counters(member.as_fd().as_raw_fd());
+    let (route, (sent, received)) = member.route();
     let peer = member.movable().and_then(|connection| connection.addresses());
     let peer = peer.map_or_else(String::new, |(peer, _)| peer.to_string());
     let row = Row::new("qp").with("number", qp.id()).with("state", qp.state()).with("lane", lane);
     let row = row.with("peer", peer).with("sends", qp.queued_sends()).with("receives", qp.queued_receives());
     let row = row.with("send_cq", attributes.send_cq.id()).with("receive_cq", attributes.receive_cq.id());
-    let row = row.with("received", traffic.received).with("acknowledged", traffic.acknowledged);
+    let row = row.with("received", traffic.received + received);
+    let row = row.with("acknowledged", traffic.acknowledged + sent).with("route", route);
     let row = row.with("round_trip_us", traffic.round_trip.as_micros());
     let row = row.with("retransmissions", traffic.retransmissions);
     let row = row

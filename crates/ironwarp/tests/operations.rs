@@ -8,6 +8,7 @@ use ironwarp::queue::{
     AtomicOp, Completes, IllegalTransition, PostError, QpError, Retries, State, WorkRequest,
 };
 use ironwarp_testkit::native::{ALL, CASES, Case, Completions, End, SOON, connect, pair, pair_with, pattern};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const ACKNOWLEDGED: Case = Case { at: "127.0.0.1:0", completes: Completes::WhenAcknowledged };
 
@@ -89,6 +90,68 @@ fn atomic_operations_of_many_connections_lose_no_update() {
     counters.into_iter().for_each(|counter| counter.join().unwrap());
     drop(qps);
     assert_eq!(word(&counter.to_vec().unwrap(), 0), 8 * EACH);
+}
+
+/// Reads are executed in order, whichever of them are long enough to be sent without a copy: with and without CRCs, over
+/// TCP and in shared memory.
+#[test]
+fn a_read_never_sees_an_older_value_than_the_read_before() {
+    const LONG: usize = 40_000;
+    for config in routes() {
+        let (client, server) = pair_with(ACKNOWLEDGED, config.clone(), config.clone());
+        let (here, there) = (client.region(&[0; LONG + 8], ALL), server.region(&[0; LONG], ALL));
+        let at = there.remote_addr(0).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let numbers = (1_u64..).take_while(|_| !done.load(Ordering::Relaxed));
+                numbers.for_each(|number| there.write(0, &number.to_ne_bytes()).unwrap());
+            });
+            for id in 0..1000 {
+                let list = vec![
+                    WorkRequest::read(id, &[here.slice(..LONG).unwrap()], at).unsignaled(),
+                    WorkRequest::read(id, &[here.slice(LONG..).unwrap()], at),
+                ];
+                client.qp.post_send_all(list).unwrap();
+                client.done(Opcode::Read, id);
+                let bytes = here.to_vec().unwrap();
+                let (first, second) = (word(&bytes, 0), word(&bytes, LONG));
+                if first > second {
+                    done.store(true, Ordering::Relaxed);
+                    panic!("{second} after {first}, {config:?}");
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+/// RFC 7306 §5.4: an atomic operation is executed after the Reads before it, however long they are.
+#[test]
+fn a_read_sees_the_value_before_the_atomic_operation_after_it() {
+    const LONG: usize = 40_000;
+    for config in routes() {
+        let (client, server) = pair_with(ACKNOWLEDGED, config.clone(), config.clone());
+        let (here, there) = (client.region(&[0; LONG + 8], ALL), server.region(&[0; LONG], ALL));
+        let at = there.remote_addr(0).unwrap();
+        for id in 0..200 {
+            let list = vec![
+                WorkRequest::read(id, &[here.slice(..LONG).unwrap()], at).unsignaled(),
+                WorkRequest::fetch_add(id, here.slice(LONG..).unwrap(), at, 1),
+            ];
+            client.qp.post_send_all(list).unwrap();
+            client.done(Opcode::FetchAdd, id);
+            let bytes = here.to_vec().unwrap();
+            assert_eq!((word(&bytes, 0), word(&bytes, LONG)), (id, id), "{config:?}");
+        }
+    }
+}
+
+/// All combinations of CRCs and shared memory.
+fn routes() -> impl Iterator<Item = Config> {
+    [(false, false), (false, true), (true, false), (true, true)]
+        .into_iter()
+        .map(|(shm, crc)| Config::default().shm(shm).crc(crc))
 }
 
 #[test]

@@ -65,11 +65,14 @@ macro_rules! define {
         #[derive(Clone, Debug, PartialEq)]
         pub struct DeviceConfig {
             $($(#[doc = $doc])+ pub $name: $type,)*
+            /// Announce to Ironwarp peers that streams can be carried in shared memory. Not part of the table, because the
+            /// links decide: the engine sets this if its links have this route.
+            pub shared_memory: bool,
         }
 
         impl Default for DeviceConfig {
             fn default() -> Self {
-                Self { $($name: $default,)* }
+                Self { $($name: $default,)* shared_memory: false }
             }
         }
     };

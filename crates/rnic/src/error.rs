@@ -242,6 +242,16 @@ pub enum Protocol {
         /// The number of messages in this signal.
         found: u64,
     },
+    /// The peer switched to a route that is in use already, that the ends have not agreed on, or that this end has not
+    /// set up (`docs/wire.md`).
+    #[error("unexpected switch to {0}")]
+    UnexpectedSwitch(crate::link::Route),
+    /// The peer made too many offers to carry the stream in shared memory.
+    #[error("more than {limit} offers of shared memory")]
+    TooManyOffers {
+        /// Maximum number of offers.
+        limit: u8,
+    },
 }
 
 impl Protocol {
@@ -257,7 +267,7 @@ impl Protocol {
             Self::V2ResponseLength { expected, found } if found > expected as u64 => {
                 Cause::UntaggedBuffer(UntaggedBuffer::TooLong)
             }
-            Self::UnexpectedResponse => Cause::Operation(Operation::Opcode),
+            Self::UnexpectedResponse | Self::UnexpectedSwitch(_) => Cause::Operation(Operation::Opcode),
             Self::ResponseAddr { expected, found } if expected.tag.0 != found.tag.0 => {
                 Cause::TaggedBuffer(TaggedBuffer::Tag)
             }
@@ -267,6 +277,7 @@ impl Protocol {
             Self::Interleaved
             | Self::Acknowledged { .. }
             | Self::NotReadyAgain { .. }
+            | Self::TooManyOffers { .. }
             | Self::Misaligned { .. }
             | Self::V2ResponseLength { .. } => Cause::Operation(Operation::StreamCatastrophic),
         }
@@ -314,6 +325,9 @@ pub enum PostError {
     /// The queue pair is not connected, or is being disconnected.
     #[error("the queue pair is not connected")]
     NotConnected,
+    /// This process is a forked child of the one that created the queue pair.
+    #[error("the queue pair belongs to the parent process: open an adapter in this process")]
+    Inherited,
     /// The state of the queue pair does not allow this request.
     #[error("cannot post in the queue pair's state \"{0}\"")]
     State(crate::state::State),

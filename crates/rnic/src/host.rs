@@ -12,13 +12,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Size of the operand of an atomic operation.
 const WORD: usize = size_of::<u64>();
 
-/// A range of the program's memory. It may be unmapped at any time.
+/// A range of the program's memory. It may be unmapped at any time, unless it is [held](Self::held).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The first address.
     pub addr: u64,
     /// The length in bytes.
     pub len: usize,
+    /// The memory stays mapped while the caller holds its guard, so it may be accessed directly, without the kernel.
+    pub held: bool,
+}
+
+impl Span {
+    /// Creates a span of memory that may be unmapped at any time.
+    ///
+    /// ```
+    /// # use ironwarp_rnic::host::Span;
+    /// let span = Span::new(0x1000, 64);
+    /// assert_eq!((span.addr, span.len, span.held), (0x1000, 64, false));
+    /// ```
+    pub const fn new(addr: u64, len: usize) -> Self {
+        Self { addr, len, held: false }
+    }
 }
 
 /// Some of the memory is not mapped, or its page protection forbids the copy. A part of the bytes may have been copied.
@@ -60,7 +75,7 @@ pub trait Host: Send + Sync + fmt::Debug {
     /// An unchanged word is not written: a comparison that fails must not undo a Write that has arrived since,
     /// because Writes do not take the lock.
     fn update(&self, addr: u64, new: &dyn Fn(u64) -> u64) -> Result<u64, Unmapped> {
-        let word = [Span { addr, len: WORD }];
+        let word = [Span::new(addr, WORD)];
         let _lock = lock_word(addr);
         let mut bytes = [0; WORD];
         self.gather(&word, &mut bytes)?;
@@ -79,6 +94,11 @@ pub trait Host: Send + Sync + fmt::Debug {
 
     /// Whether the whole span is mapped now. The cost does not depend on the length of the span.
     fn is_mapped(&self, span: Span) -> bool;
+
+    /// Whether this process is a forked child of the one that the host was created in, whose buffers it does not have.
+    fn is_inherited(&self) -> bool {
+        false
+    }
 }
 
 /// Number of locks for atomic operations.

@@ -1,9 +1,13 @@
 //! The interface to the transport of a stream's bytes: TCP in the engine, byte queues in the simulator. No call blocks.
 //!
+//! A link may have a second [route](Route), shared memory. Each direction of a stream begins on TCP, and its sender may
+//! switch it between the routes at every FPDU boundary.
+//!
 //! Both halves of a stream use the link at the same time, one to send and one to receive, so all methods take
 //! `&self`.
 
 use crate::host::Span;
+pub use ironwarp_wire::private::Route;
 use std::fmt;
 
 /// A contiguous range of bytes to send.
@@ -52,7 +56,7 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// one.
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError>;
 
-    /// Returns the number of bytes that have arrived and can be received now, as far as the link knows.
+    /// Returns the number of bytes that have arrived by all routes and were not received, as far as the link knows.
     fn arrived(&self) -> usize;
 
     /// Returns the errno of a lost connection, once. For a half that does not call [`recv`](Self::recv) at the moment.
@@ -64,6 +68,24 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// and reports the arrival of more bytes. Then there is no need to call again, except to find the end of the
     /// connection, which may have been reported before.
     fn is_empty_after_short_recv(&self) -> bool {
+        false
+    }
+
+    /// Called by the tx half when the link has taken all of a switch signal: everything that is sent from now on goes by
+    /// `route`.
+    fn switch_send(&self, route: Route) {
+        let _ = route;
+    }
+
+    /// Called by the rx half when it has parsed a switch signal: everything that is received from now on comes by
+    /// `route`. `unread` holds the bytes after the signal, which were received by the former route. The link returns
+    /// them first, before others of the former route, when that route is used again. Returns false if the link has no
+    /// such route, which ends the stream.
+    ///
+    /// A stream that has failed follows no more switches. The end of the connection must therefore be reported whatever
+    /// the route is.
+    fn switch_recv(&self, route: Route, unread: &[u8]) -> bool {
+        let _ = (route, unread);
         false
     }
 

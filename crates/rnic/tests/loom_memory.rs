@@ -4,6 +4,9 @@
 //!
 //! The memory itself is a cell whose accesses loom tracks. A test fails if two accesses are concurrent and one of them
 //! is a write, or if a write is not ordered after an earlier access.
+//!
+//! loom's reader-writer lock cannot be locked twice by one thread: `src/memory/tests/threads.rs` has the test of a thread
+//! with two guards.
 #![cfg(loom)]
 
 use ironwarp_rnic::host::{Host, Span, Unmapped};
@@ -90,7 +93,7 @@ impl World {
             &mut spans,
             &mut Touch::for_request(),
         ) {
-            assert_eq!(*spans, [Span { addr: OLD, len: 8 }]);
+            assert_eq!(*spans, [Span::new(OLD, 8)]);
             self.cell.with(|_| ());
             drop(guard);
         }
@@ -131,29 +134,6 @@ fn loom_deregistration_is_final() {
         for reader in readers {
             reader.join().unwrap();
         }
-    });
-}
-
-#[test]
-fn loom_two_guards_of_one_thread() {
-    model(|| {
-        let world = world(1);
-        let tag = world.register(OLD);
-        let reader = spawn(&world, move |world| {
-            let mut spans = Spans::new();
-            let take =
-                |spans: &mut Spans| world.table.admit_local(HOME, tag, 0, 8, Rights::LOCAL_READ, spans).ok();
-            let first = take(&mut spans);
-            let second = take(&mut spans);
-            assert!(first.is_some() || second.is_none());
-            if first.is_some() {
-                drop(second);
-                world.cell.with(|_| ());
-            }
-        });
-        world.table.deregister(tag).unwrap();
-        world.reuse_memory();
-        reader.join().unwrap();
     });
 }
 

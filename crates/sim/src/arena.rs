@@ -51,7 +51,7 @@ impl Arena {
         if len > 0 {
             memory.blocks.insert(addr, Block { bytes: vec![0; len], writable: true });
         }
-        Span { addr, len }
+        Span::new(addr, len)
     }
 
     /// Unmaps memory. Parts that are already unmapped are ignored.

@@ -38,9 +38,8 @@ impl Ranges {
 
     /// Returns the addresses as disjoint spans in ascending order.
     pub fn spans(&self) -> Vec<Span> {
-        let span = |(start, end): (&u64, &u64)| Span {
-            addr: *start,
-            len: usize::try_from(end - start).unwrap_or(usize::MAX),
+        let span = |(start, end): (&u64, &u64)| {
+            Span::new(*start, usize::try_from(end - start).unwrap_or(usize::MAX))
         };
         self.0.iter().map(span).collect()
     }
@@ -52,7 +51,7 @@ mod tests {
 
     #[test]
     fn ranges_that_touch_become_one() {
-        let at = |addr, len| Span { addr, len };
+        let at = |addr, len| Span::new(addr, len);
         let mut ranges = Ranges::default();
         for span in [at(10, 5), at(30, 5), at(20, 5), at(50, 0), at(15, 5)] {
             ranges.insert(span);

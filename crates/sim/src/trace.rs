@@ -4,7 +4,7 @@
 use crate::clock::Clock;
 use crate::lock;
 use ironwarp_rnic::host::Span;
-use ironwarp_rnic::link::{Link, LinkError, Piece};
+use ironwarp_rnic::link::{Link, LinkError, Piece, Route};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
@@ -72,6 +72,16 @@ impl Link for TracedLink {
 
     fn lost(&self) -> Option<i32> {
         self.inner.lost()
+    }
+
+    fn switch_send(&self, route: Route) {
+        self.trace.note(self.end, format_args!("sends by {route}"));
+        self.inner.switch_send(route);
+    }
+
+    fn switch_recv(&self, route: Route, unread: &[u8]) -> bool {
+        self.trace.note(self.end, format_args!("receives by {route}, {} bytes unread", unread.len()));
+        self.inner.switch_recv(route, unread)
     }
 
     fn finish(&self) {

@@ -16,11 +16,15 @@ use ironwarp_rnic::fault::{FaultPlan, Faults, Rng};
 use ironwarp_rnic::link::Link;
 use ironwarp_rnic::qp::{Qp, Ready, StreamDriver};
 use ironwarp_wire::Parse;
+use ironwarp_wire::private::OFFER_LEN;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// One in this many acknowledgements is sent at once, and the others when the driver becomes idle.
 const EARLY_ACK_ODDS: u64 = 4;
+
+/// Difference between two bytes of a valid offer of shared memory, so that parts of different offers do not fit together.
+pub(crate) const OFFER_STEP: u8 = 37;
 
 /// Readiness in both directions.
 const BOTH: Ready = Ready { readable: true, writable: true, ended: false };
@@ -73,6 +77,8 @@ struct DriverState {
     ended: Option<Duration>,
     /// Whether both directions of the link are closed.
     closed: bool,
+    /// Number of offers of shared memory by the peer.
+    offers: u64,
     /// Whether the driver aborted the link because the peer did not close in time.
     aborted: bool,
     /// Whether the queue pair was reset: its link is closed, and it is no longer driven.
@@ -229,6 +235,16 @@ impl End {
         lock(&self.driver.state).aborted
     }
 
+    /// Returns the number of offers of shared memory that have arrived.
+    pub fn offers(&self) -> u64 {
+        lock(&self.driver.state).offers
+    }
+
+    /// Returns the number of switches to each route that this end has followed.
+    pub fn followed(&self) -> [u64; 2] {
+        self.wire.followed()
+    }
+
     /// Aborts the link after the queue pair was reset, even with work outstanding. The queue pair is no longer driven.
     pub fn release(&self) {
         lock(&self.driver.state).released = true;
@@ -320,6 +336,12 @@ impl StreamDriver for Driver {
 
     fn on_first_message(&self) {
         lock(&self.state).opened = true;
+    }
+
+    fn on_offer(&self, offer: [u8; OFFER_LEN]) {
+        let steps = offer.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]));
+        assert!(steps.into_iter().all(|step| step == OFFER_STEP), "parts of different offers: {offer:x?}");
+        lock(&self.state).offers += 1;
     }
 
     fn on_stream_ended(&self, _: &Arc<QpError>) {

@@ -37,7 +37,7 @@ impl Program {
     /// Sends until it would block.
     fn drive_tx(&mut self) {
         while self.sent < LEN && !self.lost {
-            let rest = Span { addr: self.out.addr + self.sent as u64, len: LEN - self.sent };
+            let rest = Span::new(self.out.addr + self.sent as u64, LEN - self.sent);
             match self.link.send(&[Piece::Host(rest)]) {
                 Ok(count) => self.sent += count,
                 Err(LinkError::WouldBlock) => return,
@@ -52,7 +52,7 @@ impl Program {
     /// Receives until it would block.
     fn drive_rx(&mut self) {
         while !self.ended && !self.lost {
-            let rest = Span { addr: self.into.addr + self.received as u64, len: LEN - self.received };
+            let rest = Span::new(self.into.addr + self.received as u64, LEN - self.received);
             match self.link.recv(&[rest], &mut [0]) {
                 Ok(count) => self.received += count,
                 Err(LinkError::WouldBlock) => return,

@@ -22,7 +22,8 @@ use ironwarp_sim::{Alarm, Arena, Clock, tag_cipher};
 use ironwarp_wire::mpa::{Framing, RtrSet};
 use ironwarp_wire::{RemoteAddr, Tag};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::thread;
 use std::time::Duration;
 
 const BOTH: Ready = Ready { readable: true, writable: true, ended: false };
@@ -43,6 +44,8 @@ struct StepLink {
     received: Mutex<Received>,
     /// Maximum number of bytes moved by one call.
     longest: Mutex<usize>,
+    /// The errno of calls, once the connection is lost.
+    lost: OnceLock<i32>,
 }
 
 /// How the device received.
@@ -69,6 +72,9 @@ impl StepLink {
 
 impl Link for StepLink {
     fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
+        if let Some(errno) = self.lost.get() {
+            return Err(LinkError::Lost(*errno));
+        }
         let mut bytes = Vec::new();
         for piece in pieces {
             match piece {
@@ -94,16 +100,16 @@ impl Link for StepLink {
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
         let mut inbox = self.inbox.lock().unwrap();
         if inbox.is_empty() {
-            return Err(LinkError::WouldBlock);
+            return Err(self.lost.get().map_or(LinkError::WouldBlock, |errno| LinkError::Lost(*errno)));
         }
         let mut take = |len: usize| {
             let len = len.min(inbox.len());
             inbox.drain(..len).collect::<Vec<u8>>()
         };
         let mut placed = 0;
-        for &Span { addr, len } in host {
+        for &Span { addr, len, .. } in host {
             let bytes = take(len);
-            self.arena.scatter(&bytes, &[Span { addr, len: bytes.len() }]).unwrap();
+            self.arena.scatter(&bytes, &[Span::new(addr, bytes.len())]).unwrap();
             placed += bytes.len();
         }
         let bytes = take(own.len());
@@ -157,6 +163,7 @@ struct Options {
     registration_failure: RegistrationFailure,
     receives: fn(&Arc<Device>, Domain) -> Receives,
     rtr: Option<Rtr>,
+    manual: bool,
 }
 
 impl Default for Options {
@@ -167,6 +174,7 @@ impl Default for Options {
             registration_failure: RegistrationFailure::default(),
             receives: |_, _| Receives::Own(8),
             rtr: Some(Rtr::Write),
+            manual: false,
         }
     }
 }
@@ -186,16 +194,16 @@ fn pair(options: &Options) -> [End; 2] {
             completes: options.completes,
             registration_failure: options.registration_failure,
             receives: (options.receives)(&device, domain),
+            manual: options.manual,
             ..Attributes::new(domain, &cq)
         };
         let qp = Qp::new(u32::from(number) + 1, &device, attributes);
         let here = usize::from(number);
         let (inbox, outbox) = (Arc::clone(&pipes[here]), Arc::clone(&pipes[1 - here]));
         let (room, meanwhile) = (Mutex::new(0), Mutex::default());
-        let (received, longest) = Default::default();
-        let link =
-            Arc::new(StepLink { arena: arena.clone(), inbox, outbox, room, meanwhile, received, longest });
-        End { arena, device, domain, cq, qp, link }
+        let (received, longest, lost) = Default::default();
+        let link = StepLink { arena: arena.clone(), inbox, outbox, room, meanwhile, received, longest, lost };
+        End { arena, device, domain, cq, qp, link: Arc::new(link) }
     });
     for (number, end) in ends.iter().enumerate() {
         let framing = Framing { crc: false, markers: false };
@@ -204,6 +212,11 @@ fn pair(options: &Options) -> [End; 2] {
         let agreed = Agreed::symmetric(role, MpaMode::PeerToPeer, framing, 8, 8);
         let link: Arc<dyn Link> = end.link.clone();
         end.qp.connect(&link, &agreed, Vec::new(), Arc::new(Nobody)).unwrap();
+        if options.manual {
+            for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
+                end.qp.modify(state).unwrap();
+            }
+        }
         end.qp.drive(BOTH);
     }
     ends
@@ -221,7 +234,7 @@ impl End {
     }
 
     fn register(&self, domain: Domain, len: usize, rights: Rights) -> Sge {
-        let Span { addr, len } = self.arena.alloc(len);
+        let Span { addr, len, .. } = self.arena.alloc(len);
         let tag = self.device.register(domain, Memory::direct(addr, len as u64, rights).unwrap()).unwrap();
         Sge { tag, addr, len: u32::try_from(len).unwrap() }
     }
@@ -271,7 +284,7 @@ fn a_local_operation_is_done_once_even_if_its_batch_is_rebuilt() {
     settle(&ends);
     far.post_receive(7);
     let tag = near.device.table().allocate(near.domain).unwrap();
-    let Span { addr, len } = near.arena.alloc(50);
+    let Span { addr, len, .. } = near.arena.alloc(50);
     let memory = Memory::direct(addr, len as u64, LOCAL_ACCESS).unwrap();
     let request = |id, operation, data: &[Sge]| WorkRequest::new(id, operation, Data::Memory(data.into()));
     near.allow(0);
@@ -283,6 +296,73 @@ fn a_local_operation_is_done_once_even_if_its_batch_is_rebuilt() {
     settle(&ends);
     assert_eq!(near.ended(), [1, 2, 3, 4].map(|id| (id, Status::Success)));
     assert_eq!(far.ended(), [(7, Status::Success)]);
+}
+
+/// A lane may be sending an acknowledgement while the program disconnects. The program may end its process next, so the
+/// final acknowledgement must have been sent by then.
+#[test]
+fn disconnecting_waits_for_a_thread_that_is_sending() {
+    let ends = pair(&Options::default());
+    let [near, far] = &ends;
+    settle(&ends);
+    let data = near.register(near.domain, 50, LOCAL_ACCESS);
+    far.post_receive(7);
+    far.post_receive(8);
+    near.post(1, SEND, &[data]);
+    far.qp.drive(BOTH);
+    let (sending, is_sending) = mpsc::channel();
+    let (disconnected, is_disconnected) = mpsc::channel();
+    let meanwhile = move || {
+        sending.send(()).unwrap();
+        // If this arrives, the program has not waited. Otherwise the time passes, and the program is waiting.
+        let _ = is_disconnected.recv_timeout(Duration::from_millis(200));
+    };
+    *far.link.meanwhile.lock().unwrap() = Some(Box::new(meanwhile));
+    thread::scope(|scope| {
+        scope.spawn(|| far.qp.acknowledge());
+        is_sending.recv().unwrap();
+        near.post(2, SEND, &[data]);
+        far.qp.drive(Ready { writable: false, ..BOTH });
+        far.qp.disconnect();
+        near.qp.drive(BOTH);
+        let ended = near.ended();
+        let _ = disconnected.send(()); // the thread no longer receives if it has waited for long enough
+        assert_eq!(ended, [(1, Status::Success), (2, Status::Success)]);
+    });
+}
+
+/// A peer that exits resets the connection if it has not read everything. A manually connected queue pair is not told, as
+/// on RoCE: it keeps its state and its receives, and its requests wait for an acknowledgement.
+#[test]
+fn a_reset_ends_only_queue_pairs_that_are_not_manually_connected() {
+    const EPIPE: i32 = 32;
+    const ECONNRESET: i32 = 104;
+    const ETIMEDOUT: i32 = 110;
+    let lose = |manual, errno, while_sending| {
+        let ends = pair(&Options { manual, ..Options::default() });
+        let [near, _] = &ends;
+        settle(&ends);
+        near.post_receive(7);
+        let data = near.register(near.domain, 50, LOCAL_ACCESS);
+        near.link.lost.set(errno).unwrap();
+        if while_sending {
+            near.post(1, SEND, &[data]);
+        }
+        near.qp.drive(BOTH);
+        let mut ended = near.ended();
+        ended.sort_unstable_by_key(|(id, _)| *id);
+        (near.qp.state(), ended)
+    };
+    for while_sending in [false, true] {
+        for errno in [ECONNRESET, EPIPE] {
+            assert_eq!(lose(true, errno, while_sending), (State::ReadyToSend, vec![]));
+        }
+        let (state, ended) = lose(true, ETIMEDOUT, while_sending);
+        assert_eq!((state, ended.len()), (State::Error, 1 + usize::from(while_sending)));
+    }
+    assert_eq!(lose(false, ECONNRESET, false), (State::Error, vec![(7, Status::Flushed)]));
+    let both = vec![(1, Status::RetryExceeded), (7, Status::Flushed)];
+    assert_eq!(lose(false, ECONNRESET, true), (State::Error, both));
 }
 
 /// A peer may send a Terminate before the call that sent the message returns. The request that is to blame must
@@ -306,6 +386,60 @@ fn receives_are_flushed_after_the_request_that_failed() {
     assert_eq!(far.ended(), [(7, Status::LocalProtection)]);
 }
 
+/// An unsignaled request leaves its queue before it is passed to the link. If the link takes none or a part of it, the
+/// request is still there.
+#[test]
+fn an_unsignaled_request_is_kept_until_it_is_sent() {
+    let ends = pair(&Options { completes: Completes::WhenSent, ..Options::default() });
+    let [near, far] = &ends;
+    settle(&ends);
+    (0..4).for_each(|id| far.post_receive(id));
+    let data = near.register(near.domain, 50, LOCAL_ACCESS);
+    let post = |id| {
+        let request = WorkRequest::new(id, SEND, Data::Memory(data.into()));
+        near.qp.post_send([WorkRequest { signaled: false, ..request }]).unwrap();
+    };
+    post(1);
+    assert_eq!(near.qp.queued_sends(), 0, "it was sent");
+    for room in [0, 10] {
+        *near.link.room.lock().unwrap() = room;
+        post(2);
+        assert_eq!(near.qp.queued_sends(), 1, "with room for {room} bytes");
+        settle(&ends);
+        assert_eq!(near.qp.queued_sends(), 0);
+    }
+    *near.link.room.lock().unwrap() = 0;
+    post(3);
+    near.qp.abort(QpError::Lost(104));
+    assert_eq!(near.ended(), [(3, Status::Flushed)]);
+    assert_eq!(far.ended(), [0, 1, 2].map(|id| (id, Status::Success)));
+}
+
+/// If the stream fails while a request is passed to the link, the request completes once: as sent, or with an error because
+/// it was not acknowledged.
+#[test]
+fn the_stream_may_fail_while_a_request_is_sent() {
+    for (completes, signaled, expected) in [
+        (Completes::WhenSent, false, None),
+        (Completes::WhenSent, true, Some(Status::Success)),
+        (Completes::WhenAcknowledged, false, Some(Status::RetryExceeded)),
+        (Completes::WhenAcknowledged, true, Some(Status::RetryExceeded)),
+    ] {
+        let ends = pair(&Options { completes, ..Options::default() });
+        let [near, far] = &ends;
+        settle(&ends);
+        far.post_receive(7);
+        let data = near.register(near.domain, 50, LOCAL_ACCESS);
+        let qp = Arc::clone(&near.qp);
+        *near.link.meanwhile.lock().unwrap() = Some(Box::new(move || qp.abort(QpError::Lost(104))));
+        let request = WorkRequest::new(1, SEND, Data::Memory(data.into()));
+        near.qp.post_send([WorkRequest { signaled, ..request }]).unwrap();
+        let expected: Vec<_> = expected.map(|status| (1, status)).into_iter().collect();
+        assert_eq!(near.ended(), expected, "{completes:?}, signaled: {signaled}");
+        assert_eq!(near.qp.queued_sends(), 0);
+    }
+}
+
 #[test]
 fn unsent_messages_are_not_acknowledged() {
     let ends = pair(&Options { private: false, ..Options::default() });
@@ -327,6 +461,63 @@ fn unsent_messages_are_not_acknowledged() {
     settle(&ends);
     assert_eq!(near.ended(), [(2, Status::Success)]);
     assert_eq!(far.ended(), [(7, Status::Success)]);
+}
+
+/// A short request that is posted while nothing else is to be sent takes a path of its own. The link may take none of its
+/// FPDU, or a part, or all.
+#[test]
+fn a_lone_send_arrives_once_however_the_link_cuts_it() {
+    const FPDU: usize = 2 + 18 + 8 + 4;
+    for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
+        let ends = pair(&Options { completes, ..Options::default() });
+        let [near, far] = &ends;
+        settle(&ends);
+        let from = near.register(near.domain, 8, LOCAL_ACCESS);
+        let to = far.register(far.domain, 8, LOCAL_ACCESS);
+        for id in 0..=FPDU as u64 {
+            near.arena.write(from.addr, &id.to_le_bytes());
+            far.qp.post_receive(ReceiveRequest { id, buffers: to.into() }).unwrap();
+            *near.link.room.lock().unwrap() = usize::try_from(id).unwrap();
+            near.post(id, SEND, &[from]);
+            settle(&ends);
+            assert_eq!(near.ended(), [(id, Status::Success)], "{completes:?}");
+            assert_eq!(far.ended(), [(id, Status::Success)], "{completes:?}");
+            assert_eq!(far.arena.read(Span::new(to.addr, 8)), id.to_le_bytes());
+        }
+    }
+}
+
+/// The stream may end during the call that passes a lone request to the link. The request was sent, and the one that is
+/// posted meanwhile is flushed.
+#[test]
+fn a_lone_send_completes_once_if_the_stream_ends_meanwhile() {
+    let ends = pair(&Options { completes: Completes::WhenSent, ..Options::default() });
+    let near = &ends[0];
+    settle(&ends);
+    let from = near.register(near.domain, 8, LOCAL_ACCESS);
+    let (qp, second) = (Arc::clone(&near.qp), WorkRequest::new(2, SEND, Data::Memory(from.into())));
+    let meanwhile = move || {
+        qp.post_send([second]).unwrap();
+        qp.abort(QpError::Moved);
+    };
+    *near.link.meanwhile.lock().unwrap() = Some(Box::new(meanwhile));
+    near.post(1, SEND, &[from]);
+    assert_eq!(near.ended(), [(1, Status::Success), (2, Status::Flushed)]);
+}
+
+/// Memory is checked before a byte of a lone request is sent, as for any other request.
+#[test]
+fn a_lone_write_from_memory_that_cannot_be_read_sends_nothing() {
+    let ends = pair(&Options::default());
+    let [near, far] = &ends;
+    settle(&ends);
+    let to = far.register(far.domain, 8, LOCAL_ACCESS | Rights::REMOTE_WRITE);
+    let from = near.register(near.domain, 8, Rights::LOCAL_WRITE);
+    far.arena.write(to.addr, &[1; 8]);
+    near.post(1, Operation::Write(addr(to)), &[from]);
+    settle(&ends);
+    assert_eq!(near.ended(), [(1, Status::LocalProtection)]);
+    assert_eq!(far.arena.read(Span::new(to.addr, 8)), [1; 8]);
 }
 
 /// A program that requests a drain and resumes before it is complete has abandoned the event. A refused registration
@@ -396,7 +587,7 @@ fn large_messages_are_received_directly() {
         let data = near.register(near.domain, LEN, LOCAL_ACCESS);
         let there = far.register(far.domain, LEN, LOCAL_ACCESS | Rights::REMOTE_WRITE);
         let pattern: Vec<u8> = (0..=250_u8).cycle().take(LEN).collect();
-        near.arena.scatter(&pattern, &[Span { addr: data.addr, len: LEN }]).unwrap();
+        near.arena.scatter(&pattern, &[Span::new(data.addr, LEN)]).unwrap();
         near.allow(0);
         *far.link.received.lock().unwrap() = Received::default();
         for id in 0..MESSAGES as u64 {
@@ -411,7 +602,7 @@ fn large_messages_are_received_directly() {
         }
         settle(&ends);
         assert_eq!(near.ended().len(), MESSAGES);
-        assert!(far.arena.read(Span { addr: there.addr, len: LEN }) == pattern, "in pieces of {piece}");
+        assert!(far.arena.read(Span::new(there.addr, LEN)) == pattern, "in pieces of {piece}");
         let Received { calls, staged } = *far.link.received.lock().unwrap();
         let segments = MESSAGES * LEN.div_ceil(64_000);
         assert!(calls <= pieces + 2 * segments, "{calls} calls for {pieces} pieces of {piece}");
@@ -464,11 +655,11 @@ fn a_read_is_served_from_the_domain_of_a_named_queue() {
     let into = near.register(near.domain, 50, LOCAL_ACCESS);
     let foreign = Domain(far.domain.0 + 1);
     let from = far.register(foreign, 50, LOCAL_ACCESS | Rights::REMOTE_READ);
-    far.arena.fill(Span { addr: from.addr, len: 50 }, 0x5a);
+    far.arena.fill(Span::new(from.addr, 50), 0x5a);
     near.post(1, Operation::Read(addr(from)), &[into]);
     settle(&ends);
     assert_eq!(near.ended(), [(1, Status::Success)]);
-    assert_eq!(near.arena.read(Span { addr: into.addr, len: 50 }), [0x5a; 50]);
+    assert_eq!(near.arena.read(Span::new(into.addr, 50)), [0x5a; 50]);
 }
 
 #[test]

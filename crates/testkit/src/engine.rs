@@ -60,7 +60,7 @@ impl Side {
     /// Posts a receive for `len` bytes of the memory at offset `at`.
     pub fn receive(&self, pair: &QueuePair, id: u64, at: u64, len: u32) {
         let request = ReceiveRequest { id, buffers: self.sge(at, len).into() };
-        pair.qp().post_receive(request).unwrap();
+        pair.post_receive(request).unwrap();
     }
 
     /// Returns a request that uses the first `len` bytes of the memory.
@@ -100,4 +100,20 @@ pub fn connect(
     incoming.accept(server_pair, server.engine.terms(None, None), &[]).unwrap();
     client_pair.wait_connected(TIMEOUT).unwrap();
     server_pair.wait_connected(TIMEOUT).unwrap();
+}
+
+/// Waits for `n` completions.
+#[track_caller]
+pub fn completions(cq: &CompletionQueue, n: usize, timeout: Duration) -> Vec<Completion> {
+    let mut done = Vec::new();
+    while done.len() < n {
+        assert!(cq.wait(Some(timeout)).unwrap(), "expected {n} completions, got {done:?}");
+        cq.poll(n - done.len(), |completion| done.push(completion)).unwrap();
+    }
+    done
+}
+
+/// Returns the initial contents of a victim's memory, in which no two nearby places look the same.
+pub fn canaries(len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i * 167) ^ (i >> 8)).to_le_bytes()[0] | 1).collect()
 }

@@ -7,6 +7,7 @@
 pub mod child;
 #[cfg(feature = "engine")]
 pub mod engine;
+pub mod fork;
 pub mod limits;
 pub mod long_form;
 pub mod mapping;

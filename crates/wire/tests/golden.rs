@@ -10,8 +10,8 @@ use ironwarp_wire::ddp::{DdpHeader, DdpTagged};
 use ironwarp_wire::mpa::{Enhanced, MAX_STARTUP, Revision, Role, RtrSet, Startup};
 use ironwarp_wire::private::{
     Capabilities, CmHeader, CmKind, DATAGRAM_LEN, Datagram, Hello, HelloKind, MAX_CM_HEADER,
-    MAX_DATAGRAM_HEADER, MAX_HELLO, PortSpace, RdmaPort, ReadV2Request, ReadV2Response, Reason, Secret,
-    SendImmediate, Signal, Unreadable,
+    MAX_DATAGRAM_HEADER, MAX_HELLO, PortSpace, RdmaPort, ReadV2Request, ReadV2Response, Reason, Route,
+    Secret, SendImmediate, Signal, Unreadable,
 };
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Dialect, Fpdu, Header, Immediate, ImmediateData,
@@ -418,7 +418,18 @@ fn signals() {
             "000e c1 40 49525750 0300000000000006",
             "Signal, message 7 waits for a receive",
         ),
-        (Signal::Unknown(4), "000e c1 40 49525750 0400000000000000", "Signal of unknown kind 0x04"),
+        (
+            Signal::Offer { part: 2, data: [1, 2, 3, 4, 5, 0xff] },
+            "000e c1 40 49525750 04 02 0102030405ff",
+            "Signal, offer of shared memory, part 3 of 4",
+        ),
+        (Signal::Switch(Route::Tcp), "000e c1 40 49525750 8500000000000000", "Signal, switch to TCP"),
+        (
+            Signal::Switch(Route::SharedMemory),
+            "000e c1 40 49525750 8500000000000001",
+            "Signal, switch to shared memory",
+        ),
+        (Signal::Unknown(5), "000e c1 40 49525750 0500000000000000", "Signal of unknown kind 0x05"),
     ] {
         assert_eq!(emit(&signal.to_header(), 0), hex(fpdu));
         let Header::Write(Tagged { last: true, addr }) = signal.to_header() else { panic!() };
@@ -441,6 +452,7 @@ fn signals() {
     ] {
         assert_eq!(found, Some(Err(why)), "{what}");
     }
+    assert_eq!(word(0x85ff_ffff_ffff_fffe), Some(Ok(Signal::Switch(Route::Tcp))), "bits 55–1 are ignored");
     let may_be_ignored = word(0x0102_0401_0007_5750);
     assert_eq!(may_be_ignored, Some(Ok(Signal::Capabilities(Capabilities::ACKNOWLEDGE))));
     assert_eq!(Capabilities::all().with_rnr_timer(3).rnr_timer(), 3);

@@ -11,7 +11,7 @@ use ironwarp_wire::mpa::{
 };
 use ironwarp_wire::private::{
     Capabilities, CmHeader, CmKind, Datagram, Hello, HelloKind, MAX_ACKNOWLEDGED, PortSpace, RdmaPort,
-    ReadV2Request, ReadV2Response, Reason, Secret, SendImmediate, Signal,
+    ReadV2Request, ReadV2Response, Reason, Route, Secret, SendImmediate, Signal,
 };
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Dialect, Fpdu, Header, Immediate, ImmediateData,
@@ -281,7 +281,7 @@ proptest! {
 
     /// Capabilities of a later release do not change what this release reads.
     #[test]
-    fn unknown_capabilities_change_nothing(known in 0..1u16 << 5, timer in 0..1u8 << 5, unknown in 5..16u32) {
+    fn unknown_capabilities_change_nothing(known in 0..1u16 << 6, timer in 0..1u8 << 5, unknown in 6..16u32) {
         let known = Capabilities::from_bits_truncate(known).with_rnr_timer(timer);
         let Header::Write(Tagged { addr, .. }) = Signal::Capabilities(known).to_header() else { unreachable!() };
         let newer = RemoteAddr { offset: addr.offset | 1 << (32 + unknown), ..addr };
@@ -345,6 +345,8 @@ proptest! {
         let signals = [
             Signal::Acknowledged(count),
             Signal::NotReady(count),
+            Signal::Offer { part: small.0, data: [small.1, small.2, small.0, 4, 5, small.2] },
+            Signal::Switch(if small.3 { Route::SharedMemory } else { Route::Tcp }),
             Signal::Capabilities(Capabilities::from_bits_truncate((numbers.2 & 0xffff) as u16)),
         ];
         for signal in signals {

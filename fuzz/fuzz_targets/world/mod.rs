@@ -81,6 +81,7 @@ impl World {
             strict_receive: options[0] & 1 != 0,
             private: options[0] & 2 == 0,
             park: 2048,
+            shared_memory: true,
             ..DeviceConfig::default()
         };
         let device = Device::new(config, Arc::<Arena>::clone(&arena), Arc::clone(&CIPHER));

@@ -2,7 +2,7 @@
 
 use super::host::{FOREIGN, GONE, PAGE, READABLE, RECEIVES, REGIONS, SINK, TAGS, WORDS, WRITABLE};
 use ironwarp_wire::mpa::FpduWriter;
-use ironwarp_wire::private::{Capabilities, SendImmediate, Signal};
+use ironwarp_wire::private::{Capabilities, Route, SendImmediate, Signal};
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Header, Immediate, ImmediateData, Offender, ReadRequest,
     RemoteAddr, Send, SendWord, Tag, Tagged, Terminate,
@@ -109,9 +109,13 @@ impl Peer {
                 Header::AtomicRequest(AtomicRequest { msn, id: script.byte().into(), target, op })
             }
             8 | 9 => self.answer(script, flags, len),
-            SIGNAL => match flags & 3 {
+            SIGNAL => match flags & 7 {
                 0 => Signal::Capabilities(Capabilities::from_bits_truncate(script.byte().into())).to_header(),
                 1 => Signal::NotReady(script.byte().into()).to_header(),
+                2 => Signal::Offer { part: script.byte() % 5, data: [flags; 6] }.to_header(),
+                3 => {
+                    Signal::Switch(if flags & 8 == 0 { Route::SharedMemory } else { Route::Tcp }).to_header()
+                }
                 _ => Signal::Acknowledged(script.byte().into()).to_header(),
             },
             _ => Header::Terminate(Terminate {

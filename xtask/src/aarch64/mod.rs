@@ -32,7 +32,15 @@ const LIBRARIES: &[&str] = &["libc6-dev-arm64-cross"];
 /// All crates but those that only run on the machine that builds.
 const BUILT: &[&str] = &["--workspace", "--exclude", "xtask", "--exclude", "ironwarp-fuzz"];
 /// Crates all of whose tests run. They compute, and make no system calls that QEMU would have to translate.
-const TESTED: &[&str] = &["--no-fail-fast", "--package", "ironwarp-wire", "--package", "ironwarp-rnic"];
+const TESTED: &[&str] = &[
+    "--no-fail-fast",
+    "--package",
+    "ironwarp-wire",
+    "--package",
+    "ironwarp-rnic",
+    "--package",
+    "ironwarp-shm",
+];
 /// What computes a lot is optimised, because emulation takes ten times as long.
 const OPTIMIZED: [&str; 2] = ["--profile", "optimized"];
 /// Options of the simulator.

@@ -1,10 +1,11 @@
-//! The groups that are measured on one host: contenders, metrics and their targets. Groups between two hosts
-//! are in `wan.rs`.
+//! The groups that are measured on one host: contenders, metrics and their targets. `ring.rs` adds what uses
+//! shared memory, `busy.rs` groups beside busy neighbours, and `wan.rs` those between two hosts.
 
-use super::contender::{Contender, How};
+use super::contender::{Contender, name, ours, peer};
 use super::group::{Baseline, Group, Metric, metric};
-use super::peers::{Peer, Tool};
+use super::peers::Tool;
 use super::turn::Figure;
+use super::{busy, ring, wan};
 
 // Names that several groups use.
 const BARE: &str = "bare TCP";
@@ -18,6 +19,9 @@ const UCX_PUT: &str = "UCX put";
 const FI_MSG: &str = "libfabric msg";
 const FI_RDM: &str = "libfabric rdm";
 
+const UCX: Tool = Tool::Ucx("tcp");
+const FABRIC: Tool = Tool::Fabric("tcp");
+
 const MIB: usize = 1 << 20;
 
 pub(super) fn all() -> Vec<Group> {
@@ -26,18 +30,8 @@ pub(super) fn all() -> Vec<Group> {
         blocking(),
         watched(),
         bulk(),
-        queued(
-            "write_64k",
-            "64 KiB Writes, 16 queued",
-            65_536,
-            [("write_64k", 1.2, 1.5), ("write_64k_acked", 1.2, 1.5)],
-        ),
-        queued(
-            "write_4k",
-            "4 KiB Writes, 16 queued",
-            4096,
-            [("write_4k", 3.0, 4.5), ("write_4k_acked", 3.0, 4.5)],
-        ),
+        queued("write_64k", "64 KiB Writes, 16 queued", 65_536, [40_000, 15_000], (1.2, 1.5)),
+        queued("write_4k", "4 KiB Writes, 16 queued", 4096, [150_000, 150_000], (3.0, 4.5)),
         rate(),
         single(),
         requests(),
@@ -45,17 +39,12 @@ pub(super) fn all() -> Vec<Group> {
         priority(),
         events(),
         wakes(),
+        switches(),
     ];
-    groups.extend(super::wan::groups());
+    groups.iter_mut().for_each(ring::add_twins);
+    groups.extend(busy::groups(&groups));
+    groups.extend(wan::groups());
     groups
-}
-
-fn ours(name: &'static str, words: &str) -> Contender {
-    Contender { name, how: How::Ours(words.to_owned()) }
-}
-
-fn peer(name: &'static str, tool: Tool, test: &'static str, size: usize, a_second: u64) -> Contender {
-    Contender { name, how: How::Peer(Peer { tool, test, size, a_second, crc: size <= 8 }) }
 }
 
 fn group(name: &'static str, title: &'static str, figure: Figure) -> Group {
@@ -70,15 +59,16 @@ fn polled() -> Group {
             ours(BARE_DEFAULT, "transport=bare workload=pingpong reno=false"),
             ours(SENT, "workload=pingpong"),
             ours(ACKED, "workload=pingpong acked=true"),
-            peer(UCX_TAG, Tool::Ucx, "tag_lat", 8, 80_000),
-            peer(FI_MSG, Tool::Fabric, "msg", 8, 80_000),
-            peer(FI_RDM, Tool::Fabric, "rdm", 8, 80_000),
+            peer(UCX_TAG, UCX, "tag_lat", 8, 80_000),
+            peer(FI_MSG, FABRIC, "msg", 8, 80_000),
+            peer(FI_RDM, FABRIC, "rdm", 8, 80_000),
             peer(PERFTEST, Tool::Perftest, "ib_send_lat", 8, 80_000),
         ],
         metrics: vec![
             metric("send_8b_polled", SENT, &[BARE], 1.10, 1.05),
             metric("send_8b_polled_acked", ACKED, &[BARE], 1.10, 1.05),
             metric("perftest_send_lat", PERFTEST, &[ACKED], 1.10, 1.03),
+            metric("perftest_send_8b", PERFTEST, &[BARE], None, None),
         ],
         ..group("send_8b_polled", "8 B ping-pong, polled", Figure::Latency)
     }
@@ -90,12 +80,35 @@ fn blocking() -> Group {
             ours(BARE, "transport=bare workload=pingpong blocking=true"),
             ours(SENT, "workload=pingpong blocking=true"),
             ours(ACKED, "workload=pingpong blocking=true acked=true"),
+            ours(ASLEEP, WORDS_ASLEEP),
         ],
         metrics: vec![
             metric("send_8b_blocking", SENT, &[BARE], 1.15, 1.05),
             metric("send_8b_blocking_acked", ACKED, &[BARE], 1.15, 1.05),
+            metric("send_8b_asleep", ASLEEP, &[BARE], None, 1.15),
         ],
         ..group("send_8b_blocking", "8 B ping-pong, sleeping", Figure::Latency)
+    }
+}
+
+/// `wait` polls before it sleeps, and in a ping-pong it rarely sleeps. A completion handler never polls.
+const ASLEEP: &str = "Ironwarp, asleep for every message";
+const WORDS_ASLEEP: &str = "workload=pingpong events=1";
+
+/// Shows that both ends sleep.
+fn switches() -> Group {
+    let asleep = |name, of| {
+        let baseline = Baseline::Fixed(1.0, "one for each message");
+        // A message that arrives before its receiver sleeps needs none.
+        Metric { name, of, baseline, must: Some(0.99), aim: None }
+    };
+    Group {
+        contenders: vec![
+            ours(BARE, "transport=bare workload=pingpong blocking=true"),
+            ours(ASLEEP, WORDS_ASLEEP),
+        ],
+        metrics: vec![asleep("switches_8b_bare", BARE), asleep("switches_8b_asleep", ASLEEP)],
+        ..group("switches", "Voluntary context switches per message, both ends together", Figure::Switches)
     }
 }
 
@@ -108,7 +121,7 @@ fn watched() -> Group {
             ours(SENT, "workload=watch"),
             ours(ACKED, "workload=watch acked=true"),
             ours(POLLS, "workload=watch acked=true polls=true"),
-            peer(UCX_PUT, Tool::Ucx, "ucp_put_lat", 8, 40_000),
+            peer(UCX_PUT, UCX, "ucp_put_lat", 8, 40_000),
             peer(PERFTEST, Tool::Perftest, "ib_write_lat", 8, 80_000),
         ],
         metrics: vec![
@@ -130,6 +143,7 @@ fn bulk() -> Group {
     const PING_PONG: &str = "Ironwarp Send, ping-pong";
     const PERFTEST_WRITE: &str = "perftest ib_write_bw";
     const PERFTEST_READ: &str = "perftest ib_read_bw";
+    const PERFTEST_SEND: &str = "perftest ib_send_bw";
     let own = |name, words: &str| {
         ours(name, &format!("size={MIB} queued={} crc=false {words}", super::peers::DEPTH))
     };
@@ -146,12 +160,13 @@ fn bulk() -> Group {
             own(SEND, "operation=send"),
             own(SEND_ACKED, "operation=send acked=true"),
             own(PING_PONG, "workload=pingpong"),
-            peer(UCX_TAG, Tool::Ucx, "tag_bw", MIB, 5_000),
-            peer(UCX_PUT, Tool::Ucx, "ucp_put_bw", MIB, 600),
-            peer(FI_MSG, Tool::Fabric, "msg", MIB, 2_000),
-            peer(FI_RDM, Tool::Fabric, "rdm", MIB, 2_000),
+            peer(UCX_TAG, UCX, "tag_bw", MIB, 5_000),
+            peer(UCX_PUT, UCX, "ucp_put_bw", MIB, 600),
+            peer(FI_MSG, FABRIC, "msg", MIB, 2_000),
+            peer(FI_RDM, FABRIC, "rdm", MIB, 2_000),
             peer(PERFTEST_WRITE, Tool::Perftest, "ib_write_bw", MIB, 4_000),
             peer(PERFTEST_READ, Tool::Perftest, "ib_read_bw", MIB, 4_000),
+            peer(PERFTEST_SEND, Tool::Perftest, "ib_send_bw", MIB, 4_000),
         ],
         metrics: vec![
             metric("write_1m", SENT, &[BARE], 0.90, 1.0),
@@ -168,35 +183,40 @@ fn bulk() -> Group {
             metric("pingpong_1m_vs_fi", PING_PONG, &[FI_MSG, FI_RDM], None, 1.15),
             metric("perftest_write_bw", PERFTEST_WRITE, &[ACKED], 0.90, 0.97),
             metric("perftest_read_bw", PERFTEST_READ, &[READ], 0.90, 0.97),
+            metric("perftest_send_bw", PERFTEST_SEND, &[SEND_ACKED], 0.90, 0.97),
+            metric("perftest_write_1m", PERFTEST_WRITE, &[BARE], None, None),
+            metric("perftest_read_1m", PERFTEST_READ, &[BARE], None, None),
+            metric("perftest_send_1m", PERFTEST_SEND, &[BARE], None, None),
         ],
         ..group("bulk", "1 MiB messages", Figure::Bandwidth)
     }
 }
 
-/// Many messages of one size, where all queued messages may be posted with one call.
+/// Many messages of one size, where all queued messages may be posted with one call. UCX moves `a_second`
+/// messages with a tag and with a put.
 fn queued(
-    name: &'static str,
+    called: &'static str,
     title: &'static str,
     size: usize,
-    [sent, acked]: [(&'static str, f64, f64); 2],
+    a_second: [u64; 2],
+    (must, aim): (f64, f64),
 ) -> Group {
     let own = |name, words: &str| ours(name, &format!("size={size} queued=16 crc=false {words}"));
-    let batched = if size == 4096 { "write_4k_batched" } else { "write_64k_batched" };
     Group {
         contenders: vec![
             own(BARE, "transport=bare blocking=true"),
             own(BARE_BATCHED, "transport=bare blocking=true batch=16"),
             own(SENT, "batch=16"),
             own(ACKED, "batch=16 acked=true"),
-            peer(UCX_TAG, Tool::Ucx, "tag_bw", size, if size == 4096 { 150_000 } else { 40_000 }),
-            peer(UCX_PUT, Tool::Ucx, "ucp_put_bw", size, if size == 4096 { 150_000 } else { 15_000 }),
+            peer(UCX_TAG, UCX, "tag_bw", size, a_second[0]),
+            peer(UCX_PUT, UCX, "ucp_put_bw", size, a_second[1]),
         ],
         metrics: vec![
-            metric(sent.0, SENT, &[BARE], sent.1, sent.2),
-            metric(acked.0, ACKED, &[BARE], acked.1, acked.2),
-            metric(batched, SENT, &[BARE_BATCHED], None, 0.9),
+            metric(called, SENT, &[BARE], must, aim),
+            metric(name(format!("{called}_acked")), ACKED, &[BARE], must, aim),
+            metric(name(format!("{called}_batched")), SENT, &[BARE_BATCHED], None, 0.9),
         ],
-        ..group(name, title, Figure::Bandwidth)
+        ..group(called, title, Figure::Bandwidth)
     }
 }
 
@@ -209,8 +229,8 @@ fn rate() -> Group {
             ours(BARE_BATCHED, &format!("transport=bare blocking=true size={FRAME} queued=64 batch=64")),
             ours(SENT, "size=8 queued=64 batch=64"),
             ours(ACKED, "size=8 queued=64 batch=64 acked=true"),
-            peer(UCX_TAG, Tool::Ucx, "tag_bw", 8, 250_000),
-            peer(UCX_PUT, Tool::Ucx, "ucp_put_bw", 8, 250_000),
+            peer(UCX_TAG, UCX, "tag_bw", 8, 250_000),
+            peer(UCX_PUT, UCX, "ucp_put_bw", 8, 250_000),
         ],
         metrics: vec![
             metric("write_8b_rate", SENT, &[BARE_BATCHED], 0.3, 0.6),
@@ -316,9 +336,13 @@ fn sleepers() -> Vec<Contender> {
 }
 
 fn events() -> Group {
+    let bare = ours(BARE, "transport=bare size=64 queued=8 acked=true blocking=true");
     Group {
-        contenders: sleepers(),
-        metrics: vec![metric("events_moderated", MODERATED, &[EACH], 1.0, None)],
+        contenders: [vec![bare], sleepers()].concat(),
+        metrics: vec![
+            metric("events_each", EACH, &[BARE], None, None),
+            metric("events_moderated", MODERATED, &[EACH], 1.0, None),
+        ],
         ..group("events", "64 B Sends to a sleeping consumer, 8 outstanding", Figure::Rate)
     }
 }
@@ -345,12 +369,13 @@ mod tests {
         let mut names = BTreeSet::new();
         for group in all() {
             let contenders: Vec<_> = group.contenders.iter().map(|contender| contender.name).collect();
+            let distinct: BTreeSet<_> = contenders.iter().collect();
+            assert_eq!(distinct.len(), contenders.len(), "{contenders:?}");
             for Metric { name, of, baseline, must, aim } in &group.metrics {
                 assert!(names.insert(*name), "{name} twice");
                 assert!(contenders.contains(of), "{name}: {of}");
-                if let Baseline::Best(best) = baseline {
-                    assert!(best.iter().all(|one| contenders.contains(one)), "{name}: {best:?}");
-                }
+                let needed = baseline.contenders();
+                assert!(needed.iter().all(|one| contenders.contains(one)), "{name}: {needed:?}");
                 if let (Some(must), Some(aim)) = (must, aim) {
                     assert!(if group.figure.less_is_better() { aim <= must } else { aim >= must }, "{name}");
                 }
@@ -382,6 +407,35 @@ mod tests {
             "perftest_write_lat",
             "perftest_send_lat",
             "perftest_read_bw",
+            "shm_send_8b_polled",
+            "shm_send_8b_polled_acked",
+            "shm_send_8b_blocking",
+            "shm_send_8b_asleep",
+            "shm_switches_8b_asleep",
+            "shm_write_8b_latency",
+            "shm_write_1m",
+            "shm_read_1m",
+            "shm_send_1m",
+            "shm_write_64k",
+            "shm_write_4k",
+            "shm_write_8b_rate",
+            "shm_write_8b_single",
+            "shm_events_each",
+            "shm_events_moderated",
+            "shm_perftest_write_1m",
+            "shm_perftest_read_1m",
+            "shm_perftest_send_1m",
+            "shm_perftest_send_8b",
+            "shm_send_8b_vs_ucx",
+            "shm_send_8b_vs_fi",
+            "shm_write_1m_vs_ucx",
+            "shm_write_1m_vs_fi",
+            "busy_send_8b_polled",
+            "busy_shm_send_8b_polled_acked",
+            "busy_shm_send_8b_asleep",
+            "busy_events_each",
+            "busy_shm_write_1m",
+            "busy_bare_send_8b_polled",
             "qps_9k",
             "qp_idle_bytes",
             "wan_1ms_write_1m",

@@ -1,7 +1,7 @@
 //! How cost grows with the size of messages, the queue depth, and the number of connections. Each point is a
 //! group of its own, measured like all others.
 
-use super::contender::{Contender, How};
+use super::contender::ours;
 use super::group::Group;
 use super::rounds::run_rounds;
 use super::statistics::Summary;
@@ -98,10 +98,8 @@ impl Plan {
         let named = |(name, _): &(&'static str, &str)| Series { name, points: Vec::new() };
         let mut series: Vec<_> = who.iter().map(named).collect();
         for x in at {
-            let contender = |(name, words): &(&'static str, &str)| Contender {
-                name,
-                how: How::Ours(words.replace("{x}", &x.to_string())),
-            };
+            let contender =
+                |(name, words): &(&'static str, &str)| ours(name, &words.replace("{x}", &x.to_string()));
             let contenders = who.iter().map(contender).collect();
             let group =
                 Group { name, title, figure, patience: 1, link: None, contenders, metrics: Vec::new() };

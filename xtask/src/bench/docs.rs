@@ -1,9 +1,9 @@
 //! Writes the figures in docs/performance.md between two markers, and the pictures next to it.
 
 use super::curves::Curve;
-use super::picture;
 use super::report::{Row, lines};
 use super::rounds::Measured;
+use super::{busy, picture, ring};
 use crate::shell::{Result, at};
 use std::fs;
 use std::path::Path;
@@ -14,16 +14,36 @@ const FOLDER: &str = "performance";
 const BEGIN: &str = "<!-- figures: begin -->";
 const END: &str = "<!-- figures: end -->";
 
-pub(super) fn update(root: &Path, rows: &[Row<'_>], measured: &[Measured], curves: &[Curve]) -> Result {
+pub(super) fn update(
+    root: &Path,
+    rows: &[Row<'_>],
+    measured: &[Measured],
+    curves: &[Curve],
+    absent: &[String],
+) -> Result {
     let page = root.join(PAGE);
     let text = fs::read_to_string(&page).map_err(at(&page))?;
-    let text = replaced(&text, &figures(rows, measured, curves))
+    let text = replaced(&text, &figures(rows, measured, curves, absent))
         .ok_or_else(|| format!("{PAGE}: markers are missing"))?;
     picture::write(&root.join("docs").join(FOLDER), measured, curves)?;
     fs::write(&page, text).map_err(at(&page))
 }
 
-fn figures(rows: &[Row<'_>], measured: &[Measured], curves: &[Curve]) -> String {
+/// Explains the rows whose names begin with a prefix.
+const PREFIXES: [(&str, &str); 2] = [
+    (
+        ring::PREFIX,
+        "the same as the row without `shm_`, over a ring in shared memory (`IRONWARP_SHM=on`). All other rows have \
+         `IRONWARP_SHM=off`. UCX and libfabric use shared memory in these rows, too.",
+    ),
+    (
+        busy::PREFIX,
+        "beside processes that compute, one for each processor; latencies are means. The ratio compares busy ÷ quiet \
+         of the row with busy ÷ quiet of bare TCP in the same round.",
+    ),
+];
+
+fn figures(rows: &[Row<'_>], measured: &[Measured], curves: &[Curve], absent: &[String]) -> String {
     let attempts = || measured.iter().flat_map(|measured| &measured.judged);
     let (all, repeated) = (attempts().count(), attempts().filter(|judged| !judged.counts).count());
     let disturbed = attempts().filter(|judged| judged.counts && judged.disturbance.is_too_much()).count();
@@ -37,6 +57,12 @@ fn figures(rows: &[Row<'_>], measured: &[Measured], curves: &[Curve]) -> String 
     for link in measured.iter().filter_map(|measured| measured.link).take(1) {
         text += &format!("\nThe `wan_*` links: {link}.\n");
     }
+    for (prefix, meaning) in PREFIXES {
+        if rows.iter().any(|row| row.metric.name.starts_with(prefix)) {
+            text += &format!("\n`{prefix}*`: {meaning}\n");
+        }
+    }
+    absent.iter().for_each(|absent| text += &format!("\nNot measured: {absent}.\n"));
     text += "\nBytes or messages per second of processor time, at the client and at the server:\n\n";
     text += "| group | who | client | server |\n|---|---|---|---|\n";
     let lines = measured.iter().flat_map(lines);
@@ -57,6 +83,9 @@ fn replaced(page: &str, figures: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::rows;
+    use super::super::rounds::tests::measured;
+    use super::super::turn::Figure;
     use super::*;
 
     #[test]
@@ -66,6 +95,21 @@ mod tests {
         assert_eq!(once, format!("a\n{BEGIN}\n\nnew\n{END}\nb\n"));
         assert_eq!(replaced(&once, "new").unwrap(), once);
         assert_eq!(replaced("no markers", "new"), None);
+    }
+
+    #[test]
+    fn rows_are_explained_only_if_they_are_there() {
+        let page = |name, absent: &[String]| {
+            let mut all = [measured(Figure::Latency, &["a", "b", "c"], &[&[1.0, 2.0, 3.0]])];
+            all[0].group.metrics[0].name = name;
+            figures(&rows(&all), &all, &[], absent)
+        };
+        let plain = page("m", &[]);
+        assert!(plain.contains("| `m` |") && !plain.contains("`shm_*`") && !plain.contains("Not measured"));
+        let twin = page("shm_m", &["bulk, x: no transport".into()]);
+        assert!(twin.contains("| `shm_m` |") && twin.contains("\n`shm_*`: ") && !twin.contains("`busy_*`"));
+        assert!(twin.contains("\nNot measured: bulk, x: no transport.\n"));
+        assert!(page("busy_shm_m", &[]).contains("\n`busy_*`: "));
     }
 
     #[test]

@@ -40,17 +40,52 @@ pub(super) struct Metric {
 #[derive(Clone, Debug)]
 pub(super) enum Baseline {
     /// The best of these contenders, in each round.
-    Best(&'static [&'static str]),
+    Best(Vec<&'static str>),
     /// A fixed value, and its name.
     Fixed(f64, &'static str),
+    /// For a contender beside busy neighbours: its value without them, multiplied by the factor by which bare
+    /// TCP's changes.
+    Quiet { own: &'static str, bare_quiet: &'static str, bare_busy: &'static str },
+}
+
+impl Baseline {
+    /// The contenders that it needs.
+    pub(super) fn contenders(&self) -> Vec<&'static str> {
+        match self {
+            Self::Best(names) => names.clone(),
+            Self::Fixed(..) => Vec::new(),
+            Self::Quiet { own, bare_quiet, bare_busy } => vec![own, bare_quiet, bare_busy],
+        }
+    }
+}
+
+impl Metric {
+    pub(super) fn needs(&self, contender: &str) -> bool {
+        self.of == contender || self.baseline.contenders().contains(&contender)
+    }
+}
+
+impl Group {
+    /// Removes contenders, and the metrics that need them. A metric that compares with the best of several
+    /// compares with those that are left.
+    pub(super) fn remove(&mut self, removed: impl Fn(&str) -> bool) {
+        self.contenders.retain(|contender| !removed(contender.name));
+        self.metrics.retain_mut(|metric| {
+            if let Baseline::Best(names) = &mut metric.baseline {
+                names.retain(|name| !removed(name));
+                return !names.is_empty() && !removed(metric.of);
+            }
+            !removed(metric.of) && !metric.baseline.contenders().into_iter().any(&removed)
+        });
+    }
 }
 
 pub(super) fn metric(
     name: &'static str,
     of: &'static str,
-    best: &'static [&'static str],
+    best: &[&'static str],
     must: impl Into<Option<f64>>,
     aim: impl Into<Option<f64>>,
 ) -> Metric {
-    Metric { name, of, baseline: Baseline::Best(best), must: must.into(), aim: aim.into() }
+    Metric { name, of, baseline: Baseline::Best(best.to_vec()), must: must.into(), aim: aim.into() }
 }

@@ -3,9 +3,11 @@
 //! same for all.
 //!
 //! ```text
-//!  group.rs       contenders and metrics; catalogue.rs: all groups
+//!  group.rs       contenders and metrics; catalogue.rs: all groups; selection.rs: which of them to measure
+//!  ring.rs        rows over shared memory; busy.rs: rows beside busy neighbours
 //!  turn.rs        what is measured, and where
-//!  contender.rs   how one takes its turn; peers.rs: other projects' programs, wan.rs: two hosts and a bad link
+//!  contender.rs   how one takes its turn; peers.rs: other projects' programs, neighbours.rs: processes that
+//!                 compute meanwhile, wan.rs: two hosts and a bad link
 //!  rounds.rs      runs rounds; judge.rs: which count, statistics.rs: summaries
 //!  report.rs      the table and the JSON; picture.rs: pictures, docs.rs: docs/performance.md
 //!  curves.rs      how cost grows with size, queue depth and connections
@@ -14,16 +16,20 @@
 //! Both ends of our own turns are in crates/bench. Missing a target is a result, not a failure; what could
 //! not be measured is a failure.
 
+mod busy;
 mod catalogue;
 mod contender;
 mod curves;
 mod docs;
 mod group;
 mod judge;
+mod neighbours;
 mod peers;
 mod picture;
 mod report;
+mod ring;
 mod rounds;
+mod selection;
 mod statistics;
 mod turn;
 mod wan;
@@ -33,8 +39,9 @@ use crate::dropin;
 use crate::inside::run_inside;
 use crate::shell::{Result, at, command, output, run as run_command, write_json};
 use crate::workspace::Workspace;
-use group::{Baseline, Group};
+use group::Group;
 use rounds::{Measured, run_rounds};
+use serde_json::json;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -81,7 +88,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
         return run_inside("bench", &["--mount", "--net"], arguments);
     }
     set_up_network()?;
-    let groups = selected(options.only.as_deref())?;
+    let mut groups = selection::selected(options.only.as_deref(), options.quick)?;
+    let absent = selection::remove_absent(&mut groups, &peers::Offered::now()?);
     let folder = workspace.target.join("bench");
     fs::create_dir_all(&folder).map_err(at(&folder))?;
     let extent = if options.quick { QUICK } else { FULL };
@@ -93,7 +101,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
         networks: None,
         millis: extent.millis,
     };
-    let mut results = Results::default();
+    let mut results = Results { absent, ..Results::default() };
     results.measure(groups, &place, extent);
     if options.curves {
         match curves::measure(&place, extent.slow_rounds) {
@@ -101,7 +109,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
             Err(error) => results.failures.push(error),
         }
     }
-    print(&results.measured, start.elapsed());
+    results.print(start.elapsed());
     results.write(&options, workspace)
 }
 
@@ -110,6 +118,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
 struct Results {
     measured: Vec<Measured>,
     curves: Vec<curves::Curve>,
+    /// The contenders that the installed packages do not have, with the reasons.
+    absent: Vec<String>,
     failures: Vec<String>,
 }
 
@@ -120,9 +130,12 @@ impl Results {
         let mut allowance = Duration::ZERO;
         for group in groups {
             allowance += share;
-            let name = group.name;
+            let (name, start) = (group.name, Instant::now());
             match measure_group(group, place, extent, &mut allowance) {
-                Ok(measured) => self.measured.push(measured),
+                Ok(measured) => {
+                    println!("  {name}: {:.0} s", start.elapsed().as_secs_f64());
+                    self.measured.push(measured);
+                }
                 Err(error) => {
                     println!("  {name}: failed: {error}");
                     self.failures.push(format!("{name}: {error}"));
@@ -131,8 +144,36 @@ impl Results {
         }
     }
 
+    fn print(&self, took: Duration) {
+        let Self { measured, absent, .. } = self;
+        for one in measured {
+            println!(
+                "\n{}{}",
+                one.group.title,
+                one.link.map(|link| format!(" ({link})")).unwrap_or_default()
+            );
+            println!(
+                "  {:<40}{:>9}          {:<18}{:^20}   {:^19}",
+                "", "median", "quartiles", "per CPU-second:", "completions:"
+            );
+            report::lines(one).iter().for_each(|line| println!("{line}"));
+        }
+        println!("\n{}", report::HEADING);
+        report::rows(measured).iter().for_each(|row| println!("{row}"));
+        absent.iter().for_each(|absent| println!("not measured: {absent}"));
+        let attempts: Vec<_> = measured.iter().flat_map(|measured| &measured.judged).collect();
+        let repeated = attempts.iter().filter(|judged| !judged.counts).count();
+        let disturbed =
+            attempts.iter().filter(|judged| judged.counts && judged.disturbance.is_too_much()).count();
+        println!(
+            "\n{} rounds in {:.0} s; {repeated} more were repeated because other processes used the machine; of those that count, {disturbed} were disturbed",
+            attempts.len() - repeated,
+            took.as_secs_f64()
+        );
+    }
+
     fn write(&self, options: &Options, workspace: &Workspace) -> Result {
-        let Self { measured, curves, failures } = self;
+        let Self { measured, curves, absent, failures } = self;
         let rows = report::rows(measured);
         if let Some(file) = &options.json {
             let mut all: Vec<_> = rows.iter().map(report::Row::json).collect();
@@ -140,6 +181,7 @@ impl Results {
                 measured.iter().flat_map(|one| report::lines(one).into_iter().map(|line| line.json(one))),
             );
             all.extend(curves.iter().flat_map(curves::Curve::json));
+            all.extend(absent.iter().map(|absent| json!({ "absent": absent })));
             write_json(file, &all)?;
         }
         if let Some(folder) = &options.pictures {
@@ -149,7 +191,7 @@ impl Results {
             return Err(format!("some groups failed:\n{}", failures.join("\n")));
         }
         if options.update_docs {
-            docs::update(&workspace.root, &rows, measured, curves)?;
+            docs::update(&workspace.root, &rows, measured, curves, absent)?;
         }
         Ok(())
     }
@@ -181,51 +223,6 @@ fn measure_group(group: Group, place: &Place, extent: Extent, allowance: &mut Du
     Ok(measured)
 }
 
-/// Returns all groups, or those with metrics whose names contain this text, with the contenders that these
-/// need.
-fn selected(only: Option<&str>) -> Result<Vec<Group>> {
-    let mut groups = catalogue::all();
-    let Some(only) = only else { return Ok(groups) };
-    let whole = groups.iter().flat_map(|group| &group.metrics).any(|metric| metric.name == only);
-    for group in &mut groups {
-        group.metrics.retain(|metric| if whole { metric.name == only } else { metric.name.contains(only) });
-        let needed = |name: &str| {
-            group.metrics.iter().any(|metric| {
-                let compared = match &metric.baseline {
-                    Baseline::Best(names) => names.contains(&name),
-                    Baseline::Fixed(..) => false,
-                };
-                metric.of == name || compared
-            })
-        };
-        group.contenders.retain(|contender| needed(contender.name));
-    }
-    groups.retain(|group| !group.metrics.is_empty());
-    if groups.is_empty() { Err(format!("unknown metric {only}")) } else { Ok(groups) }
-}
-
-fn print(measured: &[Measured], took: Duration) {
-    for one in measured {
-        println!("\n{}{}", one.group.title, one.link.map(|link| format!(" ({link})")).unwrap_or_default());
-        println!(
-            "  {:<40}{:>9}       {:<18}{:^20}   {:^19}",
-            "", "median", "quartiles", "per CPU-second:", "completions:"
-        );
-        report::lines(one).iter().for_each(|line| println!("{line}"));
-    }
-    println!("\n{}", report::HEADING);
-    report::rows(measured).iter().for_each(|row| println!("{row}"));
-    let attempts: Vec<_> = measured.iter().flat_map(|measured| &measured.judged).collect();
-    let repeated = attempts.iter().filter(|judged| !judged.counts).count();
-    let disturbed =
-        attempts.iter().filter(|judged| judged.counts && judged.disturbance.is_too_much()).count();
-    println!(
-        "\n{} rounds in {:.0} s; {repeated} more were repeated because other processes used the machine; of those that count, {disturbed} were disturbed",
-        attempts.len() - repeated,
-        took.as_secs_f64()
-    );
-}
-
 fn parse(arguments: &[String]) -> Result<Options> {
     let mut options = Options::default();
     let mut arguments = Arguments::new(arguments, USAGE);
@@ -250,15 +247,6 @@ fn parse(arguments: &[String]) -> Result<Options> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_metric_needs_its_own_contenders_only() {
-        let groups = selected(Some("write_1m")).unwrap();
-        let names: Vec<_> = groups[0].contenders.iter().map(|contender| contender.name).collect();
-        assert_eq!((groups.len(), names), (1, vec!["bare TCP", "Ironwarp"]));
-        assert!(selected(Some("1m")).unwrap()[0].metrics.len() > 5, "all that have it in their names");
-        assert!(selected(Some("nothing")).is_err());
-    }
 
     #[test]
     fn options_are_as_the_usage_has_them() {

@@ -3,7 +3,7 @@
 
 use super::judge::Load;
 use super::turn::{Figure, Place};
-use crate::shell::Result;
+use crate::shell::{Result, command, output};
 use ironwarp_testkit::net::listens;
 use ironwarp_testkit::process::Process;
 use std::process::Command;
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tool {
-    /// `ucx_perftest` over TCP only.
-    Ucx,
-    /// `fi_pingpong` with the provider `tcp`.
-    Fabric,
+    /// `ucx_perftest` with these transports only, separated by commas.
+    Ucx(&'static str),
+    /// `fi_pingpong` with this provider.
+    Fabric(&'static str),
     /// A perftest program on the drop-in.
     Perftest,
 }
@@ -42,15 +42,15 @@ impl Peer {
         let Self { test, size, .. } = self;
         let words = |line: String| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         match self.tool {
-            Tool::Ucx => [
+            Tool::Ucx(_) => [
                 words(format!("ucx_perftest -p {port}")),
                 words(format!(
                     "ucx_perftest {SERVER} -p {port} -t {test} -s {size} -n {count} -w {} -f -v",
                     (count / 4).max(1)
                 )),
             ],
-            Tool::Fabric => {
-                let common = format!("fi_pingpong -p tcp -e {test} -S {size} -I {count}");
+            Tool::Fabric(provider) => {
+                let common = format!("fi_pingpong -p {provider} -e {test} -S {size} -I {count}");
                 [words(format!("{common} -B {port}")), words(format!("{common} -P {port} {SERVER}"))]
             }
             Tool::Perftest => {
@@ -81,15 +81,15 @@ impl Peer {
         const MIB: f64 = 1_048_576.0;
         match (self.tool, figure) {
             // iterations, median, mean now, mean; MiB/s now, MiB/s; messages/s now, messages/s
-            (Tool::Ucx, _) => match (figure, *last(|c| c == ',')?.first_chunk::<8>()?) {
+            (Tool::Ucx(_), _) => match (figure, *last(|c| c == ',')?.first_chunk::<8>()?) {
                 (Figure::Latency, [_, median, ..]) => Some(median),
                 (Figure::Bandwidth, [.., mib, _, _]) => Some(mib * MIB / 1e9),
                 (Figure::Rate, [.., rate]) => Some(rate / 1e6),
                 _ => None,
             },
             // bytes, sent, acknowledged, total, time (with letters behind them), MB/s, µs for one, millions a second
-            (Tool::Fabric, Figure::Latency) => last(blank)?.iter().rev().nth(1).copied(),
-            (Tool::Fabric, Figure::Bandwidth) => Some(last(blank)?.iter().rev().nth(2)? / 1e3),
+            (Tool::Fabric(_), Figure::Latency) => last(blank)?.iter().rev().nth(1).copied(),
+            (Tool::Fabric(_), Figure::Bandwidth) => Some(last(blank)?.iter().rev().nth(2)? / 1e3),
             // bytes, iterations, least, most, typical, …
             (Tool::Perftest, Figure::Latency) => last(blank)?.get(4).copied(),
             // bytes, iterations, peak, mean in MiB/s, millions of messages
@@ -104,13 +104,17 @@ const SERVER: &str = "127.0.0.1";
 /// Queue depth, as in our own loops.
 pub(super) const DEPTH: usize = 4;
 
-/// Runs both. Returns the client's output, and the CPU time used after the client but before the server has
-/// ended.
-pub(super) fn run(peer: &Peer, place: &Place) -> Result<(String, Load)> {
+/// Runs both. `set` adds to their environment. Returns the client's output, and the CPU time used after the
+/// client but before the server has ended.
+pub(super) fn run(peer: &Peer, place: &Place, set: impl Fn(&mut Command)) -> Result<(String, Load)> {
     let port = next_port();
     let start = |line: &[String], processor: &str, log: &str| {
         let mut command = Command::new("taskset");
-        command.args(["-c", processor]).args(line).env("UCX_TLS", "tcp");
+        command.args(["-c", processor]).args(line);
+        set(&mut command);
+        if let Tool::Ucx(transports) = peer.tool {
+            command.env("UCX_TLS", transports);
+        }
         if !peer.crc {
             command.env("IRONWARP_CRC", "off");
         }
@@ -137,9 +141,51 @@ pub(super) fn need_tools() -> Result {
     }
 }
 
+/// What the installed UCX and libfabric can use.
+#[derive(Debug)]
+pub(super) struct Offered {
+    /// What `ucx_info -d` prints.
+    ucx: String,
+    /// What `fi_info -l` prints.
+    fabric: String,
+}
+
+impl Offered {
+    pub(super) fn now() -> Result<Self> {
+        let ucx = output(&mut command("ucx_info", &["-d"]))?;
+        Ok(Self { ucx, fabric: output(&mut command("fi_info", &["-l"]))? })
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_test(ucx: &str, fabric: &str) -> Self {
+        Self { ucx: ucx.to_owned(), fabric: fabric.to_owned() }
+    }
+
+    /// Returns why a program cannot run, or `None` if it can.
+    pub(super) fn lacks(&self, peer: &Peer) -> Option<String> {
+        match peer.tool {
+            Tool::Ucx(transports) => {
+                let offers = |name: &str| {
+                    let names = self.ucx.lines().filter_map(|line| line.split_once("Transport:"));
+                    names.into_iter().any(|(_, found)| found.trim() == name)
+                };
+                let missing = transports.split(',').find(|name| !offers(name))?;
+                Some(format!("the installed UCX has no transport `{missing}`"))
+            }
+            Tool::Fabric(provider) => {
+                let found = self.fabric.lines().any(|line| line.trim_end_matches(':') == provider);
+                (!found).then(|| format!("the installed libfabric has no provider `{provider}`"))
+            }
+            Tool::Perftest => None,
+        }
+    }
+}
+
 const TOOLS: &[&str] = &[
+    "fi_info",
     "fi_pingpong",
     "ib_read_bw",
+    "ib_send_bw",
     "ib_send_lat",
     "ib_write_bw",
     "ib_write_lat",
@@ -147,6 +193,7 @@ const TOOLS: &[&str] = &[
     "tc",
     "taskset",
     "timeout",
+    "ucx_info",
     "ucx_perftest",
 ];
 
@@ -169,19 +216,31 @@ mod tests {
     fn figures_are_found_in_what_programs_print() {
         let ucx = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n \
                    500,0.497,2051.1,2051.2,487.5,1000,487,488000\n";
-        assert_eq!(read(Tool::Ucx, ucx, Figure::Latency), Some(0.497));
-        assert_eq!(read(Tool::Ucx, ucx, Figure::Bandwidth), Some(1.048576));
-        assert_eq!(read(Tool::Ucx, ucx, Figure::Rate), Some(0.488));
+        assert_eq!(read(Tool::Ucx("tcp"), ucx, Figure::Latency), Some(0.497));
+        assert_eq!(read(Tool::Ucx("tcp"), ucx, Figure::Bandwidth), Some(1.048576));
+        assert_eq!(read(Tool::Ucx("tcp"), ucx, Figure::Rate), Some(0.488));
         let fabric = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
                       1m      200     =200     400m        1.86s    225.55    4649.01       0.00\n";
-        assert_eq!(read(Tool::Fabric, fabric, Figure::Latency), Some(4649.01));
-        assert_eq!(read(Tool::Fabric, fabric, Figure::Bandwidth), Some(0.22555));
+        assert_eq!(read(Tool::Fabric("tcp"), fabric, Figure::Latency), Some(4649.01));
+        assert_eq!(read(Tool::Fabric("tcp"), fabric, Figure::Bandwidth), Some(0.22555));
         let many = "1m      1k      =1k      1.9g        0.37s   5697.30     184.05       0.01\n";
-        assert_eq!(read(Tool::Fabric, many, Figure::Bandwidth), Some(5.6973));
+        assert_eq!(read(Tool::Fabric("tcp"), many, Figure::Bandwidth), Some(5.6973));
         let bandwidth = " 1048576    500              3154.62            1000.00\t\t   0.001331\n------\n";
         assert_eq!(read(Tool::Perftest, bandwidth, Figure::Bandwidth), Some(1.048576));
         let latency = " 8  2000  4.78  4352.26  5.18     \t  21.65  \t156.71 \t\t877.70  \t2863.41 \n-----\n";
         assert_eq!(read(Tool::Perftest, latency, Figure::Latency), Some(5.18));
         assert_eq!(read(Tool::Perftest, "nothing\n", Figure::Latency), None);
+    }
+
+    #[test]
+    fn missing_transports_are_named() {
+        let offered = Offered::for_test(
+            "#      Transport: posix\n#         Device: memory\n#      Transport: self\n",
+            "tcp:\n    version: 117.0\nofi_hook_noop:\n",
+        );
+        let lacks = |tool| offered.lacks(&Peer { tool, test: "", size: 8, a_second: 1, crc: true });
+        assert_eq!((lacks(Tool::Ucx("posix,self")), lacks(Tool::Fabric("tcp"))), (None, None));
+        assert!(lacks(Tool::Ucx("posix,cma,self")).unwrap().contains("`cma`"));
+        assert!(lacks(Tool::Fabric("shm")).unwrap().contains("`shm`"));
     }
 }

@@ -69,7 +69,18 @@ impl Row<'_> {
         match &self.metric.baseline {
             Baseline::Best(names) => names.join(" or "),
             Baseline::Fixed(_, name) => (*name).to_owned(),
+            Baseline::Quiet { bare_quiet, .. } => {
+                let [own, bare] = self.changes().unwrap_or_default().map(digits);
+                format!("{bare_quiet}'s change (busy ÷ quiet: {own}, {bare_quiet}: {bare})")
+            }
         }
+    }
+
+    /// For a row beside busy neighbours: busy ÷ quiet, of this contender and of bare TCP.
+    fn changes(&self) -> Option<[f64; 2]> {
+        let Baseline::Quiet { own, bare_quiet, bare_busy } = self.metric.baseline else { return None };
+        let change = |busy, quiet| Summary::of(self.measured.ratios(busy, quiet)).median;
+        Some([change(self.metric.of, own), change(bare_busy, bare_quiet)])
     }
 
     /// The targets of the ratio.
@@ -111,6 +122,7 @@ impl Row<'_> {
             "must": metric.must,
             "aim": metric.aim,
             "met": self.verdict().word(),
+            "busy_to_quiet": self.changes().map(|[own, bare]| json!({ "own": own, "bare": bare })),
             "of": metric.of,
             "group": measured.group.name,
             "link": measured.link,
@@ -122,7 +134,7 @@ impl Row<'_> {
 }
 
 pub(super) const HEADING: &str =
-    "metric                                  value              ratio  quartiles         must     aim";
+    "metric                                  value                 ratio  quartiles         must     aim";
 
 impl fmt::Display for Row<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -130,7 +142,7 @@ impl fmt::Display for Row<'_> {
         let quartiles = ratio.quartiles.map(digits).join("–");
         write!(
             f,
-            "{:<32}{:>14} {:<5}",
+            "{:<32}{:>14} {:<8}",
             metric.name,
             digits(value.median),
             self.measured.group.figure.unit()
@@ -197,7 +209,9 @@ impl Line {
         let moved = match figure {
             Figure::Bandwidth => bytes.map(|it| format!("{} GB", digits(it / 1e9))),
             Figure::Rate => messages.map(|it| format!("{} M", digits(it / 1e6))),
-            Figure::Latency | Figure::Memory | Figure::Wakes => return None,
+            Figure::Latency | Figure::MeanLatency | Figure::Memory | Figure::Wakes | Figure::Switches => {
+                return None;
+            }
         };
         Some(format!("| {group} | {name} | {} | {} |", moved[0], moved[1]))
     }
@@ -207,7 +221,7 @@ impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, figure, value, bytes, messages, .. } = self;
         let quartiles = value.quartiles.map(digits).join("–");
-        write!(f, "  {name:<40}{:>9} {:<5} {quartiles:<18}", digits(value.median), figure.unit())?;
+        write!(f, "  {name:<40}{:>9} {:<8} {quartiles:<18}", digits(value.median), figure.unit())?;
         if *figure != Figure::Memory {
             let [bytes, messages] = [bytes.map(|it| digits(it / 1e9)), messages.map(|it| digits(it / 1e6))];
             write!(f, "{:>8} {:>8} GB   {:>8} {:>8} M", bytes[0], bytes[1], messages[0], messages[1])?;
@@ -265,6 +279,22 @@ mod tests {
             [Verdict::Aim, Verdict::Met, Verdict::Missed]
         );
         assert_eq!(Verdict::of(Figure::Rate, 0.5, None, Some(0.9)), Verdict::Open);
+    }
+
+    #[test]
+    fn a_busy_row_says_how_much_it_and_bare_tcp_change() {
+        let mut all = [measured(
+            Figure::Bandwidth,
+            &["own busy", "own", "bare", "bare busy"],
+            &[&[3.0, 6.0, 10.0, 8.0]],
+        )];
+        let metric = &mut all[0].group.metrics[0];
+        metric.baseline = Baseline::Quiet { own: "own", bare_quiet: "bare", bare_busy: "bare busy" };
+        metric.must = Some(0.667);
+        let row = &rows(&all)[0];
+        assert_eq!(row.verdict(), Verdict::Missed, "half, where bare TCP keeps four fifths");
+        assert!(row.markdown().contains("| bare's change (busy ÷ quiet: 0.500, bare: 0.800) | 0.625 "));
+        assert_eq!(row.json()["busy_to_quiet"], json!({ "own": 0.5, "bare": 0.8 }));
     }
 
     #[test]

@@ -97,11 +97,20 @@ impl Measured {
         self.rounds.iter().map(|round| round[index]).collect()
     }
 
+    /// How two contenders compare, by round.
+    pub(super) fn ratios(&self, of: &str, to: &str) -> Vec<f64> {
+        self.values(of).into_iter().zip(self.values(to)).map(|(of, to)| of / to).collect()
+    }
+
     /// Each ratio compares values of one round; the metric is the median of the ratios.
     pub(super) fn compare(&self, metric: &Metric) -> Compared {
         let values = self.values(metric.of);
         let bases: Vec<f64> = match &metric.baseline {
             Baseline::Fixed(value, _) => vec![*value; values.len()],
+            Baseline::Quiet { own, bare_quiet, bare_busy } => {
+                let changes = self.ratios(bare_busy, bare_quiet);
+                self.values(own).into_iter().zip(changes).map(|(own, change)| own * change).collect()
+            }
             Baseline::Best(names) => {
                 let all: Vec<Vec<f64>> = names.iter().map(|name| self.values(name)).collect();
                 let better = if self.group.figure.less_is_better() { f64::min } else { f64::max };
@@ -116,14 +125,14 @@ impl Measured {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::contender::{Contender, How};
+    use super::super::contender::ours;
     use super::super::group::metric;
     use super::super::turn::Figure;
     use super::*;
 
     /// A finished group with these values of its contenders, by round.
     pub(in super::super) fn measured(figure: Figure, names: &[&'static str], rounds: &[&[f64]]) -> Measured {
-        let contenders = names.iter().map(|name| Contender { name, how: How::Ours(String::new()) }).collect();
+        let contenders = names.iter().map(|name| ours(name, "")).collect();
         let metrics = vec![metric("m", names[0], &["b", "c"], 0.5, 1.0)];
         let group = Group { name: "g", title: "G", figure, patience: 1, link: None, contenders, metrics };
         let sample = |value: &f64| Sample { value: *value, bytes: [4.0, 2.0], messages: [2.0, 1.0] };
@@ -148,6 +157,19 @@ pub(super) mod tests {
     fn the_best_has_the_least_where_less_is_better() {
         let measured = measured(Figure::Latency, &["a", "b", "c"], &[&[4.0, 2.0, 1.0]]);
         assert_eq!(measured.compare(&measured.group.metrics[0]).ratios, [4.0]);
+    }
+
+    #[test]
+    fn busy_rows_are_compared_with_how_bare_tcp_changes() {
+        let names = ["own busy", "own", "bare", "bare busy"];
+        // Three times as slow as when quiet, while bare TCP is twice as slow; then as slow as bare TCP.
+        let mut measured =
+            measured(Figure::MeanLatency, &names, &[&[3.0, 1.0, 5.0, 10.0], &[8.0, 2.0, 10.0, 40.0]]);
+        let metric = &mut measured.group.metrics[0];
+        metric.baseline = Baseline::Quiet { own: names[1], bare_quiet: names[2], bare_busy: names[3] };
+        let compared = measured.compare(&measured.group.metrics[0]);
+        assert_eq!((compared.value.median, compared.ratios), (5.5, vec![1.5, 1.0]));
+        assert_eq!(measured.ratios(names[0], names[1]), [3.0, 4.0]);
     }
 
     /// Runs a round with these shares of foreign CPU time, and returns which attempt counted.

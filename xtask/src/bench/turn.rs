@@ -5,8 +5,10 @@ use std::path::PathBuf;
 /// What is measured in a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Figure {
-    /// Half a round trip, in microseconds.
+    /// Half a round trip, in microseconds: the median.
     Latency,
+    /// The same, but the mean. Beside busy neighbours a few round trips take most of the time.
+    MeanLatency,
     /// In GB/s.
     Bandwidth,
     /// Millions of messages per second.
@@ -15,21 +17,25 @@ pub(super) enum Figure {
     Memory,
     /// Wakeups of the consumer per completion.
     Wakes,
+    /// Voluntary context switches per message.
+    Switches,
 }
 
 impl Figure {
     pub(super) fn unit(self) -> &'static str {
         match self {
-            Self::Latency => "µs",
+            Self::Latency | Self::MeanLatency => "µs",
             Self::Bandwidth => "GB/s",
             Self::Rate => "M/s",
             Self::Memory => "B",
             Self::Wakes => "wakes",
+            Self::Switches => "switches",
         }
     }
 
+    /// Not of context switches: their number shows that a program has slept.
     pub(super) fn less_is_better(self) -> bool {
-        matches!(self, Self::Latency | Self::Memory | Self::Wakes)
+        matches!(self, Self::Latency | Self::MeanLatency | Self::Memory | Self::Wakes)
     }
 }
 

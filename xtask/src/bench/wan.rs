@@ -2,7 +2,7 @@
 //! netem. If the kernel has no netem, a process of our own (`link.c`) does the same; the results say which
 //! was used.
 
-use super::contender::{Contender, How};
+use super::contender::ours;
 use super::group::{Group, Link, metric};
 use super::turn::Figure;
 use crate::inside::{network, network_host};
@@ -129,8 +129,7 @@ const LINKS: [(Link, &str, &str, [&str; 3]); 3] = [
 /// All use the system's congestion control. None polls, because our own link needs the processors, too.
 pub(super) fn groups() -> Vec<Group> {
     let own = |name, words: &str| {
-        let common = format!("at={SERVER} reno=false crc=false queued=16 blocking=true {words}");
-        Contender { name, how: How::Ours(common) }
+        ours(name, &format!("at={SERVER} reno=false crc=false queued=16 blocking=true {words}"))
     };
     let group = |(link, name, title, metrics): (Link, &'static str, &'static str, [&'static str; 3])| Group {
         name,

@@ -5,6 +5,7 @@ use crate::workspace::{Dependency, Member, Workspace};
 
 const WIRE: &str = "ironwarp-wire";
 const CAPTURE: &str = "ironwarp-capture";
+const SHM: &str = "ironwarp-shm";
 const RNIC: &str = "ironwarp-rnic";
 const ENGINE: &str = "ironwarp-engine";
 const IRONWARP: &str = "ironwarp";
@@ -17,20 +18,21 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (WIRE, &[]),
     (RNIC, &[WIRE]),
     (CAPTURE, &[]),
-    (ENGINE, &[WIRE, RNIC, CAPTURE]),
+    (SHM, &[]),
+    (ENGINE, &[WIRE, RNIC, CAPTURE, SHM]),
     (IRONWARP, &[WIRE, RNIC, ENGINE]),
     ("ironwarp-ibverbs", &[WIRE, RNIC, ENGINE, IRONWARP]),
     ("ironwarp-cli", &[WIRE, RNIC, ENGINE, IRONWARP]),
     (SIM, &[WIRE, RNIC]),
     (PCAP, &[WIRE, CAPTURE]),
-    ("ironwarp-fuzz", &[WIRE, RNIC, ENGINE, IRONWARP, "ironwarp-ibverbs", SIM, PCAP]),
+    ("ironwarp-fuzz", &[WIRE, RNIC, SHM, ENGINE, IRONWARP, "ironwarp-ibverbs", SIM, PCAP]),
     ("ironwarp-bench", &[IRONWARP]),
     (TESTKIT, &[WIRE, RNIC, ENGINE, IRONWARP]),
     ("xtask", &[TESTKIT]),
 ];
 
 /// Crates whose tests must not use the crates above them. Tests of other crates may use any crate.
-const TESTED_ALONE: &[&str] = &[WIRE, RNIC];
+const TESTED_ALONE: &[&str] = &[WIRE, RNIC, SHM];
 /// Test tools, which tests of every crate may use.
 const TEST_TOOLS: &[&str] = &[SIM, PCAP, TESTKIT];
 

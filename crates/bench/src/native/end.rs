@@ -19,9 +19,9 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Opens an adapter with the settings of a turn.
+    /// Opens an adapter with the settings of the environment and of a turn.
     pub(super) fn open(turn: &Turn) -> Result<Self> {
-        let adapter = Adapter::open(Config::default().crc(turn.crc))?;
+        let adapter = Adapter::open(Config::from_env()?.crc(turn.crc))?;
         let cq = adapter.completion_queue(2 * turn.queued.max(turn.connections).max(DEPTH))?;
         Ok(Self { domain: adapter.protection_domain(), cq, adapter })
     }

@@ -1,6 +1,7 @@
 //! Ping-pong with Sends, or with Writes for which each side polls its memory.
 
 use super::end::{End, Host};
+use super::sleeper::Sleeper;
 use crate::control::{Server, TIMEOUT};
 use crate::measure::{Measured, pattern, ping_pong};
 use crate::result::Result;
@@ -22,6 +23,8 @@ const INLINE: usize = 256;
 struct Player<'h> {
     end: End<'h>,
     turn: Turn,
+    /// Present if this end sleeps for every message, without polling first.
+    sleeper: Option<Sleeper>,
     message: Vec<u8>,
     /// The index of the last message's receive, and the length of the message.
     last: (u64, usize),
@@ -37,7 +40,8 @@ impl<'h> Player<'h> {
     fn new(turn: &Turn, end: End<'h>) -> Result<Self> {
         let message = pattern(turn.size);
         end.region.write(RECEIVES * turn.size, &message)?;
-        Ok(Self { end, turn: turn.clone(), message, last: (0, 0) })
+        let sleeper = Sleeper::of(turn, end.host)?;
+        Ok(Self { end, turn: turn.clone(), sleeper, message, last: (0, 0) })
     }
 
     /// Sends the message inline, or from registered memory at `at`.
@@ -56,7 +60,10 @@ impl<'h> Player<'h> {
 
     /// Waits for the next message.
     fn receive(&mut self) -> Result {
-        let completion = self.end.host.completion(&self.turn)?;
+        let completion = match &self.sleeper {
+            Some(sleeper) => sleeper.next()?,
+            None => self.end.host.completion(&self.turn)?,
+        };
         self.last = (completion.wr_id, completion.byte_len as usize);
         Ok(())
     }

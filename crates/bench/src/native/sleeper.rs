@@ -3,6 +3,7 @@
 use super::end::Host;
 use crate::control::TIMEOUT;
 use crate::result::Result;
+use crate::turn::Turn;
 use ironwarp::completion::{Arm, Class, Completion, CompletionHandler, CompletionQueue};
 use ironwarp::queue::QueuePair;
 
@@ -17,6 +18,14 @@ impl Sleeper {
     /// Creates a completion queue and a handler.
     pub(super) fn new(host: &Host, depth: usize) -> Result<Self> {
         Self::at(host, host.adapter.completion_queue(depth)?)
+    }
+
+    /// Creates a handler for the completion queue of the host, if the turn demands it.
+    pub(super) fn of(turn: &Turn, host: &Host) -> Result<Option<Self>> {
+        match turn.events {
+            0 => Ok(None),
+            _ => Self::at(host, host.cq.clone()).map(Some),
+        }
     }
 
     /// Gives the handler the low-latency class.

@@ -23,10 +23,7 @@ pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
         Operation::Send => (0..receives(turn)).try_for_each(|_| post_receive(turn, pair, region)),
         _ => Ok(()),
     })?;
-    let sleeper = match turn.events {
-        0 => None,
-        _ => Some(Sleeper::at(host, host.cq.clone())?),
-    };
+    let sleeper = Sleeper::of(turn, host)?;
     let mut completions = 0;
     if turn.operation == Operation::Send {
         host.cq.moderate(turn.events, HELD)?;

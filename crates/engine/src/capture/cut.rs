@@ -1,7 +1,7 @@
 //! Cuts the bytes of a connection at the ends of MPA frames, so that each frame becomes one packet. Packet analysers
 //! cannot follow a stream in which a packet ends in the middle of an FPDU's header.
 
-use ironwarp_wire::mpa::{FpduReader, Framing, Piece, Startup};
+use ironwarp_wire::mpa::{Crc, FpduReader, Framing, Piece, Startup};
 use ironwarp_wire::{Dialect, Parse};
 
 /// Upper bound on the length of a frame with all its markers. More bytes without the end of a frame are not MPA.
@@ -24,7 +24,7 @@ pub(super) struct Cutter {
 }
 
 /// One direction of a connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Direction {
     /// Bytes of a frame that is not complete.
     held: Vec<u8>,
@@ -33,12 +33,17 @@ struct Direction {
     stage: Stage,
     /// Whether the sender's startup frame asked for markers in the other direction.
     wants_markers: bool,
+    /// Whether the sender's startup frame asked for CRCs.
+    wants_crc: bool,
+    /// Whether FPDUs come without CRCs, although they were agreed, and get them here.
+    adds_crc: bool,
 }
 
 /// How far a direction has got.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum Stage {
     /// Its startup frame is not complete.
+    #[default]
     Startup,
     /// Its startup frame is complete, but that of the other direction, which tells whether this one has markers, is
     /// not.
@@ -49,11 +54,23 @@ enum Stage {
     Raw,
 }
 
+impl Sender {
+    /// Returns the end that is the client, or the other one.
+    pub(super) fn of(is_client: bool) -> Self {
+        if is_client { Self::Initiator } else { Self::Responder }
+    }
+}
+
 impl Cutter {
     pub(super) fn new() -> Self {
-        let direction =
-            || Direction { held: Vec::new(), parsed: 0, stage: Stage::Startup, wants_markers: false };
-        Self { directions: [direction(), direction()] }
+        Self { directions: Default::default() }
+    }
+
+    /// Sets whether the following FPDUs of this direction have no CRCs because they came by shared memory. If CRCs were
+    /// agreed, they get correct ones.
+    pub(super) fn set_adds_crc(&mut self, from: Sender, missing: bool) {
+        let agreed = self.directions.iter().any(|direction| direction.wants_crc);
+        self.directions[from as usize].adds_crc = missing && agreed;
     }
 
     /// Adds bytes that were sent, and calls `pass` with each frame of this direction that is complete now.
@@ -99,7 +116,7 @@ impl Direction {
         };
         match parsed {
             Ok(Parse::Done((startup, len))) => {
-                self.wants_markers = startup.markers;
+                (self.wants_markers, self.wants_crc) = (startup.markers, startup.crc);
                 self.stage = Stage::AwaitingPeer;
                 pass(&self.held[..len]);
                 self.held.drain(..len);
@@ -112,12 +129,12 @@ impl Direction {
     /// Passes on all complete FPDUs. After bytes that are not an FPDU, the direction is raw.
     fn pass_frames(&mut self, pass: &mut impl FnMut(&[u8])) {
         let Stage::Frames(reader) = &mut self.stage else { return };
-        let (mut input, mut begin) = (&self.held[self.parsed..], 0);
+        let (mut input, mut begin, mut frames) = (&self.held[self.parsed..], 0, Vec::new());
         let violated = loop {
             match reader.next(&mut input, Dialect::Ironwarp) {
                 Ok(Some(Piece::End)) => {
                     let end = self.held.len() - input.len();
-                    pass(&self.held[begin..end]);
+                    frames.push(begin..end);
                     begin = end;
                 }
                 Ok(Some(_)) => {}
@@ -125,6 +142,12 @@ impl Direction {
                 Err(_) => break true,
             }
         };
+        for frame in frames {
+            if self.adds_crc {
+                add_crc(&mut self.held[frame.clone()]);
+            }
+            pass(&self.held[frame]);
+        }
         self.held.drain(..begin);
         self.parsed = self.held.len();
         if violated {
@@ -139,6 +162,13 @@ impl Direction {
         }
         self.held.clear();
         self.parsed = 0;
+    }
+}
+
+/// Sets the CRC of an FPDU.
+fn add_crc(frame: &mut [u8]) {
+    if let Some((covered, crc)) = frame.split_last_chunk_mut() {
+        *crc = Crc::of(covered).to_bytes();
     }
 }
 
@@ -203,6 +233,23 @@ mod tests {
         let mut frame = frames(false).remove(2);
         *frame.last_mut().unwrap() ^= 1;
         assert_eq!(cut(&mut cutter, Sender::Initiator, &frame, 10), [frame]);
+    }
+
+    #[test]
+    fn a_frame_of_shared_memory_gets_the_crc_that_was_agreed() {
+        let (request, reply) =
+            (startup(Role::Request, false), startup(Role::Reply { rejected: false }, false));
+        let mut cutter = Cutter::new();
+        cut(&mut cutter, Sender::Initiator, &request, 100);
+        cut(&mut cutter, Sender::Responder, &reply, 100);
+        let frame = frames(false).remove(2);
+        let mut without = frame.clone();
+        without.last_chunk_mut::<4>().unwrap().fill(0);
+        cutter.set_adds_crc(Sender::Initiator, true);
+        assert_eq!(cut(&mut cutter, Sender::Initiator, &without, 10), [&*frame]);
+        assert_eq!(cut(&mut cutter, Sender::Responder, &without, 10), [&*without], "the other direction");
+        cutter.set_adds_crc(Sender::Initiator, false);
+        assert_eq!(cut(&mut cutter, Sender::Initiator, &without, 10), [&*without], "TCP again");
     }
 
     #[test]

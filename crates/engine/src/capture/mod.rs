@@ -8,17 +8,20 @@
 //! Each frame is a packet. If both ends of a connection are captured into one file, by two processes, each packet is in
 //! the file twice. The TCP sequence numbers are derived from the addresses, so both copies have the same ones, and
 //! analysers show the second copy as a retransmission.
+//!
+//! Bytes in shared memory are captured as if TCP had carried them. They have no CRCs there; if CRCs were agreed for the
+//! connection, the capture gets correct ones.
 
 mod cut;
 
 use crate::config::Config;
 use crate::sys::shared_file::SharedFile;
-use crate::sys::socket::{Tap, TcpLink};
+use crate::sys::socket::{Party, Tap, TcpLink};
 use cut::{Cutter, Sender};
 use ironwarp_capture::{CaptureWriter, OpenConnection, file_header};
 use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::host::{Host, Span};
-use ironwarp_rnic::link::Piece;
+use ironwarp_rnic::link::{Piece, Route};
 use ironwarp_rnic::sync::lock;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -158,6 +161,11 @@ impl Tap for ConnectionTap {
         self.record(link, !self.is_client, &bytes);
     }
 
+    fn on_switch(&self, sender: Party, route: Route) {
+        let from_client = self.is_client == (sender == Party::Local);
+        lock(&self.state).cutter.set_adds_crc(Sender::of(from_client), route == Route::SharedMemory);
+    }
+
     fn on_abort(&self) {
         lock(&self.state).aborted = true;
     }
@@ -177,8 +185,7 @@ impl ConnectionTap {
             let opened = ends.and_then(|ends| open(writer, ends, self.is_client));
             built = opened.map(|opened| *connection = Some(opened));
         }
-        let from = if from_client { Sender::Initiator } else { Sender::Responder };
-        cutter.add(from, bytes, |frame| {
+        cutter.add(Sender::of(from_client), bytes, |frame| {
             if let (Ok(()), Some(connection)) = (&built, &mut *connection) {
                 built = writer.send(now(), connection, from_client, frame);
             }

@@ -2,3 +2,4 @@
 
 pub(crate) mod channel;
 pub(crate) mod handler;
+pub(crate) mod sockets;

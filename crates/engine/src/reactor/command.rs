@@ -11,6 +11,8 @@ pub(crate) enum Command {
     Drive(Arc<dyn Drive>),
     /// Check from now on whether the program still polls the poll set with this token.
     Watch(u64),
+    /// Serve the poll set with this token, unless the program does.
+    Serve(u64),
     /// Run a function now.
     Call(Callback),
     /// Run a function at this time, or soon after.

@@ -34,12 +34,22 @@ pub(crate) trait Member: AsFd + Send + Sync + fmt::Debug {
     /// socket is edge-triggered: work that is left must be driven without another event.
     fn serve(&self, ready: Ready, by: ServedBy) -> Option<&Arc<Qp>>;
 
+    /// Returns whether bytes were received since the last call.
+    fn take_received(&self) -> bool {
+        true
+    }
+
     /// Begins to close, because the adapter is being closed. Returns whether the socket stays in the set until its peer
     /// has closed, too; if not, the poll set removes it. Called on the lane's thread.
     fn disconnect(self: Arc<Self>) -> bool;
 
     /// Ends at once and flushes all posted requests, because the adapter has stopped. Called on the lane's thread.
     fn abort(&self);
+
+    /// Returns how the stream travels, in words, and the number of bytes sent and received in shared memory.
+    fn route(&self) -> (String, (u64, u64)) {
+        Default::default()
+    }
 
     /// Returns the connection, if steering can move it to another lane.
     fn movable(self: Arc<Self>) -> Option<Arc<dyn Movable>> {

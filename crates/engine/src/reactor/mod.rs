@@ -4,7 +4,7 @@
 //! | file | for |
 //! |---|---|
 //! | `class`, `shares` | classes of completion handlers, and a backlog that is divided among them |
-//! | `source`, `member` | traits of the things that lanes and poll sets serve |
+//! | `source`, `member`, `carrier` | traits of the things that lanes and poll sets serve |
 //! | `command` | commands that other threads send to a lane |
 //! | `handle` | state of a lane that all threads may use |
 //! | `waiters` | threads of the program that sleep until a completion queue has a completion |
@@ -12,6 +12,7 @@
 //! | `lane` | a lane and its poll sets |
 //! | `thread` | the lane's thread |
 
+pub(crate) mod carrier;
 pub(crate) mod class;
 pub(crate) mod command;
 pub(crate) mod handle;

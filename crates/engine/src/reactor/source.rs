@@ -39,6 +39,8 @@ pub(crate) enum Rearm {
     Now,
     /// After this time, during which events of the descriptor are ignored.
     After(Duration),
+    /// Never: the lane removes the source.
+    Never,
 }
 
 /// Work of a higher layer on a lane's thread, with many descriptors in the lane's epoll and deadlines of its own: the

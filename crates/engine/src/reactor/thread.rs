@@ -227,12 +227,17 @@ impl LaneThread {
             self.handle().wake.take();
         } else if token == ALARM {
             self.resume_paused_sets();
-        } else if let Some(set) = self.lane.set(token) {
-            let follow_up = set.serve_event(&mut self.set_events);
-            self.follow_up(token, follow_up);
-        } else if !self.services.iter().any(|service| service.on_ready(token)) {
+        } else if !self.serve_set(token) && !self.services.iter().any(|service| service.on_ready(token)) {
             self.serve_source(token);
         }
+    }
+
+    /// Serves the poll set with this token, unless the program does. Returns false if there is none.
+    fn serve_set(&mut self, token: u64) -> bool {
+        let Some(set) = self.lane.set(token) else { return false };
+        let follow_up = set.serve_event(&mut self.set_events);
+        self.follow_up(token, follow_up);
+        true
     }
 
     /// Calls the event source with this token, and waits for it again as it asks. After an error or a panic, removes
@@ -246,11 +251,18 @@ impl LaneThread {
                 let _ = self.handle().epoll().modify(&**source, token, Interest::Disarmed);
                 self.timers.add(Instant::now() + pause, Timeout::Rearm(token));
             }
+            Ok(Rearm::Never) => self.remove_source(token),
             Err(error) => {
                 tracing::error!(%error, ?source, "failed to serve a descriptor: the lane stops watching it");
-                let _ = self.handle().epoll().delete(&**source);
-                self.sources.remove(&token);
+                self.remove_source(token);
             }
+        }
+    }
+
+    /// Removes an event source.
+    fn remove_source(&mut self, token: u64) {
+        if let Some(source) = self.sources.remove(&token) {
+            let _ = self.handle().epoll().delete(&*source);
         }
     }
 
@@ -300,6 +312,9 @@ impl LaneThread {
                     self.backlog.push(connection.class(), connection);
                 }
                 Command::Watch(set) => self.schedule_poll_check(set, None),
+                Command::Serve(set) => {
+                    self.serve_set(set);
+                }
                 Command::Call(call) => catch_panic("running a callback", || call.call()),
                 Command::CallAt(at, call) => self.timers.add(at, Timeout::Call(call)),
                 Command::AddSource(source) => self.add_source(source),

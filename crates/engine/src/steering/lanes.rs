@@ -16,6 +16,7 @@ use crate::reactor::command::Command;
 use crate::reactor::lane::{Lane, LaneLoad};
 use crate::reactor::member::{Member, Movable, Placement};
 use crate::reactor::thread::{LaneConfig, start};
+use crate::shm::SharedMemory;
 use crate::sys::random::random;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::QpError;
@@ -86,6 +87,8 @@ pub struct Steering {
     rebalancer: Option<Rebalancer>,
     /// Whether the program has created a completion queue with a completion vector.
     vectors_used: AtomicBool,
+    /// Shared memory with other processes; `None` if it is off.
+    shared_memory: Option<Arc<SharedMemory>>,
 }
 
 impl Steering {
@@ -111,6 +114,7 @@ impl Steering {
             stopped: Mutex::new(false),
             rebalancer: Rebalancer::new(config.rebalance, count),
             vectors_used: AtomicBool::new(false),
+            shared_memory: SharedMemory::new(config, device)?,
         })
     }
 
@@ -302,6 +306,11 @@ impl Steering {
 
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// Returns the shared memory with other processes; `None` if it is off.
+    pub(crate) fn shared_memory(&self) -> Option<&Arc<SharedMemory>> {
+        self.shared_memory.as_ref()
     }
 
     pub(crate) fn config(&self) -> &Config {

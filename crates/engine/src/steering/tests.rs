@@ -31,7 +31,7 @@ impl Server {
     /// Opens both adapters, without rebalancing.
     fn new() -> Self {
         let [client, engine] =
-            [(); 2].map(|()| Engine::new(Config::default().lanes(2).rebalance(0)).unwrap());
+            [(); 2].map(|()| Engine::new(Config::default().lanes(2).rebalance(0).shm(false)).unwrap());
         let cq = engine.create_cq(64).unwrap();
         let listener = engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
         Self { engine, cq, listener, client }

@@ -1,18 +1,21 @@
-//! Counters of this process for the traffic that no open TCP socket counts: that of closed connections, and datagrams.
+//! Counters of this process for the traffic that no open TCP socket counts: that of closed connections, datagrams, and
+//! shared memory.
 
+use ironwarp_rnic::sync::lock;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// Bytes and segments sent and received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes acknowledged by peers, plus bytes sent in datagrams.
+    /// Bytes acknowledged by peers, plus bytes sent in datagrams and in shared memory.
     pub sent: u64,
     /// Bytes received.
     pub received: u64,
-    /// TCP segments and datagrams sent.
+    /// TCP segments, datagrams and records in shared memory sent.
     pub segments_sent: u64,
-    /// TCP segments and datagrams received.
+    /// TCP segments, datagrams and records in shared memory received.
     pub segments_received: u64,
     /// TCP segments sent again.
     pub retransmissions: u64,
@@ -35,6 +38,79 @@ static TOTALS: Totals = Totals {
     segments_received: AtomicU64::new(0),
     retransmissions: AtomicU64::new(0),
 };
+
+/// The traffic in memory shared with one other process. Dropping it adds it to the totals.
+#[derive(Debug, Default)]
+pub(crate) struct SharedTraffic {
+    sent: AtomicU64,
+    received: AtomicU64,
+    records_sent: AtomicU64,
+    records_received: AtomicU64,
+}
+
+/// The traffic in all shared memory that is in use.
+static SHARED: Mutex<Vec<Weak<SharedTraffic>>> = Mutex::new(Vec::new());
+
+impl SharedTraffic {
+    /// Creates counters that [`shared_totals`] includes.
+    pub(crate) fn new() -> Arc<Self> {
+        let traffic = Arc::new(Self::default());
+        let mut shared = lock(&SHARED);
+        shared.retain(|traffic| traffic.strong_count() > 0);
+        shared.push(Arc::downgrade(&traffic));
+        traffic
+    }
+
+    /// Counts a record that was sent. Called by one thread at a time.
+    #[inline]
+    pub(crate) fn count_sent(&self, len: usize) {
+        add(&self.sent, len as u64);
+        add(&self.records_sent, 1);
+    }
+
+    /// Counts a record, or a part of one, that was received. Called by one thread at a time.
+    #[inline]
+    pub(crate) fn count_received(&self, len: usize) {
+        add(&self.received, len as u64);
+        add(&self.records_received, 1);
+    }
+
+    fn traffic(&self) -> Traffic {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Traffic {
+            sent: load(&self.sent),
+            received: load(&self.received),
+            segments_sent: load(&self.records_sent),
+            segments_received: load(&self.records_received),
+            retransmissions: 0,
+        }
+    }
+}
+
+impl Drop for SharedTraffic {
+    fn drop(&mut self) {
+        add_closed(self.traffic());
+    }
+}
+
+/// Adds to a counter that only one thread changes at a time, which is cheaper than `fetch_add`.
+#[inline]
+fn add(counter: &AtomicU64, value: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + value, Ordering::Relaxed);
+}
+
+/// Returns the traffic in shared memory that is in use.
+pub(super) fn shared_totals() -> Traffic {
+    let in_use: Vec<_> = lock(&SHARED).iter().filter_map(Weak::upgrade).collect();
+    let mut sum = Traffic::default();
+    in_use.iter().for_each(|shared| sum += shared.traffic());
+    sum
+}
+
+/// Locks the list of shared memory, for a thread that forks.
+pub(super) fn lock_shared() -> MutexGuard<'static, Vec<Weak<SharedTraffic>>> {
+    lock(&SHARED)
+}
 
 /// Returns the totals of closed connections and of datagrams.
 pub(super) fn totals() -> Traffic {
@@ -72,8 +148,9 @@ pub(super) fn count_received_datagram(len: usize) {
     TOTALS.segments_received.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Resets the counters in a forked child: the traffic so far is the parent's.
-pub(super) fn reset() {
+/// Resets the counters in a forked child: the traffic so far is the parent's. `shared` is the locked list.
+pub(super) fn reset(shared: Option<&mut Vec<Weak<SharedTraffic>>>) {
+    shared.into_iter().for_each(Vec::clear);
     let Totals { sent, received, segments_sent, segments_received, retransmissions } = &TOTALS;
     [sent, received, segments_sent, segments_received, retransmissions]
         .iter()

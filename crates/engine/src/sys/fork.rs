@@ -12,7 +12,7 @@
 //! adapters of its own.
 #![expect(unsafe_code, reason = "the C library's fork handlers")]
 
-use super::counters;
+use super::counters::{self, SharedTraffic};
 use ironwarp_rnic::host::{WordLocks, lock_all_words};
 use ironwarp_rnic::sync;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -22,8 +22,8 @@ use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Once, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{MutexGuard, Once, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 /// Descriptor numbers from this one on cannot be registered. By default (fs.nr_open) no process has such numbers.
 const MAX_FDS: usize = 1 << 20;
@@ -36,6 +36,27 @@ static REGISTERED: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX
 /// that a change from one of them to another goes unnoticed.) The kernel allocates the pages of this array when they
 /// are first written.
 static INODES: [AtomicU64; MAX_FDS] = [const { AtomicU64::new(0) }; MAX_FDS];
+
+/// Number of forks between the first process that used the adapter and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// The process that created a value. A forked child inherits the value, and is another process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Creator(u32);
+
+impl Creator {
+    /// Returns this process.
+    #[inline]
+    pub(crate) fn this() -> Self {
+        Self(GENERATION.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether this process is a forked child of the creator.
+    #[inline]
+    pub(crate) fn is_parent(self) -> bool {
+        self.0 != Self::this().0
+    }
+}
 
 /// Read-locked by threads that open or close a descriptor, write-locked by a thread that forks. So during a fork every
 /// open [`Fd`] is registered.
@@ -220,6 +241,7 @@ pub(crate) fn hold_during_forks(lock: &'static ProcessLock) {
 struct Held {
     _word_locks: WordLocks,
     _descriptors: RwLockWriteGuard<'static, ()>,
+    shared: MutexGuard<'static, Vec<Weak<SharedTraffic>>>,
 }
 
 thread_local! {
@@ -262,7 +284,7 @@ pub fn register_handlers(before: Option<Handler>, in_parent: Option<Handler>, in
 /// Fork handler: takes the process-wide locks, before a fork.
 extern "C" fn before_fork() {
     // In the order in which all other code takes these locks: the word locks of atomic operations, the process lock,
-    // FORKING.
+    // FORKING, the list of shared memory.
     let word_locks = lock_all_words();
     let descriptors = loop {
         let process_lock = PROCESS_LOCK.get().inspect(|lock| (lock.lock)());
@@ -273,7 +295,9 @@ extern "C" fn before_fork() {
             break descriptors;
         }
     };
-    HELD.with_borrow_mut(|slot| *slot = Some(Held { _word_locks: word_locks, _descriptors: descriptors }));
+    let shared = counters::lock_shared();
+    let held = Held { _word_locks: word_locks, _descriptors: descriptors, shared };
+    HELD.with_borrow_mut(|slot| *slot = Some(held));
 }
 
 /// Fork handler for the parent: releases the locks that [`before_fork`] took.
@@ -284,6 +308,7 @@ extern "C" fn release_locks() {
 
 /// Fork handler for the child: closes the child's copies of all registered descriptors, and releases the locks.
 extern "C" fn close_in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok();
     for (at, word) in REGISTERED.iter().enumerate() {
         let mut bits = word.swap(0, Ordering::Relaxed);
@@ -295,7 +320,7 @@ extern "C" fn close_in_child() {
             }
         }
     }
-    counters::reset();
+    HELD.with_borrow_mut(|held| counters::reset(held.as_mut().map(|held| &mut *held.shared)));
     release_locks();
 }
 

@@ -12,7 +12,7 @@
 #![expect(unsafe_code, reason = "passes addresses of the program's memory to the kernel")]
 
 use super::byte_count;
-use super::fork::Fd;
+use super::fork::{Creator, Fd};
 use ironwarp_rnic::host::{Buffer, Host, Span, Unmapped};
 use rustix::fd::{AsRawFd, RawFd};
 use rustix::fs::FallocateFlags;
@@ -25,13 +25,13 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
-mod map;
+pub(super) mod map;
 mod pool;
 mod staged;
 #[cfg(test)]
 mod tests;
 
-use map::{Map, file_in_memory};
+use map::{Map, WINDOW_NAME, file_in_memory};
 use pool::Pool;
 use staged::StagingBuffers;
 
@@ -44,14 +44,16 @@ const MAX_SPANS: usize = 16;
 
 /// The memory of this process.
 ///
-/// The windows belong to the process that created them: a forked child must not use this value, because it has no copy
-/// of the mappings.
+/// The windows belong to the process that created them: a forked child must not copy with this value, because it has no
+/// copy of the mappings.
 #[derive(Debug)]
 pub struct ProgramMemory {
     pool: Pool<Window>,
     staging: Arc<StagingBuffers>,
     /// Size of a page in bytes.
     page_size: usize,
+    /// The process that has the windows.
+    creator: Creator,
 }
 
 impl ProgramMemory {
@@ -65,7 +67,7 @@ impl ProgramMemory {
         // SAFETY: `sysconf` has no precondition: it takes a number and accesses no memory of the caller.
         let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page_size = usize::try_from(page_size).map_err(|_| io::Error::last_os_error())?;
-        Ok(Self { pool: Pool::new(make)?, staging: Arc::default(), page_size })
+        Ok(Self { pool: Pool::new(make)?, staging: Arc::default(), page_size, creator: Creator::this() })
     }
 
     /// Returns the address and the length in bytes of the whole pages that contain a span. `None` if the span exceeds
@@ -79,8 +81,40 @@ impl ProgramMemory {
     }
 }
 
+impl ProgramMemory {
+    /// Copies a short span with one system call, without the lists that longer copies need. Returns `Ok(false)` if not
+    /// all of it was copied.
+    fn gather_short(&self, from: Span, into: &mut [u8]) -> Result<bool, Unmapped> {
+        let vector = [as_vector(from)];
+        let moved = match self.staging.find(into) {
+            Some(position) => {
+                std::hint::black_box(into.as_mut_ptr()); // as in `gather`
+                write_file(position.file, position.offset, &vector)?
+            }
+            None => self.pool.with(|window| window.gather(&vector, into))?,
+        };
+        Ok(moved == into.len())
+    }
+
+    /// Copies to a short span, as [`gather_short`](Self::gather_short) does.
+    fn scatter_short(&self, from: &[u8], to: Span) -> Result<bool, Unmapped> {
+        let vector = [as_vector(to)];
+        let moved = match self.staging.find(from) {
+            Some(position) => read_file(position.file, position.offset, &vector)?,
+            None => self.pool.with(|window| window.scatter(from, &vector))?,
+        };
+        Ok(moved == from.len())
+    }
+}
+
 impl Host for ProgramMemory {
     fn gather(&self, from: &[Span], mut into: &mut [u8]) -> Result<(), Unmapped> {
+        if let [span] = from
+            && is_short(*span, into.len())
+            && self.gather_short(*span, into)?
+        {
+            return Ok(());
+        }
         let (mut cursor, mut vectors) = (Cursor::new(from, into.len()), Vectors::<MAX_SPANS>::new(WINDOW));
         if let Some(mut position) = self.staging.find(into) {
             // The kernel writes to `into` through the file, without its address: the compiler must not assume that
@@ -105,6 +139,12 @@ impl Host for ProgramMemory {
     }
 
     fn scatter(&self, mut from: &[u8], to: &[Span]) -> Result<(), Unmapped> {
+        if let [span] = to
+            && is_short(*span, from.len())
+            && self.scatter_short(from, *span)?
+        {
+            return Ok(());
+        }
         let (mut cursor, mut vectors) = (Cursor::new(to, from.len()), Vectors::<MAX_SPANS>::new(WINDOW));
         if let Some(mut position) = self.staging.find(from) {
             while !from.is_empty() {
@@ -146,6 +186,10 @@ impl Host for ProgramMemory {
         let answer = unsafe { rustix::mm::msync(as_pointer(start), len, MsyncFlags::ASYNC) };
         span.len == 0 || answer != Err(Errno::NOMEM)
     }
+
+    fn is_inherited(&self) -> bool {
+        self.creator.is_parent()
+    }
 }
 
 /// Allocates pages and makes them writable, without changing their bytes. On kernels before 5.14 (EINVAL) it does
@@ -180,11 +224,11 @@ impl<'a> Cursor<'a> {
     fn fill<'v>(&self, vectors: &'v mut Vectors<MAX_SPANS>) -> &'v [libc::iovec] {
         vectors.clear();
         let mut done = self.done;
-        for &Span { addr, len } in self.spans {
+        for &Span { addr, len, .. } in self.spans {
             if vectors.is_full() {
                 break;
             }
-            vectors.push_span(Span { addr: addr.saturating_add(done as u64), len: len - done });
+            vectors.push_span(Span::new(addr.saturating_add(done as u64), len - done));
             done = 0;
         }
         vectors.as_slice()
@@ -264,6 +308,10 @@ enum Window {
     Pipe { reader: Fd, writer: Fd },
 }
 
+// SAFETY: a window may be used by several threads, but not at once: its methods copy to and from its mapping without a
+// lock. `Pool`, which has all windows, lends each to one thread at a time.
+unsafe impl Sync for Window {}
+
 impl Window {
     /// Creates a window: a file, or a pipe if that fails.
     fn new() -> io::Result<Self> {
@@ -272,7 +320,7 @@ impl Window {
 
     /// Creates a window that is a file.
     fn file() -> io::Result<Self> {
-        let (file, map) = file_in_memory(WINDOW)?;
+        let (file, map) = file_in_memory(WINDOW_NAME, WINDOW)?;
         // Allocates the pages now, so that a lack of memory is not reported in the middle of a copy.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, WINDOW as u64)?;
         Ok(Self::File { file, map })
@@ -370,6 +418,17 @@ fn read_file(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usiz
         // SAFETY: as above, for each vector; the vectors outlive the call.
         _ => unsafe { libc::preadv(file, vectors.as_ptr(), vector_count(vectors), offset) },
     })
+}
+
+/// Returns whether a span can be copied from or to `len` bytes with one system call.
+fn is_short(span: Span, len: usize) -> bool {
+    span.len == len && (1..=WINDOW).contains(&len)
+}
+
+/// Returns the iovec of a span, whose address is not checked: see [`Vectors::push_span`].
+fn as_vector(span: Span) -> libc::iovec {
+    let addr = usize::try_from(span.addr).unwrap_or(usize::MAX);
+    libc::iovec { iov_base: as_pointer(addr), iov_len: span.len }
 }
 
 /// Converts an address of the program to a pointer, which is only passed to the kernel and never dereferenced.

@@ -6,6 +6,8 @@
 //! | `fork` | descriptors that are closed in forked children | the C library's fork handlers |
 //! | `sched` | low-latency threads, and other threads that yield to them | system calls that rustix does not have |
 //! | `memory` | copies from and to the program's memory | addresses that may be invalid |
+//! | `segment` | memory that two processes share | maps memory; addresses that may be invalid |
+//! | `bell` | Unix sockets by which processes set up shared memory and wake each other | |
 //! | `socket` | a TCP connection, as the link of a stream | addresses that may be invalid |
 //! | `tcp` | connect, listen, accept | |
 //! | `netlink`, `nlmsg` | interfaces, addresses and routes | |
@@ -24,8 +26,9 @@
 //! cancellation points (pthread_cancel(3)): a thread cancelled there would end in the middle of a stream. A
 //! cancellation point also costs 40 ns a call. A thread that sleeps in `thread::wait_readable` can be cancelled.
 
+pub(crate) mod bell;
 pub(crate) mod claim;
-mod counters;
+pub(crate) mod counters;
 pub mod denied;
 pub mod fork;
 pub mod memory;
@@ -35,6 +38,7 @@ pub mod poller;
 pub(crate) mod random;
 pub mod reserve;
 pub(crate) mod sched;
+pub(crate) mod segment;
 pub mod shared_file;
 pub(crate) mod sock_diag;
 pub mod socket;

@@ -6,8 +6,9 @@
 use super::denied::Denied;
 use super::fork::Fd;
 use rustix::buffer::spare_capacity;
-use rustix::event::{EventfdFlags, Timespec, epoll};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 use std::fmt;
@@ -29,7 +30,7 @@ pub enum Interest {
     /// Edge-triggered: each time the member becomes readable or writable, or more bytes arrive. For sockets of streams.
     Edges,
     /// Edge-triggered: each time the member becomes readable, or another of its events occurs. For sets within a lane's
-    /// set.
+    /// set, for doorbells, and for sockets in the descriptor of a completion channel.
     ReadableEdges,
     /// Level-triggered: for as long as the member is readable. For listeners and eventfds.
     Readable,
@@ -110,6 +111,56 @@ impl AsFd for Epoll {
     }
 }
 
+/// An epoll set whose descriptor belongs to the program, which waits for it and may make it non-blocking. Forked
+/// children keep the descriptor, which gives no access to its members.
+#[derive(Debug)]
+pub struct ProgramEpoll {
+    fd: OwnedFd,
+}
+
+impl ProgramEpoll {
+    /// Creates an empty set.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { fd: Denied::check("epoll_create1", epoll::create(epoll::CreateFlags::CLOEXEC))? })
+    }
+
+    /// Adds a member. Its events will have the value `data`. Does nothing if the set has the member.
+    pub fn add(&self, member: impl AsFd, data: u64, interest: Interest) -> io::Result<()> {
+        match epoll::add(&self.fd, member, epoll::EventData::new_u64(data), interest.flags()) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes a member. Does nothing if the set does not have it.
+    pub fn delete(&self, member: impl AsFd) {
+        let _ = epoll::delete(&self.fd, member);
+    }
+
+    /// Replaces the contents of `events` by the events that are pending. A failure leaves it empty.
+    pub fn take_events(&self, events: &mut Events) {
+        events.list.clear();
+        let _ = epoll::wait(&self.fd, spare_capacity(&mut events.list), Some(&Timespec::default()));
+    }
+
+    /// Returns whether events are pending. Does not take them.
+    pub fn has_events(&self) -> bool {
+        let mut list = [PollFd::new(&self.fd, PollFlags::IN)];
+        rustix::event::poll(&mut list, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Returns whether the program has made the descriptor non-blocking.
+    pub fn is_nonblocking(&self) -> bool {
+        rustix::fs::fcntl_getfl(&self.fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
+    }
+}
+
+impl AsFd for ProgramEpoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 /// A timer for an epoll set, precise to microseconds: it becomes readable when it expires (timerfd). The timeout of
 /// [`Epoll::wait`] is precise to milliseconds only.
 #[derive(Debug)]
@@ -146,7 +197,7 @@ impl Interest {
         use epoll::EventFlags as F;
         match self {
             Self::Edges => F::IN | F::OUT | F::RDHUP | F::ET,
-            Self::ReadableEdges => F::IN | F::ET,
+            Self::ReadableEdges => F::IN | F::RDHUP | F::ET,
             Self::Readable => F::IN,
             Self::Disarmed => F::ONESHOT, // without IN and OUT: only an error would be reported
         }

@@ -9,9 +9,11 @@ use super::fork::Fd;
 use super::memory::Vectors;
 use super::sched::yield_after_moving;
 use ironwarp_rnic::host::Span;
-use ironwarp_rnic::link::{Link, LinkError, Piece};
+use ironwarp_rnic::link::{Link, LinkError, Piece, Route};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use rustix::net::Shutdown;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown};
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::io;
@@ -72,6 +74,15 @@ impl From<TcpCounters> for Traffic {
     }
 }
 
+/// An end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Party {
+    /// This end.
+    Local,
+    /// The peer.
+    Remote,
+}
+
 /// Observes the traffic of a connection. The thread that made a system call calls these methods.
 pub(crate) trait Tap: Send + Sync + fmt::Debug {
     /// Records that the kernel has taken the first `len` bytes of `pieces` for sending.
@@ -79,6 +90,9 @@ pub(crate) trait Tap: Send + Sync + fmt::Debug {
 
     /// Records that `len` bytes were received: first into the program's memory at `host`, and the rest into `own`.
     fn on_received(&self, link: &TcpLink, host: &[Span], own: &[u8], len: usize);
+
+    /// Records that this end sends, or the peer does, by another route from the next FPDU on.
+    fn on_switch(&self, sender: Party, route: Route);
 
     /// Records that this end resets the connection, just before the reset is sent.
     fn on_abort(&self);
@@ -134,6 +148,43 @@ impl TcpLink {
     /// Notifies the tap that this end resets the connection.
     pub(crate) fn report_abort(&self) {
         self.tap.iter().for_each(|tap| tap.on_abort());
+    }
+
+    /// Notifies the tap of bytes that were sent by another route.
+    #[inline]
+    pub(crate) fn report_sent(&self, pieces: &[Piece<'_>], len: usize) {
+        self.tap.iter().for_each(|tap| tap.on_sent(self, pieces, len));
+    }
+
+    /// Notifies the tap of bytes that were received by another route.
+    #[inline]
+    pub(crate) fn report_received(&self, host: &[Span], own: &[u8], len: usize) {
+        self.tap.iter().for_each(|tap| tap.on_received(self, host, own, len));
+    }
+
+    /// Notifies the tap that this end sends, or the peer does, by another route from the next FPDU on.
+    pub(crate) fn report_switch(&self, sender: Party, route: Route) {
+        self.tap.iter().for_each(|tap| tap.on_switch(sender, route));
+    }
+
+    /// Returns how the connection has ended; `None` if it has not. Bytes that are left in the socket do not matter.
+    pub(crate) fn end(&self) -> Option<LinkError> {
+        let mut byte = [0];
+        loop {
+            return match rustix::net::recv(&self.fd, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => Some(self.end_reason()),
+                Ok(_) => self.has_peer_closed().then_some(LinkError::Ended),
+                Err(Errno::AGAIN) => None,
+                Err(Errno::INTR) => continue,
+                Err(error) => Some(LinkError::Lost(error.raw_os_error())),
+            };
+        }
+    }
+
+    /// Returns whether the peer has closed its direction.
+    fn has_peer_closed(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::RDHUP)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// Returns whether the attempt to connect has succeeded; false while the attempt is in progress. If the attempt
@@ -266,7 +317,7 @@ impl Link for TcpLink {
         };
         self.mark_lost_if_closed(sent);
         if let Ok(len) = sent {
-            self.tap.iter().for_each(|tap| tap.on_sent(self, pieces, len));
+            self.report_sent(pieces, len);
             yield_after_moving(len);
         }
         sent
@@ -292,9 +343,7 @@ impl Link for TcpLink {
         if received == 0 {
             return Err(self.end_reason());
         }
-        if let Some(tap) = &self.tap {
-            tap.on_received(self, host, own, received);
-        }
+        self.report_received(host, own, received);
         yield_after_moving(received);
         Ok(received)
     }
@@ -411,7 +460,7 @@ pub(super) fn option(fd: impl AsFd, level: c_int, name: c_int) -> io::Result<c_i
 }
 
 /// Sets a socket option of type `int` (setsockopt(2)).
-fn set_option(fd: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+pub(super) fn set_option(fd: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     // SAFETY: `value` has the `INT_LEN` bytes that the kernel reads.
     let result = unsafe {
         libc::setsockopt(fd.as_fd().as_raw_fd(), level, name, (&raw const value).cast::<c_void>(), INT_LEN)

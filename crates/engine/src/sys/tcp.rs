@@ -13,11 +13,16 @@ use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 #[cfg(test)]
 mod tests;
+
+/// Returns whether an address belongs to this host, in this network namespace: only then can a socket be bound to it.
+pub(crate) fn is_local(ip: IpAddr) -> bool {
+    ip.is_loopback() || std::net::UdpSocket::bind((ip, 0)).is_ok()
+}
 
 /// Maximum number of connections that wait to be accepted; the system may set a lower limit (net.core.somaxconn).
 const BACKLOG: i32 = 4096;

@@ -28,7 +28,7 @@ impl Pages {
 
     /// Returns the span of `len` bytes at an offset from the first page.
     pub(super) fn span(&self, offset: usize, len: usize) -> Span {
-        Span { addr: self.0.addr(0) + offset as u64, len }
+        Span::new(self.0.addr(0) + offset as u64, len)
     }
 
     /// Reads all pages, which must be readable.

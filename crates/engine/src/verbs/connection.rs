@@ -11,23 +11,28 @@ use crate::reactor::handle::LaneHandle;
 use crate::reactor::member::{Member, Movable, Placement, ServedBy};
 use crate::reactor::poll_set::PollSet;
 use crate::reactor::source::Drive;
+use crate::shm::OFFER_LEN;
+use crate::shm::link::RoutedLink;
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::bug;
 use ironwarp_rnic::config::DeviceConfig;
+use ironwarp_rnic::connect::Role;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::fault::Pacer;
 use ironwarp_rnic::link::Link;
 use ironwarp_rnic::qp::{Qp, Ready, StreamDriver};
 use ironwarp_rnic::sync::lock;
+use ironwarp_wire::private::Capabilities;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+mod sharing;
 mod timeouts;
 
 /// The interface of a connection to its queue pair.
@@ -76,7 +81,7 @@ pub(crate) trait ConnectionOwner: fmt::Debug + Send + Sync + Sized + 'static {
 pub(crate) struct Connection<P> {
     /// Identifies the socket in its poll set.
     token: u64,
-    link: Arc<TcpLink>,
+    link: Arc<RoutedLink>,
     /// The device's queue pair that this connection was made for. After a reset, `pair` has another one.
     qp: Arc<Qp>,
     pair: Arc<P>,
@@ -85,6 +90,10 @@ pub(crate) struct Connection<P> {
     served: AtomicU32,
     /// The connection is in the queue of its lane, which drives it when its turn comes.
     queued: AtomicBool,
+    /// This end initiated the connection.
+    is_initiator: bool,
+    /// What is known for an offer of shared memory (`sharing.rs`).
+    sharing: AtomicU8,
     /// A check of an awaited receive is pending (`timeouts.rs`).
     receive_timer: AtomicBool,
 }
@@ -143,15 +152,17 @@ impl<P: ConnectionOwner> Connection<P> {
         let qp = pair.qp();
         let connection = Arc::new(Self {
             token: set.lane().new_token(),
-            link: Arc::clone(link),
+            link: Arc::new(RoutedLink::new(Arc::clone(link))),
             qp: Arc::clone(&qp),
             pair: Arc::clone(pair),
             state: Mutex::new(State { set, lifecycle: Lifecycle::new() }),
             served: AtomicU32::new(0),
             queued: AtomicBool::new(false),
+            is_initiator: matches!(established.agreed.role, Role::Initiator { .. }),
+            sharing: AtomicU8::new(0),
             receive_timer: AtomicBool::new(false),
         });
-        let mut stream_link: Arc<dyn Link> = Arc::<TcpLink>::clone(link);
+        let mut stream_link: Arc<dyn Link> = Arc::<RoutedLink>::clone(&connection.link);
         if let Some(faults) = pair.device().faults() {
             let stream = pair.next_stream_number();
             let clock =
@@ -260,6 +271,11 @@ impl<P: ConnectionOwner> Connection<P> {
                 }
             }
             state.set = Arc::clone(to);
+            // The carrier stays with the lane that it was made for, but the program may poll it in the new set.
+            if let Some(channel) = self.link.channel() {
+                let carrier = Arc::clone(channel.carrier()).as_carrier();
+                to.add_carrier(&carrier)?;
+            }
         }
         // The new set may have had one member, which a thread polled without listing its acknowledgements. That thread
         // acknowledges if it sees that the member is not the only one any more. If it does not, the member
@@ -322,6 +338,7 @@ impl<P: ConnectionOwner> Connection<P> {
     /// socket itself closes when the last reference to this connection is dropped.
     pub(crate) fn release(&self) {
         self.leave_set();
+        self.stop_sharing();
         self.qp.release(); // drops both halves, and their references to the link
         self.pair.on_closed();
         if self.qp.peer_has_closed() {
@@ -340,13 +357,19 @@ impl<P: ConnectionOwner> Drive for Connection<P> {
     }
 
     fn drive(&self) {
-        self.catch_panic("driving a connection", || self.drive_all());
+        self.catch_panic("driving a connection", || {
+            self.drive_all();
+            if self.qp.is_blocked() {
+                let set = Arc::clone(&lock(&self.state).set);
+                set.leave_blocked_to_lane();
+            }
+        });
     }
 }
 
 impl<P> AsFd for Connection<P> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.link.as_fd()
+        self.link.tcp().as_fd()
     }
 }
 
@@ -357,6 +380,9 @@ impl<P: ConnectionOwner> Member for Connection<P> {
     }
 
     fn serve(&self, ready: Ready, by: ServedBy) -> Option<&Arc<Qp>> {
+        if ready.ended {
+            self.link.on_tcp_end();
+        }
         if by == ServedBy::Lane && self.is_queued() {
             return None; // when its turn comes, the lane drives both directions
         }
@@ -369,6 +395,10 @@ impl<P: ConnectionOwner> Member for Connection<P> {
         Some(&self.qp)
     }
 
+    fn take_received(&self) -> bool {
+        self.link.take_received()
+    }
+
     fn disconnect(self: Arc<Self>) -> bool {
         Self::disconnect(&self);
         true
@@ -376,6 +406,10 @@ impl<P: ConnectionOwner> Member for Connection<P> {
 
     fn abort(&self) {
         Self::abort(self, QpError::Stopped);
+    }
+
+    fn route(&self) -> (String, (u64, u64)) {
+        (self.describe_route(), self.link.channel().map(|channel| channel.traffic()).unwrap_or_default())
     }
 
     fn movable(self: Arc<Self>) -> Option<Arc<dyn Movable>> {
@@ -397,7 +431,7 @@ impl<P: ConnectionOwner> Movable for Connection<P> {
     }
 
     fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
-        self.link.peer_addr().ok().zip(self.link.local_addr().ok())
+        self.link.tcp().peer_addr().ok().zip(self.link.tcp().local_addr().ok())
     }
 
     fn take_serve_count(&self) -> u64 {
@@ -424,6 +458,24 @@ impl<P: ConnectionOwner> StreamDriver for Driver<P> {
     }
 
     fn on_first_message(&self) {}
+
+    fn on_peer_capabilities(&self, peer: Capabilities) {
+        if let Some(connection) = self.0.upgrade() {
+            connection.on_peer_capabilities(peer);
+        }
+    }
+
+    fn on_traffic(&self) {
+        if let Some(connection) = self.0.upgrade() {
+            connection.on_traffic();
+        }
+    }
+
+    fn on_offer(&self, offer: [u8; OFFER_LEN]) {
+        if let Some(connection) = self.0.upgrade() {
+            connection.on_offer(&offer);
+        }
+    }
 
     fn on_peer_not_ready(&self) {
         if let Some(connection) = self.0.upgrade() {

@@ -1,6 +1,7 @@
 //! A completion queue whose poll also serves the sockets of its queue pairs. `wait.rs` has the sleeping wait.
 
 use crate::notify::handler::{ClassFollower, CompletionHandler};
+use crate::notify::sockets::ChannelSockets;
 use crate::reactor::class::{Class, SharedClass};
 use crate::reactor::lane::Lane;
 use crate::reactor::member::{Member, Placement};
@@ -13,8 +14,12 @@ use ironwarp_rnic::sync::{self, lock};
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, Weak};
 
+mod channel;
+#[cfg(test)]
+mod channel_tests;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -59,6 +64,10 @@ pub struct CompletionQueue {
     /// queue of a queue pair that uses this queue for sends. There may be several per lane. A new queue pair that
     /// receives here joins the first one on its lane, whichever queue created that.
     sets: RwLock<Vec<Arc<PollSet>>>,
+    /// The first of `sets`, to read without the lock. None is ever removed.
+    first_set: OnceLock<Arc<PollSet>>,
+    /// Number of `sets`. Written with `sets` locked.
+    set_count: AtomicUsize,
     /// Threads that sleep in [`wait`](Self::wait).
     waiters: Arc<Waiters>,
     /// The asynchronous events of the adapter, for overruns.
@@ -70,6 +79,24 @@ pub struct CompletionQueue {
     steering: Arc<Steering>,
     /// The completion vector: the lane that the program asked for; `None` if it named none.
     vector: Option<usize>,
+    channel: ChannelState,
+}
+
+/// The completion channel of a completion queue, if there is one.
+#[derive(Debug, Default)]
+struct ChannelState {
+    /// The channel. Set once.
+    sockets: OnceLock<Arc<ChannelSockets>>,
+    /// Whether the queue has left the channel.
+    has_left: AtomicBool,
+    /// Whether the queue was ever armed, with a channel.
+    was_armed: AtomicBool,
+    /// Whether the queue was last armed so that the sockets wake the program. If not, lanes serve them.
+    is_armed: AtomicBool,
+    /// Number of polls that found nothing since the queue was armed.
+    empty_polls: AtomicU32,
+    /// Whether the program has posted a request since the queue was armed.
+    posted: AtomicBool,
 }
 
 impl CompletionQueue {
@@ -87,12 +114,15 @@ impl CompletionQueue {
         Ok(Arc::new(Self {
             cq,
             sets: RwLock::default(),
+            first_set: OnceLock::new(),
+            set_count: AtomicUsize::new(0),
             waiters,
             async_events: Arc::clone(async_events),
             class: Mutex::new(default_class()),
             handler: Mutex::default(),
             steering: Arc::clone(steering),
             vector,
+            channel: ChannelState::default(),
         }))
     }
 
@@ -119,7 +149,9 @@ impl CompletionQueue {
             record_poll(found);
             return Ok(found);
         }
-        if self.cq.is_armed() {
+        if self.cq.is_armed() && self.is_armed_in_channel() {
+            self.poll_armed();
+        } else if self.cq.is_armed() {
             // A program that has armed the queue polls once more and then sleeps until the event. The sockets stay with
             // the lane: otherwise nothing would serve them until the lane notices that the program does not poll any
             // more.
@@ -135,6 +167,9 @@ impl CompletionQueue {
     /// Arms the queue: requests one event for the next completion, through the [handler](Self::set_handler). Returns
     /// whether the queue already holds such a completion, which raises no event: the caller must poll again.
     pub fn arm(&self, arm: Arm) -> bool {
+        if let Some(has_completion) = self.arm_in_channel(arm) {
+            return has_completion;
+        }
         let has_completion = self.cq.arm(arm);
         if !has_completion {
             // The program is about to sleep: the lane has to serve the sockets.
@@ -156,17 +191,37 @@ impl CompletionQueue {
     /// completed. Before it serves a set, calls `assign`, which decides whether the program or the lane serves the set
     /// from now on.
     fn serve(&self, assign: impl Fn(&PollSet)) {
+        // A queue with one set, as most have, does not lock the list.
+        if let Some(set) = self.only_set() {
+            if !self.serve_only_member(set, &assign) {
+                self.serve_all(std::slice::from_ref(set), &assign);
+            }
+            return;
+        }
         let sets = self.sets();
+        let served = only_occupied(&sets).is_some_and(|set| self.serve_only_member(set, &assign));
+        if !served {
+            self.serve_all(&sets, &assign);
+        }
+    }
+
+    /// Serves the only socket of `set`, as [`serve`](Self::serve) does. Returns false if it has more, or if that socket
+    /// has to be served by epoll.
+    #[inline]
+    fn serve_only_member(&self, set: &PollSet, assign: impl Fn(&PollSet)) -> bool {
         // A single socket is read directly: one system call instead of two. A socket whose send buffer is full is not:
         // epoll reports when enough of the buffer is free for a send to be worth while.
-        if let Some(set) = only_occupied(&sets)
-            && set.len() == 1
-            && let Some(only) = set.only_member()
-            && !only.qp.is_blocked()
+        if set.len() == 1
+            && let Some(only) = set.borrow_only_member()
+            && (!only.qp.is_blocked() || set.has_carriers())
         {
             assign(set);
-            let repeated = EMPTY_POLLS.get() >= POLLS_BEFORE_REPEATED_READS;
-            only.qp.poll(if repeated { REPEATED_READS } else { 1 });
+            if set.has_carriers() {
+                set.poll_carriers_of(&only);
+            } else {
+                let repeated = EMPTY_POLLS.get() >= POLLS_BEFORE_REPEATED_READS;
+                only.qp.poll(if repeated { REPEATED_READS } else { 1 });
+            }
             if self.cq.is_empty() {
                 set.acknowledge_with(Some(&only));
             } else if set.is_still_only(&only) {
@@ -176,9 +231,14 @@ impl CompletionQueue {
                 // which acknowledgements this one owes.
                 only.qp.acknowledge();
             }
-            return;
+            return true;
         }
-        for set in sets.iter() {
+        false
+    }
+
+    /// Serves all sockets of the sets, as [`serve`](Self::serve) does.
+    fn serve_all(&self, sets: &[Arc<PollSet>], assign: impl Fn(&PollSet)) {
+        for set in sets {
             assign(set);
             set.poll();
         }
@@ -216,8 +276,16 @@ impl CompletionQueue {
         let mut sets = sync::write(&self.sets);
         if sets.iter().all(|known| !Arc::ptr_eq(known, set)) {
             sets.push(Arc::clone(set));
+            self.first_set.get_or_init(|| Arc::clone(set));
+            self.set_count.store(sets.len(), Ordering::Release);
             set.add_cq(&self.cq);
         }
+    }
+
+    /// Returns the only poll set, if there is exactly one.
+    #[inline]
+    fn only_set(&self) -> Option<&Arc<PollSet>> {
+        if self.set_count.load(Ordering::Acquire) == 1 { self.first_set.get() } else { None }
     }
 
     /// Locks the poll sets for reading.

@@ -8,7 +8,8 @@
 //! | `lifecycle`, `connection` | a queue pair's socket, from the end of the handshake to the last byte |
 //! | `qpn` | assigning queue pair numbers |
 //! | `manual` | manual connections: the peer and the options that the program names |
-//! | `queue_pair` | a queue pair: its number, its states, the device's queue pair behind it |
+//! | `device_qp` | the device's queue pair behind a queue pair, which a reset replaces |
+//! | `queue_pair` | a queue pair: its number and its states |
 //! | `datagram` | a connectionless queue pair and its sockets |
 //! | `control` | a queue of slow operations, which a thread of the queue executes in order |
 
@@ -16,6 +17,7 @@ pub(crate) mod connection;
 pub(crate) mod control;
 pub(crate) mod cq;
 pub(crate) mod datagram;
+mod device_qp;
 pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod event_queues;

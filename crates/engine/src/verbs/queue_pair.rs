@@ -5,6 +5,7 @@
 
 use super::connection::{Connection, ConnectionOwner};
 use super::cq::CompletionQueue;
+use super::device_qp::DeviceQp;
 use super::error::ConnectError;
 use super::event::{ConnectionEvent, ConnectionEventKind, Established};
 use super::manual::{BringUpOptions, ManualConnect, Remote};
@@ -12,18 +13,19 @@ use super::qpn::Number;
 use crate::notify::channel::EventSink;
 use crate::reactor::member::Movable;
 use crate::steering::{MoveError, Steering};
+use crate::sys::fork::Creator;
 use crate::sys::random::random;
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::{PostError, QpError};
 use ironwarp_rnic::qp::{Attributes, IllegalTransition, Qp, Retries, State};
-use ironwarp_rnic::queue::WorkRequest;
-use ironwarp_rnic::sync::{self, lock};
+use ironwarp_rnic::queue::{ReceiveRequest, WorkRequest};
+use ironwarp_rnic::sync::lock;
 use ironwarp_wire::private::Secret;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, RwLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// A queue pair, its completion queues and its connection.
@@ -34,13 +36,14 @@ pub struct QueuePair {
     creation_index: u32,
     /// Number of streams that the queue pair has had. It can have another after a reset.
     streams: AtomicU32,
+    creator: Creator,
     device: Arc<Device>,
     send_cq: Arc<CompletionQueue>,
     receive_cq: Arc<CompletionQueue>,
     /// Receives the events of the connection; `None` if the program wants none.
     events: Option<Arc<dyn EventSink<ConnectionEvent>>>,
     /// The device's queue pair, which has the other attributes. A reset replaces it.
-    qp: RwLock<Arc<Qp>>,
+    qp: DeviceQp,
     /// Dangling if there is no connection.
     connection: Mutex<Weak<Connection<Self>>>,
     /// The manual connection, if the program named a peer.
@@ -109,10 +112,11 @@ impl QueuePair {
         let attributes = attributes.map_cqs(|cq| Arc::clone(cq.cq()));
         Arc::new(Self {
             device: Arc::clone(device),
-            qp: RwLock::new(Qp::new(number.value(), device, attributes)),
+            qp: DeviceQp::new(Qp::new(number.value(), device, attributes)),
             number,
             creation_index,
             streams: AtomicU32::new(0),
+            creator: Creator::this(),
             send_cq,
             receive_cq,
             events,
@@ -131,12 +135,29 @@ impl QueuePair {
 
     /// Returns the device's queue pair. A reset replaces it.
     pub fn qp(&self) -> Arc<Qp> {
-        Arc::clone(&sync::read(&self.qp))
+        self.qp.get()
     }
 
     /// Posts requests to the send queue: all of them, or none if one is refused.
     pub fn post_send(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
-        self.qp().post_send(requests)
+        self.check_process()?;
+        self.qp.with(|qp| {
+            let posted = qp.post_send(requests);
+            self.receive_cq.record_post(|| qp.is_blocked());
+            posted
+        })
+    }
+
+    /// Posts a receive.
+    pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
+        self.check_process()?;
+        self.qp.with(|qp| qp.post_receive(request))
+    }
+
+    /// Fails in a forked child, which has neither the connection nor the buffers of its parent.
+    #[inline]
+    fn check_process(&self) -> Result<(), PostError> {
+        if self.creator.is_parent() { Err(PostError::Inherited) } else { Ok(()) }
     }
 
     /// Returns the completion queue of the send queue.
@@ -171,11 +192,7 @@ impl QueuePair {
     fn reset(&self) {
         self.end_manual();
         let fresh = Qp::new(self.id(), &self.device, self.qp().attributes().clone());
-        let before = {
-            let mut qp = sync::write(&self.qp);
-            std::mem::replace(&mut *qp, fresh)
-        };
-        before.reset();
+        self.qp.replace(fresh).reset();
         let connection = std::mem::take(&mut *lock(&self.connection));
         if let Some(connection) = connection.upgrade() {
             connection.release();
@@ -467,7 +484,7 @@ fn a_connection_stays_small() {
     let small = [
         (size_of::<Connection<QueuePair>>(), 64),
         (size_of::<TcpLink>(), 24),
-        (size_of::<QueuePair>(), 168),
+        (size_of::<QueuePair>(), 176),
         (size_of::<Established>(), 104),
     ];
     assert!(small.iter().all(|(size, max)| size <= max), "{small:?}");

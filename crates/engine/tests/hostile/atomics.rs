@@ -277,6 +277,6 @@ fn word(victim: &Victim, at: usize) -> u64 {
 
 /// The initial value of the first word of the open area.
 fn canary(victim: &Victim) -> u64 {
-    let canaries = crate::common::victim::canaries(victim.open.at + 8);
+    let canaries = ironwarp_testkit::engine::canaries(victim.open.at + 8);
     u64::from_ne_bytes(canaries[victim.open.at..].try_into().unwrap())
 }

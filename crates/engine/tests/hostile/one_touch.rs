@@ -181,7 +181,7 @@ fn a_read_is_answered_in_full_and_then_the_memory_is_closed() {
             victim.connect_peer_with(StartupSettings { crc, ..StartupSettings::default() }, RECEIVES);
         attacked.peer.open();
         // Longer than the socket buffers: the same pages many times over.
-        let span = ironwarp_rnic::host::Span { addr: victim.open.addr, len: AREA };
+        let span = ironwarp_rnic::host::Span::new(victim.open.addr, AREA);
         let spans = vec![span; (16 << 20) / AREA];
         let translation = ironwarp_rnic::memory::Translation::buffers(&spans).unwrap();
         let (start, len, rights) = (0, translation.len(), Rights::REMOTE_READ);

@@ -393,11 +393,11 @@ fn one_setting_disables_all_private_messages() {
     victim.assert_survives();
 }
 
-/// Each private message has a setting of its own. With both off, the signal offers neither message, and neither is sent to
-/// a peer that announces all capabilities.
+/// Each private message has a setting of its own, and so has shared memory. With all of them off, the signal announces
+/// neither, and neither message is sent to a peer that announces all capabilities.
 #[test]
 fn settings_disable_single_private_messages() {
-    let victim = Victim::with(Config::default().read_v2(false).send_immediate(false));
+    let victim = Victim::with(Config::default().read_v2(false).send_immediate(false).shm(false));
     let mut attacked = kin(&victim, Capabilities::all());
     let received = receive_all(&mut attacked, &victim);
     assert!(!received.iter().any(|fpdu| is_private(fpdu)), "{received:x?}");

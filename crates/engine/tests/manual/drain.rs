@@ -73,7 +73,7 @@ fn await_unread(local: SocketAddr, peer: SocketAddr, bytes: u64) {
 }
 
 fn one_lane() -> Host {
-    Host::new(Config::default().lanes(1).close(Duration::from_millis(200)))
+    Host::new(Config::default().lanes(1).close(Duration::from_millis(200)).shm(false))
 }
 
 /// Two connected queue pairs of two adapters. The first fails after five seconds without an answer.

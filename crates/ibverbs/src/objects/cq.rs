@@ -23,9 +23,8 @@ pub(crate) struct Cq {
     inner: Arc<CompletionQueue>,
     /// The channel that delivers the events of this queue. `None` without one, and once the queue is being destroyed.
     channel: Mutex<Option<Arc<Channel>>>,
-    /// Number of completion events that were delivered and not acknowledged.
-    pending: Mutex<u64>,
-    /// Signalled when `pending` decreases.
+    pending: Mutex<PendingEvents>,
+    /// Signalled when `pending` decreases and a thread waits for that.
     acknowledged: Condvar,
     /// The completion that the extended calls read. The thread that has the `turn` accesses it.
     pub(crate) current: CCell<Current>,
@@ -37,6 +36,14 @@ pub(crate) struct Cq {
 // SAFETY: `c` is the first field of a `repr(C)` structure.
 unsafe impl CObject for Cq {
     type C = ibv_cq_ex;
+}
+
+/// The completion events that were delivered and not acknowledged.
+#[derive(Debug, Default)]
+struct PendingEvents {
+    count: u64,
+    /// Whether a thread waits for the acknowledgements. Without one, an acknowledgement makes no system call.
+    awaited: bool,
 }
 
 /// The completion that the program reads by the extended calls, between `start_poll` and `end_poll`.
@@ -149,14 +156,17 @@ impl Cq {
     /// Counts `events` delivered completion events as acknowledged (`ibv_ack_cq_events`).
     pub(crate) fn acknowledge_events(&self, events: u32) {
         let mut pending = lock(&self.pending);
-        *pending = pending.saturating_sub(events.into());
-        self.acknowledged.notify_all();
+        pending.count = pending.count.saturating_sub(events.into());
+        if pending.awaited {
+            self.acknowledged.notify_all();
+        }
     }
 
     /// Waits until all delivered completion events are acknowledged, as ibv_destroy_cq(3) requires.
     fn wait_for_acknowledgements(&self) {
         let mut pending = lock(&self.pending);
-        while *pending > 0 {
+        pending.awaited = true;
+        while pending.count > 0 {
             pending = sync::wait(&self.acknowledged, pending);
         }
     }
@@ -168,7 +178,7 @@ impl EventTarget for Cq {
     }
 
     fn record_delivery(&self) {
-        *lock(&self.pending) += 1;
+        lock(&self.pending).count += 1;
     }
 }
 

@@ -20,6 +20,7 @@ use std::ptr;
 pub(crate) struct Errno(pub(crate) c_int);
 
 impl Errno {
+    pub(crate) const AGAIN: Self = Self(libc::EAGAIN);
     pub(crate) const BUSY: Self = Self(libc::EBUSY);
     /// For an object that the parent process created before a fork: this process cannot use it.
     pub(crate) const INHERITED: Self = Self(libc::EIO);

@@ -14,7 +14,7 @@ use ironwarp_rnic::sync::lock;
 use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A semaphore with a descriptor: the count of pending events is the number of bytes that can be read from it.
@@ -28,8 +28,18 @@ struct Ends {
     program: OwnedFd,
     /// The end that signals events. Bytes are written to it.
     signaller: OwnedFd,
+    state: Mutex<State>,
+}
+
+/// The events that have no byte in the socket.
+#[derive(Debug, Default)]
+struct State {
     /// Number of events whose bytes did not fit into the socket. Each is sent after another event was consumed.
-    backlog: Mutex<u64>,
+    backlog: u64,
+    /// Number of threads that are about to take events.
+    takers: usize,
+    /// Number of events that were signalled while threads were about to take them.
+    held: u64,
 }
 
 impl ChannelWake {
@@ -38,7 +48,7 @@ impl ChannelWake {
         let (program, signaller) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(|errno| Denied::from_errno("socketpair", errno))?;
-        let ends = Ends { program, signaller, backlog: Mutex::default() };
+        let ends = Ends { program, signaller, state: Mutex::default() };
         // Nothing reads from `signaller`. A full send buffer, the smallest that the kernel allows, keeps the
         // program's end from becoming writable.
         sockopt::set_socket_send_buffer_size(&ends.program, 0)?;
@@ -50,29 +60,72 @@ impl ChannelWake {
     pub(crate) fn fd(&self) -> RawFd {
         self.0.program.as_raw_fd()
     }
+
+    /// Keeps events from making the descriptor readable until the guard is dropped, because this thread is about to take
+    /// them. An event that the same thread raises and takes then needs no system call.
+    pub(crate) fn begin_take(&self) -> Taking<'_> {
+        self.0.state().takers += 1;
+        Taking(&self.0)
+    }
+}
+
+impl AsFd for ChannelWake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.program.as_fd()
+    }
 }
 
 impl Ends {
-    /// Locks the backlog, which also keeps `signal` and `consume` from running at the same time.
-    fn backlog(&self) -> MutexGuard<'_, u64> {
-        lock(&self.backlog)
+    /// Locks the state, which also keeps `signal` and `consume` from running at the same time.
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Makes the descriptor readable for one more event.
+    fn send(&self, state: &mut State) {
+        if state.backlog > 0 || !send_byte(&self.signaller) {
+            state.backlog += 1;
+        }
+    }
+}
+
+/// Keeps events from making the descriptor readable while it exists, because this thread is about to take them. When
+/// the last one is dropped, the descriptor becomes readable for those that are left.
+#[derive(Debug)]
+pub(crate) struct Taking<'w>(&'w Ends);
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.takers -= 1;
+        if state.takers == 0 {
+            for _ in 0..std::mem::take(&mut state.held) {
+                self.0.send(&mut state);
+            }
+        }
     }
 }
 
 impl Wake for ChannelWake {
     fn signal(&self) {
-        let mut backlog = self.0.backlog();
-        if *backlog > 0 || !send_byte(&self.0.signaller) {
-            *backlog += 1;
+        let mut state = self.0.state();
+        if state.takers > 0 {
+            state.held += 1;
+        } else {
+            self.0.send(&mut state);
         }
     }
 
     fn consume(&self) {
-        let mut backlog = self.0.backlog();
+        let mut state = self.0.state();
+        if state.held > 0 {
+            state.held -= 1;
+            return;
+        }
         // There is a byte, because each `consume` follows a `signal`. If there were none, DONTWAIT would not block.
         let _ = retry_on_intr(|| rustix::net::recv(&self.0.program, &mut [0_u8], RecvFlags::DONTWAIT));
-        if *backlog > 0 && send_byte(&self.0.signaller) {
-            *backlog -= 1;
+        if state.backlog > 0 && send_byte(&self.0.signaller) {
+            state.backlog -= 1;
         }
     }
 }
@@ -121,7 +174,6 @@ pub(crate) fn wait_for_signal() -> Errno {
 mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, poll};
-    use std::os::fd::AsFd;
 
     /// Returns what poll reports for the program's end, without waiting.
     fn poll_events(wake: &ChannelWake) -> PollFlags {
@@ -146,6 +198,22 @@ mod tests {
         assert_eq!(poll_events(&wake), PollFlags::empty());
     }
 
+    #[test]
+    fn a_thread_that_takes_an_event_needs_no_byte() {
+        let wake = ChannelWake::new().unwrap();
+        let (taking, other) = (wake.begin_take(), wake.begin_take());
+        wake.signal();
+        wake.signal();
+        assert_eq!(poll_events(&wake), PollFlags::empty());
+        wake.consume();
+        drop(taking);
+        assert_eq!(poll_events(&wake), PollFlags::empty(), "another thread is about to take it");
+        drop(other);
+        assert_eq!(poll_events(&wake), PollFlags::IN, "it was left");
+        wake.consume();
+        assert_eq!(poll_events(&wake), PollFlags::empty());
+    }
+
     /// Signals far more events than the socket holds bytes.
     #[test]
     fn no_event_is_lost() {
@@ -153,7 +221,7 @@ mod tests {
         for _ in 0..5000 {
             wake.signal();
         }
-        assert!(*wake.0.backlog() > 0);
+        assert!(wake.0.state().backlog > 0);
         for _ in 0..5000 {
             assert_eq!(poll_events(&wake), PollFlags::IN);
             wake.consume();

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
-use crate::objects::channel::{self, Channel};
+use crate::objects::channel::{self, Channel, Taken};
 use crate::objects::context::Context;
 use crate::objects::cq::Cq;
 use crate::support::cancel::without_cancellation;
@@ -29,24 +29,29 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    loop {
-        let Ok(fd) = without_cancellation(|| find::<Channel>(channel).map(|channel| channel.fd())) else {
-            return minus_one!(Err(Errno::INVALID));
+    let found = loop {
+        let fd = match without_cancellation(|| find::<Channel>(channel).map(|channel| channel.take())) {
+            Err(_) => return minus_one!(Err(Errno::INVALID)),
+            Ok(Taken::Nothing) => return minus_one!(Err(Errno::AGAIN)),
+            Ok(Taken::Wait(fd)) => fd,
+            Ok(Taken::Event(cq)) => break cq,
         };
         if let Err(errno) = wait(fd) {
             return minus_one!(Err(errno));
         }
-        let found = without_cancellation(|| find::<Channel>(channel).ok()?.next());
-        // Without an event, another thread took it, or destroyed the channel, which the next round reports.
-        let Some(found) = found else { continue };
-        let c = found.cq();
-        // SAFETY: both pointers are NULL or valid by the caller's contract, and `found` keeps the queue alive.
-        unsafe {
-            put(cq, c);
-            put(cq_context, (*c).cq_context);
+        // The descriptor blocks, so `take` need not ask the kernel about that again. Without an event, another thread took
+        // it, or destroyed the channel, which the next round reports.
+        if let Some(cq) = without_cancellation(|| find::<Channel>(channel).ok()?.next()) {
+            break cq;
         }
-        return 0;
+    };
+    let c = found.cq();
+    // SAFETY: both pointers are NULL or valid by the caller's contract, and `found` keeps the queue alive.
+    unsafe {
+        put(cq, c);
+        put(cq_context, (*c).cq_context);
     }
+    0
 }
 
 /// Counts completion events as acknowledged, so that the queue can be destroyed. Ignores an invalid pointer, because

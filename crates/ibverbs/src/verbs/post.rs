@@ -199,11 +199,8 @@ pub(crate) unsafe extern "C" fn post_recv(
     let depth = qp.init().cap.max_recv_wr as usize;
     let queue = ReceiveQueue { call: "ibv_post_recv::", number: qp.number(), depth };
     match qp.kind() {
-        Kind::Stream(pair) => {
-            let device_qp = pair.qp();
-            // SAFETY: valid by the caller's contract.
-            unsafe { post_receives(wr, bad, queue, |request| device_qp.post_receive(request)) }
-        }
+        // SAFETY: valid by the caller's contract.
+        Kind::Stream(pair) => unsafe { post_receives(wr, bad, queue, |request| pair.post_receive(request)) },
         // SAFETY: valid by the caller's contract.
         Kind::Datagram(pair) => unsafe {
             post_receives(wr, bad, queue, |request| pair.qp().post_receive(request))

@@ -68,6 +68,14 @@ cases! {
         a_thread_keeps_waiting_when_its_channel_is_destroyed: "left_behind";
         a_thread_about_to_wait_for_a_destroyed_channel_waits_too: "left_on_the_way";
     }
+    "events" as "roce" {
+        a_program_that_polls_a_channel_is_woken_by_its_sockets: "replies";
+        one_channel_serves_several_connections: "shared";
+        several_threads_take_events_without_blocking: "threads";
+        a_channel_that_blocks_again_has_events: "blocks_again";
+        writes_arrive_while_the_program_does_not_look_at_its_channel: "passive";
+        the_end_of_a_connection_does_not_keep_a_channel_readable: "ended";
+    }
     "later" as "roce" {
         memory_of_the_library_is_registered_in_its_domain: "buffers";
         one_call_registers_what_its_structure_describes: "registers";

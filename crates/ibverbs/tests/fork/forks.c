@@ -119,15 +119,21 @@ static int is_network_socket(int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain != AF_UNIX;
 }
 
-/* Returns the number of network sockets and epoll instances of this process. */
+static struct side near, far;
+
+/* Returns the number of network sockets and epoll instances of this process, without the descriptors of completion
+ * channels: these are epoll instances that belong to the program, and give access to no data. */
 static int count_sockets(void)
 {
 	int found = 0;
 	DIR *folder = opendir("/proc/self/fd");
 	for (struct dirent *entry; (entry = readdir(folder));) {
 		char target[64] = "";
+		int fd = atoi(entry->d_name);
+		if (fd == near.channel->fd || fd == far.channel->fd)
+			continue;
 		if (readlinkat(dirfd(folder), entry->d_name, target, sizeof target - 1) > 0)
-			found += is_network_socket(atoi(entry->d_name)) || !strcmp(target, "anon_inode:[eventpoll]");
+			found += is_network_socket(fd) || !strcmp(target, "anon_inode:[eventpoll]");
 	}
 	closedir(folder);
 	return found;
@@ -166,8 +172,6 @@ static void dropped_privileges(char what)
 	}
 	wait_for(child);
 }
-
-static struct side near, far;
 
 /* The child cannot use objects of its parent, and destroying them is harmless. */
 static void inherited(void)

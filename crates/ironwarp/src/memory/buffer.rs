@@ -148,7 +148,7 @@ impl Buffer {
     /// Returns the address and length of the buffer.
     pub(super) fn span(&self) -> Span {
         // The address is stored as a number in the translation, from which the kernel receives it.
-        Span { addr: self.start.as_ptr().expose_provenance() as u64, len: self.len }
+        Span::new(self.start.as_ptr().expose_provenance() as u64, self.len)
     }
 
     /// Returns the words of the buffer.

@@ -24,7 +24,9 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn config(&self, passive: bool) -> Config {
+        // A relay records the bytes of TCP.
         Config::default()
+            .shm(false)
             .crc(self.crc == 1 || self.crc == 2 && passive)
             .markers(self.asks_for_markers(passive))
             .private(self.private == 0 || self.private == 2 && !passive)

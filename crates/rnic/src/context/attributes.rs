@@ -5,6 +5,7 @@ use crate::memory::{Domain, RegistrationWaiter, Rights};
 use crate::queue::{Completes, Cq, QueueOwner, SharedReceiveQueue, SharedSendQueue, XrcDomain};
 use crate::retry::Retries;
 use crate::state::State;
+use ironwarp_wire::private::{Capabilities, OFFER_LEN};
 use std::fmt;
 use std::sync::Arc;
 
@@ -132,6 +133,18 @@ pub trait StreamDriver: Send + Sync + fmt::Debug {
     /// [`Qp::on_rnr_timeout`](crate::qp::Qp::on_rnr_timeout) after
     /// [`QpContext::rnr_timeout`](crate::qp::QpContext::rnr_timeout).
     fn on_peer_not_ready(&self);
+    /// Called once, when the capabilities of the peer have arrived. `peer` lacks optional features that this end does not
+    /// use on the stream.
+    fn on_peer_capabilities(&self, peer: Capabilities) {
+        let _ = peer;
+    }
+    /// Called at the first request that was sent, and at the first that was delivered.
+    fn on_traffic(&self) {}
+    /// Called when the peer has offered to carry the stream in shared memory. Only after both ends have announced
+    /// [`Capabilities::SHARED_MEMORY`], and at most 16 times.
+    fn on_offer(&self, offer: [u8; OFFER_LEN]) {
+        let _ = offer;
+    }
     /// Called when the stream has ended: nothing more is delivered. The link stays until
     /// [`on_link_closed`](Self::on_link_closed).
     fn on_stream_ended(&self, error: &Arc<QpError>);

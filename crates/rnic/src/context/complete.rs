@@ -4,7 +4,7 @@ use super::QpContext;
 use super::attributes::{Attributes, Receives};
 use crate::error::QpError;
 use crate::event::AsyncEvent;
-use crate::queue::{Completion, Cq, Opcode, Overrun, Receive, SendQueue, Status, flushed_completion};
+use crate::queue::{Begun, Completion, Cq, Opcode, Overrun, Receive, SendQueue, Status, flushed_completion};
 use crate::sync::lock;
 use ironwarp_wire::Terminate;
 use std::sync::Arc;
@@ -53,6 +53,38 @@ impl QpContext {
         result
     }
 
+    /// Ends a call to the link that has taken the last byte of the request `seq`, which was started alone.
+    pub(crate) fn end_sending_request(&self, seq: u64, begun: Begun) {
+        if !matches!(begun, Begun::UntilSent) {
+            return;
+        }
+        let mut sq = lock(&self.sq);
+        if let Some(completion) = sq.complete_only(self.id(), seq) {
+            if let Some(completion) = completion {
+                self.complete_send(completion);
+            }
+            return;
+        }
+        drop(sq);
+        self.end_sending(|sq| {
+            sq.mark_sent(seq);
+            self.retire_from(sq);
+        });
+    }
+
+    /// Ends a call to the link that has taken only a part of a request that was started alone.
+    pub(crate) fn suspend_request(&self, begun: Begun) {
+        self.end_sending(|sq| sq.put_back(begun));
+    }
+
+    /// Ends the attempt to send the request `seq`, which was started alone: it has to be started again.
+    pub(crate) fn cancel_request(&self, seq: u64, begun: Begun) {
+        self.end_sending(|sq| {
+            sq.put_back(begun);
+            sq.roll_back_numbers(seq);
+        });
+    }
+
     /// Adds a completion to the completion queue of the send queue.
     pub(crate) fn complete_send(&self, completion: Completion) {
         self.complete(&self.attributes.send_cq, completion);
@@ -61,6 +93,11 @@ impl QpContext {
     /// Adds the completion of `receive` to its completion queue.
     pub(crate) fn complete_receive(&self, receive: &Receive, completion: Completion) {
         self.complete(receive.cq.as_ref().unwrap_or(&self.attributes.receive_cq), completion);
+    }
+
+    /// Adds the completion of a receive from the queue pair's own receive queue.
+    pub(crate) fn complete_own_receive(&self, completion: Completion) {
+        self.complete(&self.attributes.receive_cq, completion);
     }
 
     /// Adds a completion to `cq`.
@@ -92,7 +129,8 @@ impl QpContext {
 
     /// Ends the stream if a completion did not fit into its completion queue. The caller must hold no lock.
     pub(crate) fn fail_if_overrun(&self) {
-        if self.cq_overrun.swap(false, Ordering::Relaxed) {
+        // Hardly ever set, so a load comes before the more expensive swap.
+        if self.cq_overrun.load(Ordering::Relaxed) && self.cq_overrun.swap(false, Ordering::Relaxed) {
             let Attributes { send_cq, receive_cq, .. } = &self.attributes;
             let cq = if send_cq.has_overrun() { send_cq } else { receive_cq };
             self.fail(QpError::Overrun(cq.id()), Some(Terminate::LOCAL_CATASTROPHE), None);

@@ -13,6 +13,11 @@ use ironwarp_wire::{Cause, Offender, Terminate};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Broken pipe: the errno of sends after the peer has reset the connection.
+const EPIPE: i32 = 32;
+/// Connection reset by peer.
+const ECONNRESET: i32 = 104;
+
 impl QpContext {
     /// Ends the stream: moves the queue pair to the error state, completes all requests, has the Terminate sent, and
     /// informs the driver. Only the first call has an effect. The request `blamed` completes with its own status. If
@@ -26,7 +31,7 @@ impl QpContext {
         tracing::debug!(qp = self.id(), %error, "stream ended");
         self.raise_failure(&error);
         {
-            let mut obligations = lock(&self.obligations);
+            let mut obligations = self.obligations.lock();
             // A queue pair that its program has destroyed sends no Terminate: its requests may name memory that was
             // deregistered since, which is no mistake, and requests of the peer must not fail because of that.
             obligations.terminate =
@@ -103,10 +108,17 @@ impl QpContext {
     /// connected. Such a queue pair keeps its receives, as on networks that do not report that a peer has left.
     pub(crate) fn handle_peer_close(&self) {
         if self.attributes.manual && self.connection.step(Step::PeerClosed).is_some() {
-            lock(&self.obligations).finish = true;
+            self.obligations.lock().finish = true;
             return;
         }
         self.fail(if self.is_closing() { QpError::Disconnected } else { QpError::Closed }, None, None);
+    }
+
+    /// Returns whether the queue pair stays connected although its link failed with this errno. A peer that exits resets
+    /// the connection instead of closing it, if it has not read everything. For a manually connected queue pair, both
+    /// are the same: see [`handle_peer_close`](Self::handle_peer_close).
+    pub(crate) fn outlives_peer(&self, errno: i32) -> bool {
+        self.attributes.manual && matches!(errno, ECONNRESET | EPIPE)
     }
 
     /// Completes empty Writes at the front of the send queue with success, if the peer closed its connection a moment

@@ -5,8 +5,9 @@ use super::connection::{Connection, SharedConnection};
 use crate::device::Device;
 use crate::error::QpError;
 use crate::fault::ReceiveFaults;
+use crate::link::Route;
 use crate::memory::{Rights, Stream};
-use crate::outbound::TxObligations;
+use crate::outbound::SharedObligations;
 use crate::queue::{Completes, QueueOwner, ReceiveQueue, SendQueue};
 use crate::retry::Retries;
 use crate::state::State;
@@ -78,21 +79,28 @@ pub struct QpContext {
     pub(super) peer_not_ready: AtomicU64,
     /// Number of receives that the stream has taken from shared queues (RFC 5042 §6.4.3.1).
     pub(super) shared_receives: AtomicU64,
-    /// Number of messages of the request class whose completions the program may have polled. May be ahead of
-    /// [`TxObligations::delivered`]. The tx half reads it, so that a request that the program posts after it has polled
-    /// the completion of a message is sent after the acknowledgement of that message.
-    pub(crate) delivered: AtomicU64,
+    /// Number of messages of the request class that were delivered. Stored before the completion of a message is
+    /// visible, so that a request that the program posts after it has polled the completion is sent after the
+    /// acknowledgement of that message; for messages without a completion at the end of the rx half's turn.
+    delivered: AtomicU64,
+    /// Number of messages of the request class that the peer may acknowledge: they were passed to the link, or are
+    /// about to be. Written by the tx half.
+    acknowledgeable: AtomicU64,
     /// The link did not take all there was to send.
     send_blocked: AtomicBool,
     /// The last payload that arrived was large.
     bulk_receive: AtomicBool,
+    /// This end sends by shared memory.
+    sends_shared: AtomicBool,
+    /// This end receives by shared memory.
+    receives_shared: AtomicBool,
 
     /// The send queue.
     pub(crate) sq: Mutex<SendQueue>,
     /// The receive queue. Not used with a shared one.
     pub(crate) rq: Mutex<ReceiveQueue>,
     /// The messages that the tx half has to send apart from requests.
-    pub(crate) obligations: Mutex<TxObligations>,
+    pub(crate) obligations: SharedObligations,
 }
 
 impl QpContext {
@@ -128,11 +136,14 @@ impl QpContext {
             peer_not_ready: AtomicU64::new(0),
             shared_receives: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
+            acknowledgeable: AtomicU64::new(0),
             send_blocked: AtomicBool::new(false),
             bulk_receive: AtomicBool::new(false),
+            sends_shared: AtomicBool::new(false),
+            receives_shared: AtomicBool::new(false),
             sq: Mutex::new(SendQueue::new(send_depth, max_sges, completes, shared)),
             rq: Mutex::new(ReceiveQueue::new(domain, receive_depth, max_sges)),
-            obligations: Mutex::default(),
+            obligations: SharedObligations::default(),
             attributes,
         }
     }
@@ -299,9 +310,35 @@ impl QpContext {
         self.bulk_receive.store(bulk, Ordering::Relaxed);
     }
 
+    /// The route by which this end sends now.
+    pub fn send_route(&self) -> Route {
+        route(&self.sends_shared)
+    }
+
+    /// The route by which this end receives now.
+    pub fn recv_route(&self) -> Route {
+        route(&self.receives_shared)
+    }
+
+    /// Sets the route by which this end sends.
+    pub(crate) fn set_send_route(&self, route: Route) {
+        self.sends_shared.store(route == Route::SharedMemory, Ordering::Relaxed);
+    }
+
+    /// Sets the route by which this end receives.
+    pub(crate) fn set_recv_route(&self, route: Route) {
+        self.receives_shared.store(route == Route::SharedMemory, Ordering::Relaxed);
+    }
+
     /// Whether the peer waits for an acknowledgement.
     pub fn owes_acknowledgement(&self) -> bool {
-        lock(&self.obligations).owes_acknowledgement()
+        self.obligations.lock().owes_acknowledgement(self.delivered())
+    }
+
+    /// Returns the number of messages that were acknowledged, if the peer waits for the next acknowledgement.
+    pub fn acknowledged_so_far(&self) -> Option<u64> {
+        let obligations = self.obligations.lock();
+        obligations.owes_acknowledgement(self.delivered()).then_some(obligations.acknowledged)
     }
 
     /// Returns whether the peer waits for an acknowledgement. Returns true only once until
@@ -312,8 +349,30 @@ impl QpContext {
         if !self.ack_may_be_due.load(Ordering::SeqCst) || !self.ack_may_be_due.swap(false, Ordering::SeqCst) {
             return false;
         }
-        let mut obligations = lock(&self.obligations);
-        obligations.owes_acknowledgement() && !std::mem::replace(&mut obligations.ack_noticed, true)
+        let mut obligations = self.obligations.lock();
+        obligations.owes_acknowledgement(self.delivered())
+            && !std::mem::replace(&mut obligations.ack_noticed, true)
+    }
+
+    /// Number of messages of the request class that were delivered.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Acquire)
+    }
+
+    /// Sets the number of messages of the request class that were delivered. Called by the rx half.
+    pub(crate) fn set_delivered(&self, delivered: u64) {
+        self.delivered.store(delivered, Ordering::Release);
+    }
+
+    /// Number of messages of the request class that the peer may acknowledge.
+    pub(crate) fn acknowledgeable(&self) -> u64 {
+        self.acknowledgeable.load(Ordering::Acquire)
+    }
+
+    /// Sets the number of messages of the request class that the peer may acknowledge. Called by the tx half before it
+    /// passes them to the link, because the acknowledgement may arrive before the call returns.
+    pub(crate) fn set_acknowledgeable(&self, number: u64) {
+        self.acknowledgeable.store(number, Ordering::Release);
     }
 
     /// Marks that a message was delivered, so that an acknowledgement may be due.
@@ -323,6 +382,11 @@ impl QpContext {
 
     /// Whether the peer has shown that it is Ironwarp as well, by the signal that precedes its first message.
     pub fn is_peer_ironwarp(&self) -> bool {
-        lock(&self.obligations).peer.is_some()
+        self.obligations.lock().peer.is_some()
     }
+}
+
+/// Returns the route that a flag stands for.
+fn route(shared: &AtomicBool) -> Route {
+    if shared.load(Ordering::Relaxed) { Route::SharedMemory } else { Route::Tcp }
 }

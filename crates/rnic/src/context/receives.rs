@@ -40,6 +40,16 @@ impl QpContext {
         Ok(taken)
     }
 
+    /// Takes the receive for a message that begins from the queue pair's own receive queue, if that is as simple as it
+    /// usually is. If it returns `None`, call [`take_receive`](Self::take_receive).
+    #[inline]
+    pub(crate) fn take_own_receive(&self) -> Option<Receive> {
+        let simple = matches!(self.attributes.receives, Receives::Own(_))
+            && self.receive_faults.get().is_none()
+            && !self.device.table().has_pending();
+        if simple { lock(&self.rq).take() } else { None }
+    }
+
     /// Number of receives that the stream has taken from shared receive queues. It shows which queue pair of a shared
     /// queue takes more than its share (RFC 5042 §6.4.3.1).
     pub fn shared_receives(&self) -> u64 {

@@ -7,7 +7,7 @@ use crate::event::AsyncEvent;
 use crate::queue::Completes;
 use crate::state::State;
 use crate::sync::lock;
-use ironwarp_wire::private::Capabilities;
+use ironwarp_wire::private::{Capabilities, OFFER_LEN};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -18,16 +18,17 @@ impl QpContext {
         let mut capabilities = Capabilities::ACKNOWLEDGE | Capabilities::LARGE_FPDU;
         capabilities.set(Capabilities::SEND_IMMEDIATE, config.send_immediate);
         capabilities.set(Capabilities::READ_V2, config.read_v2);
+        capabilities.set(Capabilities::SHARED_MEMORY, config.shared_memory);
         capabilities
             .set(Capabilities::WANTS_ACKNOWLEDGE, self.attributes.completes == Completes::WhenAcknowledged);
         capabilities.with_rnr_timer(self.retries().rnr_timer)
     }
 
-    /// Returns the capabilities of the peer without the private messages that a setting disables at this end: none of
-    /// these is sent, whatever the peer understands.
+    /// Returns the capabilities of the peer without the features that a setting disables at this end: none of these is
+    /// used, whatever the peer understands.
     pub(crate) fn usable_capabilities(&self, peer: Capabilities) -> Capabilities {
-        let messages = Capabilities::SEND_IMMEDIATE | Capabilities::READ_V2;
-        peer.difference(messages.difference(self.capabilities()))
+        let optional = Capabilities::SEND_IMMEDIATE | Capabilities::READ_V2 | Capabilities::SHARED_MEMORY;
+        peer.difference(optional.difference(self.capabilities()))
     }
 
     /// Records the peer's signal that a message waits for a receive, and informs the driver, which starts the RNR
@@ -59,7 +60,7 @@ impl QpContext {
 
     /// How long a message may wait for the peer to post a receive. `None` means forever.
     pub fn rnr_timeout(&self) -> Option<Duration> {
-        let timer = lock(&self.obligations).peer.map_or(0, Capabilities::rnr_timer);
+        let timer = self.obligations.lock().peer.map_or(0, Capabilities::rnr_timer);
         self.retries().rnr_timeout(timer)
     }
 
@@ -83,6 +84,28 @@ impl QpContext {
             && self.drain_requested.swap(false, Ordering::AcqRel)
         {
             self.device.raise(AsyncEvent::SqDrained(self.id()));
+        }
+    }
+
+    /// Reports the capabilities of the peer to the driver.
+    pub(crate) fn report_peer_capabilities(&self, peer: Capabilities) {
+        if let Some(driver) = self.driver.get() {
+            driver.on_peer_capabilities(peer);
+        }
+    }
+
+    /// Reports an offer of shared memory by the peer to the driver.
+    pub(crate) fn report_offer(&self, offer: [u8; OFFER_LEN]) {
+        if let Some(driver) = self.driver.get() {
+            driver.on_offer(offer);
+        }
+    }
+
+    /// Tells the driver that the stream is in use. Called once by each half.
+    #[cold]
+    pub(crate) fn report_traffic(&self) {
+        if let Some(driver) = self.driver.get() {
+            driver.on_traffic();
         }
     }
 

@@ -3,7 +3,7 @@
 use super::plan::{FaultPlan, RandomDelay};
 use super::{Faults, Injected, Pacer, Rng, Sequence, rng_for};
 use crate::host::Span;
-use crate::link::{Link, LinkError, Piece};
+use crate::link::{Link, LinkError, Piece, Route};
 use crate::sync::{
     Mutex,
     atomic::{AtomicBool, Ordering},
@@ -12,8 +12,9 @@ use crate::sync::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The errno of a connection that was cut: ECONNRESET on Linux.
-const ECONNRESET: i32 = 104;
+/// The errno of a connection that was cut: ECONNABORTED on Linux. Not ECONNRESET, which a manually connected queue pair
+/// takes for the close of its peer.
+const ECONNABORTED: i32 = 103;
 
 /// A link that passes bytes on to another link, and injects the faults of a plan.
 ///
@@ -104,7 +105,7 @@ impl FaultyLink {
         pass: impl FnOnce(usize) -> Result<usize, LinkError>,
     ) -> Result<usize, LinkError> {
         if self.is_cut.load(Ordering::Acquire) {
-            return Err(LinkError::Lost(ECONNRESET));
+            return Err(LinkError::Lost(ECONNABORTED));
         }
         let mut half = lock(half);
         let now = self.pacer.now();
@@ -144,7 +145,7 @@ impl FaultyLink {
         self.inner.abort();
         // Drive both halves of the stream now, so that the half of the other direction fails, too.
         self.pacer.schedule(Duration::ZERO);
-        LinkError::Lost(ECONNRESET)
+        LinkError::Lost(ECONNABORTED)
     }
 }
 
@@ -169,6 +170,14 @@ impl Link for FaultyLink {
 
     fn arrived(&self) -> usize {
         self.inner.arrived()
+    }
+
+    fn switch_send(&self, route: Route) {
+        self.inner.switch_send(route);
+    }
+
+    fn switch_recv(&self, route: Route, unread: &[u8]) -> bool {
+        self.inner.switch_recv(route, unread)
     }
 
     fn finish(&self) {

@@ -6,7 +6,7 @@ use crate::link::Link;
 use crate::link::{LinkError, Piece};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const RESET: LinkError = LinkError::Lost(104);
+const CUT: LinkError = LinkError::Lost(103);
 
 /// A link that sends all bytes it is offered, and fills all room when it receives.
 #[derive(Debug, Default)]
@@ -144,7 +144,7 @@ fn without_a_plan_everything_passes() {
 #[test]
 fn a_split_passes_the_first_bytes_of_all_kinds_of_pieces() {
     let Fixture { faults, recorder, link, .. } = fixture("split=1", 2);
-    let host = Span { addr: 0x10_0000, len: 50 };
+    let host = Span::new(0x10_0000, 50);
     let whole: Vec<u8> = [200; 30].into_iter().chain(0..50).chain([201; 20]).collect();
     let mut lengths = std::collections::BTreeSet::new();
     for _ in 0..300 {
@@ -164,7 +164,7 @@ fn a_split_passes_the_first_bytes_of_all_kinds_of_pieces() {
 #[test]
 fn a_split_receive_offers_less_and_in_the_same_order() {
     let Fixture { recorder, link, .. } = fixture("split=1", 3);
-    let (one, other) = (Span { addr: 0x1000, len: 40 }, Span { addr: 0x9000, len: 30 });
+    let (one, other) = (Span::new(0x1000, 40), Span::new(0x9000, 30));
     let (mut in_host, mut in_own) = (0, 0);
     for _ in 0..300 {
         let mut own = [0; 30];
@@ -216,10 +216,10 @@ fn a_stall_holds_both_directions() {
 #[test]
 fn a_cut_aborts_and_is_final_for_both_directions() {
     let Fixture { faults, recorder, clock, link } = fixture("cut@1", 7);
-    assert_eq!(send(&link), Err(RESET));
+    assert_eq!(send(&link), Err(CUT));
     assert!(*lock(&recorder.aborted));
     assert_eq!(*lock(&clock.scheduled), [Duration::ZERO], "the other direction is told");
-    assert_eq!((recv(&link), send(&link)), (Err(RESET), Err(RESET)));
+    assert_eq!((recv(&link), send(&link)), (Err(CUT), Err(CUT)));
     assert_eq!(*lock(&recorder.sent), [1], "one byte was on its way");
     assert_eq!(faults.report().counts, Counts { cuts: 1, ..Counts::default() });
 }
@@ -227,7 +227,7 @@ fn a_cut_aborts_and_is_final_for_both_directions() {
 #[test]
 fn the_worse_fault_comes_first() {
     let all = "split=1,delay=1us@1,stall=1us@1";
-    assert_eq!(send(&fixture(&format!("{all},cut@1"), 8).link), Err(RESET));
+    assert_eq!(send(&fixture(&format!("{all},cut@1"), 8).link), Err(CUT));
     let Fixture { faults, link, .. } = fixture(all, 8);
     assert_eq!(send(&link), Ok(1));
     assert_eq!(faults.report().counts, Counts { stalls: 1, ..Counts::default() });

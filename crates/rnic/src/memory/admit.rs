@@ -84,7 +84,7 @@ impl Table {
         touch: &mut Touch,
         then: impl FnOnce(&Translation, u64) -> R,
     ) -> Result<R, Denied> {
-        let one_touch = |cached: &mut CachedGuard<'t>| cached.body.one_touch;
+        let one_touch = |cached: &mut CachedGuard<'t>| cached.guard.body.one_touch;
         let done = self.admit(cached, &self.remote_access(stream, addr, len, need), Some(touch), then);
         // If this message makes one-touch memory invalid, the next message must be refused. A cached guard would
         // admit it, because only taking a new guard checks validity.
@@ -116,27 +116,26 @@ impl Table {
         touch: Option<&mut Touch>,
         then: impl FnOnce(&Translation, u64) -> R,
     ) -> Result<R, Denied> {
-        let cached = match cached {
-            Some(same) if same.tag == access.tag => same,
+        let Guard { entry, body, state } = match cached {
+            Some(same) if same.tag == access.tag => &same.guard,
             _ => {
                 *cached = None; // drop it before taking another: holding both would delay the revocation of the old tag
-                let Some((guard, state)) = self.guard(access.tag) else {
+                let Some(guard) = self.guard(access.tag) else {
                     return Err(self.explain_refusal(access));
                 };
-                cached.insert(CachedGuard { tag: access.tag, body: guard.entry().body(), state, guard })
+                &cached.insert(CachedGuard { tag: access.tag, guard }).guard
             }
         };
-        let CachedGuard { body, state, guard, .. } = cached;
         let mut checked = access.check(body, *state);
         if let (Ok(within), Some(touch)) = (checked, touch)
             && body.one_touch
         {
-            checked = self.claim_touch(guard.entry(), access.tag, touch).map(|()| within);
+            checked = self.claim_touch(entry, access.tag, touch).map(|()| within);
         }
         let within = match checked {
             Ok(within) => within,
             Err(check) => {
-                let info = guard.entry().describe(body, index_of(access.tag), *state);
+                let info = entry.describe(body, index_of(access.tag), *state);
                 return Err(access.deny(check, Some(info)));
             }
         };

@@ -31,7 +31,7 @@ impl Table {
     /// [`finish_registration`](Self::finish_registration) or [`deregister`](Self::deregister).
     pub fn begin_registration(&self, domain: Domain) -> Result<Tag, RegisterError> {
         let (index, entry) = self.slab.take()?;
-        let mut change = entry.begin_change(&self.guard_wait);
+        let mut change = entry.begin_change();
         let tag = change.tag(index);
         self.pending.count.fetch_add(1, Ordering::Relaxed); // before another thread can know the tag
         change.allocate_pending(instance_of(tag), Body { kind: Kind::Region, domain, ..Body::default() });
@@ -97,7 +97,7 @@ impl Table {
             (state.is_pending() || state.is_valid()) && state.instance() == instance_of(tag)
         });
         let check = if retry { Check::Pending } else { Check::Valid };
-        access.deny(check, self.look_up_any(access.tag))
+        access.deny(check, self.glance_at(access.tag))
     }
 
     /// Returns whether the registration of this tag is in progress.
@@ -125,7 +125,7 @@ impl Memory {
         self.translation.append_spans(0, bytes, &mut spans);
         for &span in spans.iter() {
             for at in (0..span.len).step_by(STEP) {
-                let step = Span { addr: span.addr + at as u64, len: STEP.min(span.len - at) };
+                let step = Span::new(span.addr + at as u64, STEP.min(span.len - at));
                 host.prefault(step).map_err(|_| RegisterError::Unmapped(step))?;
             }
         }

@@ -1,15 +1,17 @@
 //! One entry of the memory table, its guards, and its revocation.
 //!
 //! An entry has three parts:
-//! - The state word. An access takes a guard by a compare-and-exchange on it, which succeeds only while the entry
-//!   is valid.
-//! - The body, which describes the memory that the entry names. It is written only while the entry is invalid and
-//!   no guard is held, so an access that holds a guard hardly ever waits for the body's lock.
+//! - The state word, which tells whether the entry is valid.
+//! - The body, which describes the memory that the entry names. A guard is a read lock of the body, taken while the
+//!   entry is valid. The body is written only while the entry is invalid.
 //! - The control part. Its lock is held throughout a change to the entry; accesses never take it.
+//!
+//! A revocation makes the entry invalid and then takes the write lock of the body, for which it waits until all guards
+//! are dropped. Accesses never wait for that: an access to an invalid entry is refused.
 
 use super::{Domain, EntryInfo, Kind, Rights, Translation, tag_of};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, lock, read, wait, write};
+use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, lock, read, try_read, write, yield_now};
 use ironwarp_wire::Tag;
 use std::fmt;
 use std::sync::Arc;
@@ -20,22 +22,18 @@ use std::sync::Arc;
 /// entry. A thread that holds a guard must not revoke a tag (`deregister`, `invalidate`, `bind`), because it
 /// might wait for itself.
 pub struct Guard<'t> {
-    entry: &'t Entry,
-    /// Where a thread that revokes the entry waits.
-    guard_wait: &'t GuardWait,
+    pub(super) entry: &'t Entry,
+    pub(super) body: RwLockReadGuard<'t, Body>,
+    /// The state of the entry when the guard was taken.
+    pub(super) state: State,
 }
 
-/// A guard and the locked contents of its entry, kept for the next access, which usually names the same tag.
+/// A guard, kept for the next access, which usually names the same tag.
 ///
 /// The rules for a [`Guard`] apply: keep it while bytes move, and no longer.
 pub struct CachedGuard<'t> {
     /// The tag of the access that took the guard. Its instance may be wrong.
     pub(super) tag: Tag,
-    pub(super) body: RwLockReadGuard<'t, Body>,
-    /// The state of the entry when the guard was taken.
-    pub(super) state: State,
-    /// Declared after `body`, so that the body is unlocked before the guard is dropped: a thread that waits for
-    /// the guard then writes the body.
     pub(super) guard: Guard<'t>,
 }
 
@@ -44,14 +42,6 @@ impl fmt::Debug for CachedGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CachedGuard").field("tag", &self.tag).finish_non_exhaustive()
     }
-}
-
-/// Where threads that revoke an entry wait until its last guard is dropped. All entries of a table share one,
-/// because a revocation rarely has to wait.
-#[derive(Debug, Default)]
-pub(super) struct GuardWait {
-    lock: Mutex<()>,
-    last_dropped: Condvar,
 }
 
 /// One entry of the table. Aligned to a cache line, so that guards on neighbouring entries do not contend.
@@ -101,29 +91,22 @@ pub(super) struct Control {
     pub(super) invalidator: Option<u32>,
 }
 
-/// The value of the state word. Bits 0 to 31 are the number of guards, 32 to 39 the instance, the rest are flags.
+/// The value of the state word. Bits 0 to 7 are the instance, the rest are flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State(u64);
 
-/// Added to the state word for each guard.
-const ONE_GUARD: u64 = 1;
-const GUARD_MASK: u64 = 0xffff_ffff;
-const INSTANCE_SHIFT: u32 = 32;
 /// Flag: accesses may take guards.
-const VALID: u64 = 1 << 40;
+const VALID: u64 = 1 << 8;
 /// Flag: the entry is allocated, valid or not.
-const TAKEN: u64 = 1 << 41;
-/// Flag: a thread waits until the last guard is dropped.
-const AWAITED: u64 = 1 << 42;
+const TAKEN: u64 = 1 << 9;
 /// Flag: the registration of the entry is in progress (requirement X6), and the entry is not valid yet.
-const PENDING: u64 = 1 << 43;
+const PENDING: u64 = 1 << 10;
 
 /// A change to an entry. Holds the lock of the control part, which excludes other changes.
 #[derive(Debug)]
 pub(super) struct Change<'t> {
     pub(super) entry: &'t Entry,
     pub(super) control: MutexGuard<'t, Control>,
-    guard_wait: &'t GuardWait,
 }
 
 impl State {
@@ -141,18 +124,13 @@ impl State {
         self.0 & PENDING != 0
     }
 
-    const fn guard_count(self) -> u64 {
-        self.0 & GUARD_MASK
-    }
-
     #[expect(clippy::cast_possible_truncation, reason = "only the low eight bits are wanted")]
     pub(super) const fn instance(self) -> u8 {
-        (self.0 >> INSTANCE_SHIFT) as u8
+        self.0 as u8
     }
 
-    /// Creates the state of an entry without guards.
     const fn new(instance: u8, flags: u64) -> Self {
-        Self((instance as u64) << INSTANCE_SHIFT | flags)
+        Self(instance as u64 | flags)
     }
 }
 
@@ -162,31 +140,33 @@ impl Entry {
         Self { state: AtomicU64::new(State::new(instance, 0).0), ..Self::default() }
     }
 
-    /// Takes a guard, and returns it with the state of the entry before. `None` if the entry is not valid. Does not
-    /// check the instance: other checks come first, and the instance cannot change while the guard is held.
+    /// Takes a guard. `None` if the entry is not valid, or is being changed. Does not check the instance: other checks
+    /// come first, and the instance cannot change while the guard is held.
     #[inline]
-    pub(super) fn guard<'t>(&'t self, guard_wait: &'t GuardWait) -> Option<(Guard<'t>, State)> {
-        let mut state = self.state.load(Ordering::Relaxed);
-        loop {
-            if !State(state).is_valid() {
-                return None;
+    pub(super) fn guard(&self) -> Option<Guard<'_>> {
+        let body = self.try_body().or_else(|| self.body_after_change())?;
+        // Read with the body locked: either a thread that makes the entry invalid waits for this guard, or it has had
+        // the write lock since, and the change of the state is visible here.
+        let state = self.state();
+        state.is_valid().then_some(Guard { entry: self, body, state })
+    }
+
+    /// Locks the body for reading, after it was found locked for writing. Returns `None` as soon as the state shows that
+    /// the entry is invalid, as it is while it is revoked, and does not wait for guards.
+    #[cold]
+    fn body_after_change(&self) -> Option<RwLockReadGuard<'_, Body>> {
+        while self.state().is_valid() {
+            if let Some(body) = self.try_body() {
+                return Some(body);
             }
-            // Acquire pairs with the release in `Change::store`, so that this thread sees the body stored there.
-            match self.state.compare_exchange_weak(
-                state,
-                state + ONE_GUARD,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return Some((Guard { entry: self, guard_wait }, State(state))),
-                Err(now) => state = now,
-            }
+            yield_now(); // the entry is about to become invalid, or to be unlocked
         }
+        None
     }
 
     /// Locks the entry, to change it. Waits until no other thread changes the entry.
-    pub(super) fn begin_change<'t>(&'t self, guard_wait: &'t GuardWait) -> Change<'t> {
-        Change { entry: self, control: lock(&self.control), guard_wait }
+    pub(super) fn begin_change(&self) -> Change<'_> {
+        Change { entry: self, control: lock(&self.control) }
     }
 
     /// Returns the current state.
@@ -216,6 +196,13 @@ impl Entry {
         self.state.fetch_and(!VALID, Ordering::Relaxed);
     }
 
+    /// Describes the entry, which has this index and whose body is locked. `None` if it is free.
+    pub(super) fn describe_taken(&self, body: &Body, index: u32) -> Option<EntryInfo> {
+        // Read with the body locked: `Change::store` writes both with the body locked, so they belong together.
+        let state = self.state();
+        state.is_taken().then(|| self.describe(body, index, state))
+    }
+
     /// Describes the entry, which has this index, for queries and error messages. `body` and `state` are its contents
     /// as the caller has read them.
     pub(super) fn describe(&self, body: &Body, index: u32, state: State) -> EntryInfo {
@@ -233,28 +220,23 @@ impl Entry {
         }
     }
 
-    /// Locks the body for reading.
-    #[inline]
+    /// Locks the body for reading. Waits while another thread revokes the entry or writes the body.
     pub(super) fn body(&self) -> RwLockReadGuard<'_, Body> {
         read(&self.body)
+    }
+
+    /// Locks the body for reading. `None` while a thread revokes the entry or writes the body.
+    #[inline]
+    pub(super) fn try_body(&self) -> Option<RwLockReadGuard<'_, Body>> {
+        try_read(&self.body)
     }
 }
 
 impl Change<'_> {
     /// Makes the entry invalid, so that no new guard is granted, and waits until all existing guards are dropped.
     pub(super) fn revoke(&self) {
-        // Acquire pairs with the release in `Guard::drop`: accesses under dropped guards happened before this.
-        let before = State(self.entry.state.fetch_and(!VALID, Ordering::Acquire));
-        if before.guard_count() == 0 {
-            return;
-        }
-        self.entry.state.fetch_or(AWAITED, Ordering::Relaxed);
-        let mut waiting = lock(&self.guard_wait.lock);
-        // The thread that drops the last guard takes this lock before it notifies. Its notification therefore
-        // cannot come between the check and the wait, and get lost.
-        while self.entry.state().guard_count() != 0 {
-            waiting = wait(&self.guard_wait.last_dropped, waiting);
-        }
+        self.entry.invalidate_now();
+        drop(write(&self.entry.body)); // waits for the guards
     }
 
     /// Makes the entry valid with this body and instance.
@@ -282,10 +264,9 @@ impl Change<'_> {
 
     /// Stores body and state with the body locked, so that a thread that locks the body and then reads the state
     /// gets a pair that belongs together. No other thread writes the state meanwhile: no guard is held or granted,
-    /// because the entry is invalid, and this change excludes others.
+    /// because the entry was revoked, and this change excludes others.
     fn store(&self, instance: u8, flags: u64, body: Body) {
-        let state = self.entry.state();
-        assert!(!state.is_valid() && state.guard_count() == 0, "entry changed while it is in use");
+        assert!(!self.entry.state().is_valid(), "entry changed while it is in use");
         let mut place = write(&self.entry.body);
         *place = body;
         self.entry.claimed_by.store(0, Ordering::Relaxed);
@@ -300,38 +281,9 @@ impl Body {
     }
 }
 
-impl<'t> Guard<'t> {
-    /// Returns the entry that is guarded.
-    pub(super) fn entry(&self) -> &'t Entry {
-        self.entry
-    }
-}
-
-impl Drop for Guard<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        // Release pairs with the acquires in `Change::revoke`: accesses under this guard happen before it returns.
-        let before = State(self.entry.state.fetch_sub(ONE_GUARD, Ordering::Release));
-        // If AWAITED is set only after this, `revoke` finds the count at zero itself.
-        if before.guard_count() == 1 && before.0 & AWAITED != 0 {
-            self.guard_wait.notify();
-        }
-    }
-}
-
 /// Omits the entry except for its state: the guard only refers to it.
 impl fmt::Debug for Guard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").field("state", &self.entry.state()).finish_non_exhaustive()
-    }
-}
-
-impl GuardWait {
-    /// Wakes all threads that wait for guards. Called when the last guard of an entry was dropped.
-    #[cold]
-    fn notify(&self) {
-        // Wait until a thread in `Change::revoke` that has seen the guard is asleep, so that it is woken.
-        drop(lock(&self.lock));
-        self.last_dropped.notify_all();
+        f.debug_struct("Guard").field("state", &self.state).finish_non_exhaustive()
     }
 }

@@ -51,7 +51,7 @@ impl Table {
         let unknown = || access.deny(Check::Valid, None);
         let index = index_of(tag);
         let entry = self.slab.entry(index).ok_or_else(unknown)?;
-        let mut change = entry.begin_change(&self.guard_wait);
+        let mut change = entry.begin_change();
         if !entry.state().is_valid() {
             return Err(access.deny(Check::Valid, self.look_up_any(tag)).into());
         }

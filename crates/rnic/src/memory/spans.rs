@@ -8,23 +8,23 @@ use std::ops::Deref;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
     list: SmallVec<[Span; 2]>,
-    /// Whether some of the memory may not be mapped.
-    unverified: bool,
 }
 
 impl Spans {
     /// Creates an empty list.
     pub fn new() -> Self {
-        Self { list: SmallVec::new(), unverified: false }
+        Self { list: SmallVec::new() }
     }
 
-    /// Appends a span. A span that begins where the last span ends is merged with it; an empty span is ignored.
+    /// Appends a span. A span that begins where the last span ends is merged with it, unless only one of the two is
+    /// held; an empty span is ignored.
     #[inline]
     pub fn push(&mut self, span: Span) {
         if span.len == 0 {
             return;
         }
         if let Some(last) = self.list.last_mut()
+            && last.held == span.held
             && last.addr.checked_add(last.len as u64) == Some(span.addr)
             && let Some(len) = last.len.checked_add(span.len)
         {
@@ -34,14 +34,14 @@ impl Spans {
         self.list.push(span);
     }
 
-    /// Marks the list as containing memory that may not be mapped.
-    pub(super) fn mark_unverified(&mut self) {
-        self.unverified = true;
+    /// Returns whether all of the memory is mapped now. Asks the host only about memory that is not held.
+    pub fn are_mapped(&self, host: &dyn Host) -> bool {
+        self.list.iter().all(|span| span.held || host.is_mapped(*span))
     }
 
-    /// Returns whether all of the memory is mapped now. Asks the host only if some of the memory may not be.
-    pub fn are_mapped(&self, host: &dyn Host) -> bool {
-        !self.unverified || self.list.iter().all(|span| host.is_mapped(*span))
+    /// Whether all of the memory is known to be mapped.
+    pub(crate) fn are_verified(&self) -> bool {
+        self.list.iter().all(|span| span.held)
     }
 
     /// Empties the list.

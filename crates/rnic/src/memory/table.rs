@@ -5,7 +5,7 @@
 //! memory is neither pinned nor copied.
 
 use super::access::{Access, Kinds};
-use super::entry::{Body, Change, Control, Entry, GuardWait, State};
+use super::entry::{Body, Change, Control, Entry};
 use super::pending::Pending;
 use super::slab::Slab;
 use super::{
@@ -31,8 +31,6 @@ pub struct Limits {
 pub struct Table {
     /// The entries.
     pub(super) slab: Slab,
-    /// Where revocations wait for guards.
-    pub(super) guard_wait: GuardWait,
     /// The registrations in progress.
     pub(super) pending: Pending,
     /// Whether peers can access only windows.
@@ -46,7 +44,6 @@ impl Table {
     pub fn new(limits: Limits, cipher: Arc<TagCipher>) -> Self {
         Self {
             slab: Slab::new(limits.entries, cipher),
-            guard_wait: GuardWait::default(),
             pending: Pending::default(),
             strict: limits.strict,
             claims: AtomicU64::new(0),
@@ -72,11 +69,11 @@ impl Table {
     pub fn share(&self, tag: Tag, domain: Domain, start: u64, rights: Rights) -> Result<Tag, RegisterError> {
         // The region may be in any domain: the caller is the program that owns both domains.
         let access = Access { qp: None, ..Access::to_change(tag, Stream { domain, qp: 0 }) };
-        let Some((guard, state)) = self.guard(tag) else {
+        let Some(guard) = self.guard(tag) else {
             return Err(self.explain_refusal(&access).into());
         };
-        let body = guard.entry().body().clone();
-        let deny = |check| access.deny(check, Some(guard.entry().describe(&body, index_of(tag), state)));
+        let (body, state) = (guard.body.clone(), guard.state);
+        let deny = |check| access.deny(check, Some(guard.entry.describe(&body, index_of(tag), state)));
         if body.kind != Kind::Region {
             return Err(deny(Check::Kind).into());
         }
@@ -168,7 +165,7 @@ impl Table {
     pub fn deregister(&self, tag: Tag) -> Result<(), DeregisterError> {
         let index = index_of(tag);
         let entry = self.slab.entry(index).ok_or(DeregisterError::Unknown(tag))?;
-        let mut change = entry.begin_change(&self.guard_wait);
+        let mut change = entry.begin_change();
         if !entry.state().is_taken() || change.tag(index) != tag {
             return Err(DeregisterError::Unknown(tag));
         }
@@ -204,7 +201,7 @@ impl Table {
     /// is no such entry.
     pub fn next_registration_tag(&self, tag: Tag) -> Option<Tag> {
         let entry = self.slab.entry(index_of(tag))?;
-        Some(entry.begin_change(&self.guard_wait).next_registration_tag(index_of(tag)))
+        Some(entry.begin_change().next_registration_tag(index_of(tag)))
     }
 
     /// Returns the number of entries in use.
@@ -224,28 +221,32 @@ impl Table {
         self.strict
     }
 
-    /// Takes a guard on the entry with the index of `tag`, and returns it with the state of the entry. `None` if
-    /// the entry is not valid. Does not check the instance.
+    /// Takes a guard on the entry with the index of `tag`. `None` if the entry is not valid. Does not check the
+    /// instance. Does not wait.
     #[inline]
-    pub(super) fn guard(&self, tag: Tag) -> Option<(Guard<'_>, State)> {
-        self.slab.entry(index_of(tag))?.guard(&self.guard_wait)
+    pub(super) fn guard(&self, tag: Tag) -> Option<Guard<'_>> {
+        self.slab.entry(index_of(tag))?.guard()
     }
 
     /// Returns the description of the entry with the index of `tag`, whatever its instance. `None` if the entry is
-    /// free. Does not wait for guards: a thread that holds a guard may call this.
+    /// free. While another thread revokes the entry, waits for its guards.
     pub(super) fn look_up_any(&self, tag: Tag) -> Option<EntryInfo> {
         let entry = self.slab.entry(index_of(tag))?;
-        // Body before state: `Change::store` writes both with the body locked, so they belong together.
-        let body = entry.body();
-        let state = entry.state();
-        state.is_taken().then(|| entry.describe(&body, index_of(tag), state))
+        entry.describe_taken(&entry.body(), index_of(tag))
+    }
+
+    /// Returns the description of the entry with the index of `tag`, whatever its instance. `None` if the entry is free,
+    /// or is being changed. Does not wait: a thread that holds a guard may call this.
+    pub(super) fn glance_at(&self, tag: Tag) -> Option<EntryInfo> {
+        let entry = self.slab.entry(index_of(tag))?;
+        entry.describe_taken(&*entry.try_body()?, index_of(tag))
     }
 
     /// Locks the entry that `access` names, to change it. Checks that the entry is allocated and that kind, domain
     /// and stream match; does not check the instance of the tag.
     pub(super) fn begin_change(&self, access: &Access) -> Result<Change<'_>, Denied> {
         let entry = self.slab.entry(index_of(access.tag)).ok_or_else(|| access.deny(Check::Valid, None))?;
-        let change = entry.begin_change(&self.guard_wait);
+        let change = entry.begin_change();
         if !entry.state().is_taken() {
             return Err(access.deny(Check::Valid, None));
         }
@@ -288,7 +289,7 @@ impl Table {
     pub(super) fn unbind(&self, change: &mut Change<'_>) {
         let Some(region) = change.control.region.take() else { return };
         let region = self.slab.entry(region).expect("a bound window has a region");
-        region.begin_change(&self.guard_wait).control.windows -= 1;
+        region.begin_change().control.windows -= 1;
     }
 
     /// Takes a free entry, makes it valid with this body and returns its tag.
@@ -299,7 +300,7 @@ impl Table {
 
     /// Makes a free entry valid with this body and returns its tag.
     pub(super) fn publish_at(&self, index: u32, entry: &Entry, body: Body) -> Tag {
-        let mut change = entry.begin_change(&self.guard_wait);
+        let mut change = entry.begin_change();
         let tag = change.tag(index);
         change.publish(instance_of(tag), body);
         tag
@@ -309,7 +310,7 @@ impl Table {
     /// deregistered.
     fn allocate_new(&self, body: Body) -> Result<Tag, RegisterError> {
         let (index, entry) = self.slab.take()?;
-        let mut change = entry.begin_change(&self.guard_wait);
+        let mut change = entry.begin_change();
         let tag = change.tag(index);
         *change.control = Control { reusable: true, ..Control::default() };
         change.allocate(instance_of(tag), body);

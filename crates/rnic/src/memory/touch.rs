@@ -104,7 +104,7 @@ impl Table {
     /// only local requests can hold: other remote messages are refused.
     pub fn end_touch(&self, touch: Touch) {
         let Some(entry) = self.slab.entry(index_of(touch.tag)) else { return };
-        let mut change = entry.begin_change(&self.guard_wait);
+        let mut change = entry.begin_change();
         // The program may have deregistered the memory, and another message may have claimed the entry since.
         if entry.claimed_by() == touch.number {
             self.clear_entry(&mut change, touch.tag);

@@ -188,11 +188,8 @@ impl Translation {
             end.is_some_and(|end| end <= self.len),
             "range outside of the translation: it was not checked"
         );
-        if self.held.is_none() {
-            spans.mark_unverified();
-        }
         if let Form::Direct { addr } = self.form {
-            spans.push(Span { addr: addr + offset, len });
+            spans.push(Span { addr: addr + offset, len, held: self.held.is_some() });
         } else {
             self.append_indirect_spans(offset, len, spans);
         }
@@ -209,7 +206,10 @@ impl Translation {
                 held.read(offset, into);
                 Ok(())
             }
-            None => host.gather(&self.collect_spans(offset, into.len()), into),
+            None => match self.direct_span(offset, into.len()) {
+                Some(span) => host.gather(&[span], into),
+                None => host.gather(&self.collect_spans(offset, into.len()), into),
+            },
         }
     }
 
@@ -225,7 +225,21 @@ impl Translation {
                 held.write(offset, from);
                 Ok(())
             }
-            None => host.scatter(from, &self.collect_spans(offset, from.len())),
+            None => match self.direct_span(offset, from.len()) {
+                Some(span) => host.scatter(from, &[span]),
+                None => host.scatter(from, &self.collect_spans(offset, from.len())),
+            },
+        }
+    }
+
+    /// Returns the address range of the `len` bytes at `offset`, if the memory is contiguous and they are in it, and not
+    /// empty.
+    #[inline]
+    fn direct_span(&self, offset: u64, len: usize) -> Option<Span> {
+        let is_within = offset.checked_add(len as u64).is_some_and(|end| end <= self.len);
+        match self.form {
+            Form::Direct { addr } if is_within && len > 0 => Some(Span::new(addr + offset, len)),
+            _ => None,
         }
     }
 
@@ -242,7 +256,7 @@ impl Translation {
         while len > 0 {
             let (addr, contiguous) = self.contiguous_at(offset);
             let taken = usize::try_from(contiguous).map_or(len, |contiguous| contiguous.min(len));
-            spans.push(Span { addr, len: taken });
+            spans.push(Span { addr, len: taken, held: self.held.is_some() });
             offset += taken as u64;
             len -= taken;
         }

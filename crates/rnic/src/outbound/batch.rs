@@ -42,6 +42,8 @@ pub(crate) struct TxBatch {
     len: usize,
     /// Number of bytes at which the batch is full.
     max_len: usize,
+    /// Read responses in the batch.
+    reads: ReadResponses,
     /// A reusable buffer for short requests. Empty between calls.
     shorts: Vec<ShortRequest>,
     /// The obligations of the stream when the batch was started.
@@ -49,6 +51,17 @@ pub(crate) struct TxBatch {
     /// The work request in progress and its sequence number, cached from the send queue. `None` between
     /// streams.
     pub(crate) current: Option<(u64, WorkRequest)>,
+}
+
+/// The Read responses in a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ReadResponses {
+    /// There are none.
+    None,
+    /// Their payload was copied.
+    Copied,
+    /// The payload of at least one is referenced: it is read when the batch is sent.
+    Referenced,
 }
 
 /// A contiguous range of bytes in a batch.
@@ -113,6 +126,7 @@ impl TxBatch {
             frames: Vec::new(),
             len: 0,
             max_len: usize::MAX,
+            reads: ReadResponses::None,
             shorts: Vec::new(),
             obligations: Snapshot::default(),
             current: None,
@@ -131,6 +145,17 @@ impl TxBatch {
         self.parts.clear();
         self.frames.clear();
         self.len = 0;
+        self.reads = ReadResponses::None;
+    }
+
+    /// Records that a Read response was added.
+    pub(crate) fn add_read_response(&mut self, response: ReadResponses) {
+        self.reads = self.reads.max(response);
+    }
+
+    /// Returns the Read responses in the batch.
+    pub(crate) fn read_responses(&self) -> ReadResponses {
+        self.reads
     }
 
     /// Sets the cursor to which the stream returns if nothing is sent, because the stream has made progress that
@@ -282,7 +307,7 @@ impl TxBatch {
                     Part::Host(span) => {
                         let filled = copy.len();
                         copy.resize(filled + to - from, 0);
-                        let span = Span { addr: span.addr + (from - at) as u64, len: to - from };
+                        let span = Span { addr: span.addr + (from - at) as u64, len: to - from, ..span };
                         gather(span, &mut copy[filled..])?;
                     }
                 }

@@ -1,12 +1,13 @@
 //! The position of the sending half of a stream.
 
+use crate::link::Route;
 use ironwarp_wire::mpa::{FpduWriter, Framing};
 
 /// The position of the sending half between two FPDUs. A copy of an earlier one restores that position, which rolls
 /// back FPDUs that were built and not sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
-    /// The position in the byte stream, which determines where markers are.
+    /// The position in the byte stream, which determines where markers are, and the framing of the route.
     pub(crate) writer: FpduWriter,
     /// The message of which some but not all segments are in FPDUs.
     pub(crate) in_progress: InProgress,
@@ -39,6 +40,10 @@ pub(crate) struct Cursor {
     pub(crate) opening: bool,
     /// The Terminate is in an FPDU.
     pub(crate) terminate: bool,
+    /// The route of the next FPDU. If it differs from that of the link, the switch signal is in an FPDU.
+    pub(crate) route: Route,
+    /// Number of parts of offers that are in FPDUs. A replaced offer counts as complete.
+    pub(crate) offer_parts: u8,
 }
 
 /// The message of which some but not all segments are in FPDUs. It is finished before another begins (RFC
@@ -66,6 +71,8 @@ pub(crate) enum FrameKind {
     Response,
     /// The Terminate, the last message of the stream.
     Terminate,
+    /// The switch to this route, the last message on the former one.
+    Switch(Route),
     /// Any other frame: nothing depends on when it is sent.
     Other,
 }
@@ -90,6 +97,8 @@ impl Cursor {
             read_rtr: false,
             opening: false,
             terminate: false,
+            route: Route::Tcp,
+            offer_parts: 0,
         }
     }
 

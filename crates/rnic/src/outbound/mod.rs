@@ -7,8 +7,10 @@ mod obligations;
 mod short;
 mod unused_addr;
 
-pub(crate) use batch::{Frame, TxBatch};
+pub(crate) use batch::{Frame, ReadResponses, TxBatch};
 pub(crate) use cursor::{Cursor, FrameKind, InProgress};
-pub(crate) use obligations::{Opening, RemoteRequest, Response, Snapshot, TxObligations};
-pub(crate) use short::{Message, Payload, ShortRequest};
+pub(crate) use obligations::{
+    MAX_OFFERS, Opening, RemoteRequest, Response, SharedObligations, Snapshot, TxObligations,
+};
+pub(crate) use short::{Payload, ShortRequest};
 pub(crate) use unused_addr::UNUSED_ADDR;

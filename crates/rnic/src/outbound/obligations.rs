@@ -2,13 +2,66 @@
 
 use super::UNUSED_ADDR;
 use crate::connect::{Agreed, Role, Rtr};
+use crate::link::Route;
 use crate::memory::Touch;
-use ironwarp_wire::private::{Capabilities, ReadV2Request, Signal};
+use crate::sync::{Mutex, MutexGuard, lock};
+use ironwarp_wire::private::{Capabilities, OFFER_LEN, ReadV2Request, Signal};
 use ironwarp_wire::{AtomicRequest, Header, ReadRequest, Tagged, Terminate};
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A Write without payload.
 const EMPTY_WRITE: Header = Header::Write(Tagged { last: true, addr: UNUSED_ADDR });
+
+/// Maximum number of offers of shared memory in each direction of a stream, so that a peer cannot keep this end busy with
+/// them. An end that cannot use the first one has few reasons to make another.
+pub(crate) const MAX_OFFERS: u8 = 16;
+
+/// The obligations of a stream, as its threads share them. Counts the changes, so that the tx half need not lock the
+/// obligations to learn that nothing has changed.
+#[derive(Debug, Default)]
+pub(crate) struct SharedObligations {
+    /// Number of changes. Written with `current` locked.
+    changes: AtomicU32,
+    current: Mutex<TxObligations>,
+}
+
+/// The locked obligations. Mutable access counts as a change.
+#[derive(Debug)]
+pub(crate) struct ObligationsGuard<'a> {
+    changes: &'a AtomicU32,
+    current: MutexGuard<'a, TxObligations>,
+}
+
+impl SharedObligations {
+    /// Locks the obligations.
+    pub(crate) fn lock(&self) -> ObligationsGuard<'_> {
+        ObligationsGuard { changes: &self.changes, current: lock(&self.current) }
+    }
+
+    /// Number of changes so far, modulo 2^32. The thread that makes a change drives the tx half afterwards, so the half
+    /// may act on a number that is out of date.
+    pub(crate) fn changes(&self) -> u32 {
+        self.changes.load(Ordering::Acquire)
+    }
+}
+
+impl Deref for ObligationsGuard<'_> {
+    type Target = TxObligations;
+
+    fn deref(&self) -> &TxObligations {
+        &self.current
+    }
+}
+
+impl DerefMut for ObligationsGuard<'_> {
+    fn deref_mut(&mut self) -> &mut TxObligations {
+        let changes = self.changes.load(Ordering::Relaxed); // no other thread writes it: `current` is locked
+        self.changes.store(changes.wrapping_add(1), Ordering::Release);
+        &mut self.current
+    }
+}
 
 /// What the tx half has to send apart from work requests, and what it has to know about the peer. The halves share it
 /// under a lock that is held for a few instructions only.
@@ -38,8 +91,6 @@ pub(crate) struct TxObligations {
     /// is counted as sent before the call that sends it, because the next request may arrive before that call
     /// returns.
     pub(crate) inbound_reads: usize,
-    /// Number of messages of the request class that were delivered.
-    pub(crate) delivered: u64,
     /// Number of messages delivered before the last message that had to wait for a receive. `None` if none had to wait.
     pub(crate) not_ready: Option<u64>,
     /// Number of delivered messages that were acknowledged, or are about to be.
@@ -53,6 +104,18 @@ pub(crate) struct TxObligations {
     pub(crate) terminate: Option<Box<Terminate>>,
     /// Close this direction of the link once everything is sent.
     pub(crate) finish: bool,
+    /// The route by which this end has to send.
+    pub(crate) route: Route,
+    /// Markers were agreed in a direction of the stream, so shared memory is not used.
+    markers: bool,
+    /// CRCs were agreed for the TCP bytes that the peer sends.
+    pub(crate) peer_sends_crcs: bool,
+    /// Number of offers of shared memory that this end has made, at most [`MAX_OFFERS`].
+    pub(crate) offers: u8,
+    /// Number of offers that the peer has made.
+    pub(crate) peer_offers: u8,
+    /// The last offer, until it is sent.
+    pub(crate) offer: Option<Box<[u8; OFFER_LEN]>>,
 }
 
 /// The first message that this end sends on a stream.
@@ -126,11 +189,15 @@ pub(crate) struct Snapshot {
     pub(crate) ack_now: bool,
     /// Close this direction of the link once everything is sent.
     pub(crate) finish: bool,
+    /// The route by which this end has to send.
+    pub(crate) route: Route,
+    /// Number of offers that this end has made. Zero if the last one was sent.
+    pub(crate) offers: u8,
 }
 
 impl TxObligations {
-    /// Takes a snapshot for building one batch.
-    pub(crate) fn snapshot(&self) -> Snapshot {
+    /// Takes a snapshot for building one batch. `delivered` is the number of messages that were delivered.
+    pub(crate) fn snapshot(&self, delivered: u64) -> Snapshot {
         let wants_acks = self.peer_wants_acks();
         Snapshot {
             open: self.open || self.open_anyway,
@@ -142,9 +209,11 @@ impl TxObligations {
             immediate: self.accepts_immediate(),
             read_v2: self.accepts_read_v2(),
             not_ready: self.not_ready.filter(|_| wants_acks),
-            delivered: wants_acks.then_some(self.delivered),
+            delivered: wants_acks.then_some(delivered),
             ack_now: self.ack_now,
             finish: self.finish,
+            route: self.route,
+            offers: if self.offer.is_some() { self.offers } else { 0 },
         }
     }
 
@@ -152,7 +221,14 @@ impl TxObligations {
     /// protocol is disabled. A responder answers a signal but never sends one first, because its peer may not be
     /// Ironwarp.
     pub(crate) fn new(agreed: &Agreed, signal: Option<Capabilities>) -> Self {
-        let mut obligations = Self { standard_peer: signal.is_none(), ..Self::default() };
+        let markers = agreed.send.markers || agreed.receive.markers;
+        let mut obligations = Self {
+            standard_peer: signal.is_none(),
+            markers,
+            peer_sends_crcs: agreed.receive.crc,
+            ..Self::default()
+        };
+        let signal = signal.map(|capabilities| obligations.usable_on_stream(capabilities));
         if let Role::Initiator { rtr } = agreed.role {
             obligations.open = true;
             obligations.read_rtr = rtr == Some(Rtr::Read);
@@ -163,6 +239,16 @@ impl TxObligations {
             };
         }
         obligations
+    }
+
+    /// Returns the capabilities, of either end, without those that this stream does not allow.
+    pub(crate) fn usable_on_stream(&self, capabilities: Capabilities) -> Capabilities {
+        if self.markers { capabilities.difference(Capabilities::SHARED_MEMORY) } else { capabilities }
+    }
+
+    /// Whether both ends have announced that they can carry the stream in shared memory.
+    pub(crate) fn peer_shares_memory(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.contains(Capabilities::SHARED_MEMORY))
     }
 
     /// Whether the peer may have missed this end's first message.
@@ -181,14 +267,9 @@ impl TxObligations {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::WANTS_ACKNOWLEDGE))
     }
 
-    /// Returns the number of messages to acknowledge before a Terminate, if the peer supports acknowledgements.
-    pub(crate) fn final_ack(&self) -> Option<u64> {
-        self.peer_sends_acks().then_some(self.delivered)
-    }
-
-    /// Whether the peer waits for an acknowledgement.
-    pub(crate) fn owes_acknowledgement(&self) -> bool {
-        self.peer_wants_acks() && self.delivered > self.acknowledged
+    /// Whether the peer waits for an acknowledgement, if this many messages were `delivered`.
+    pub(crate) fn owes_acknowledgement(&self, delivered: u64) -> bool {
+        self.peer_wants_acks() && delivered > self.acknowledged
     }
 
     /// Whether the peer acknowledges the messages that it delivered.

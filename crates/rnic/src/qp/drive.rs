@@ -7,8 +7,9 @@ use crate::context::{PEER_ENDED, READABLE};
 use crate::error::QpError;
 use crate::half::{Left, ROUNDS, TURN};
 use crate::link::Ready;
-use crate::stream::Rx;
-use crate::sync::lock;
+use crate::queue::SendQueue;
+use crate::stream::{Rx, Tx};
+use crate::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 impl Qp {
@@ -53,10 +54,11 @@ impl Qp {
     /// Acknowledges the messages that were delivered, even if nothing else is to be sent. Called before a driver goes
     /// idle.
     pub fn acknowledge(&self) {
-        let mut obligations = lock(&self.obligations);
+        let mut obligations = self.obligations.lock();
         obligations.ack_noticed = false;
-        if obligations.owes_acknowledgement() {
-            obligations.acknowledged = obligations.delivered; // no other thread has to request this acknowledgement
+        let delivered = self.delivered();
+        if obligations.owes_acknowledgement(delivered) {
+            obligations.acknowledged = delivered; // no other thread has to request this acknowledgement
             obligations.ack_now = true;
             drop(obligations);
             self.drive_tx();
@@ -70,18 +72,40 @@ impl Qp {
 
     /// Drives the tx half for at most this many rounds, unless another thread holds it.
     fn transmit(&self, rounds: usize) {
-        let left = self.tx.run(rounds, |half| {
-            let Some(tx) = half else {
-                self.retire_empty_writes();
-                return Left::Nothing;
-            };
-            bug::catch("transmitting", || tx.drive(self)).unwrap_or_else(|bug| {
-                *half = None;
-                self.fail_tx(bug);
-                Left::Nothing
-            })
-        });
+        self.transmit_posted(rounds, None);
+    }
+
+    /// Drives the tx half like [`transmit`](Self::transmit). `posted` is the send queue, still locked, if a request was
+    /// just posted. The lock order allows this, because the half is never waited for.
+    pub(super) fn transmit_posted(&self, rounds: usize, mut posted: Option<MutexGuard<'_, SendQueue>>) {
+        let left = self.tx.run(rounds, |half| self.run_tx_round(half, posted.take()));
+        drop(posted); // if another thread holds the half
         self.finish_turn(left);
+    }
+
+    /// Sends as far as possible, like [`drive_tx`](Self::drive_tx), but waits for a thread that is driving the half. For
+    /// the control path only.
+    pub(super) fn drive_tx_and_wait(&self) {
+        let (left, added) = self.tx.with(|half| self.run_tx_round(half, None));
+        self.finish_turn(if added == Left::Work { added } else { left });
+    }
+
+    /// Drives the tx half, which the caller has locked, for one round. Drops its state if that panics.
+    fn run_tx_round(&self, half: &mut Option<Tx>, posted: Option<MutexGuard<'_, SendQueue>>) -> Left {
+        let Some(tx) = half else {
+            drop(posted);
+            self.retire_empty_writes();
+            return Left::Nothing;
+        };
+        let drive = || match posted {
+            Some(sq) => tx.drive_posted(self, sq),
+            None => tx.drive(self),
+        };
+        bug::catch("transmitting", drive).unwrap_or_else(|bug| {
+            *half = None;
+            self.fail_tx(bug);
+            Left::Nothing
+        })
     }
 
     /// Receives as far as possible, and handles posted receives and the end of the stream.

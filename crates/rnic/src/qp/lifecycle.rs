@@ -82,7 +82,7 @@ impl Qp {
         }
         let config = self.device().config();
         let signal = config.private.then(|| self.capabilities());
-        *lock(&self.obligations) = TxObligations::new(agreed, signal);
+        *self.obligations.lock() = TxObligations::new(agreed, signal);
         if agreed.ord == 0 || agreed.mode == MpaMode::Unenhanced {
             // A standard peer cannot be probed for acknowledgements: it accepts no Reads, or has not negotiated their
             // number. If the peer is Ironwarp, its signal changes this.
@@ -108,7 +108,7 @@ impl Qp {
     /// and before it has registered its socket callback. Siw finds them when the next message arrives. If none does,
     /// because this end waits for an answer, both ends wait forever.
     pub fn nudge(&self) -> bool {
-        let mut obligations = lock(&self.obligations);
+        let mut obligations = self.obligations.lock();
         if !obligations.opening_may_be_lost() || self.is_ended() {
             return false;
         }
@@ -125,7 +125,7 @@ impl Qp {
     /// Linux siw without peer-to-peer mode also connects for programs that wait for the responder's first
     /// message, and siw as a responder does not wait. Otherwise both ends would wait forever.
     pub fn send_unprompted(&self) -> bool {
-        let mut obligations = lock(&self.obligations);
+        let mut obligations = self.obligations.lock();
         if obligations.open || obligations.received_any || self.is_ended() {
             return false;
         }
@@ -139,8 +139,10 @@ impl Qp {
     pub fn disconnect(&self) {
         if !self.is_ended() && self.connection.step(Step::Disconnect).is_some() {
             self.drain_link();
-            lock(&self.obligations).finish = true;
-            self.drive_tx();
+            self.obligations.lock().finish = true;
+            // Waits for a thread that is driving the half: it may not have sent the final acknowledgement yet, and the
+            // program may end the process next, without exit handlers.
+            self.drive_tx_and_wait();
             self.drive_rx(); // if the peer has closed as well: drops messages that wait for a receive
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{Qp, Receives};
 use crate::error::PostError;
+use crate::half::ROUNDS;
 use crate::queue::{QueueOwner, ReceiveRequest, SendQueue, SharedSendQueue, WorkRequest};
 use crate::state::State;
 use crate::sync::{MutexGuard, lock};
@@ -67,8 +68,7 @@ impl Qp {
             sq.flush_posted();
             self.retire_from(&mut sq);
         }
-        drop(sq);
-        self.drive_tx();
+        self.transmit_posted(ROUNDS, Some(sq));
     }
 
     /// Posts a receive.

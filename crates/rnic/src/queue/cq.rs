@@ -134,12 +134,33 @@ impl Cq {
     /// If this fails, the queue pair fails as well. The consumer is woken, and [`poll`](Self::poll) returns the
     /// error.
     pub fn push(&self, completion: Completion) -> Result<(), Overrun> {
-        self.push_batch().push(completion)
+        let mut ring = lock(&self.ring);
+        if ring.armed.is_some() || !ring.has_room() {
+            let mut batch = self.push_batch();
+            batch.ring = Some(ring);
+            return batch.push(completion);
+        }
+        let wakes = completion.raises_solicited_event();
+        let pushed = ring.push(completion, wakes);
+        self.ready.store(ring.ready(), Ordering::Relaxed);
+        drop(ring);
+        self.wake_sleepers();
+        pushed.map_err(|Full| Overrun { cq: self.id })
     }
 
     /// Returns an object that appends any number of completions and locks the queue only once, for the first of them.
     pub(crate) fn push_batch(&self) -> PushBatch<'_> {
         PushBatch { cq: self, ring: None, due: false, first_overrun: false, timer: None }
+    }
+
+    /// Wakes the threads that sleep on the queue, after a completion was added and the queue was unlocked.
+    #[inline]
+    fn wake_sleepers(&self) {
+        if self.sleepers.load(Ordering::Acquire) > 0
+            && let Some(alarm) = self.alarm.get()
+        {
+            alarm.signal();
+        }
     }
 
     /// Takes up to `max` completions, the oldest first, calls `each` with each of them while the queue is locked, and
@@ -188,6 +209,14 @@ impl Cq {
         let mut ring = lock(&self.ring);
         let before = std::mem::replace(&mut ring.moderation, settings.map(ModerationState::new));
         self.raise_if_held(ring, before.is_some_and(|moderation| moderation.holds_event()));
+    }
+
+    /// Raises the event of an armed queue although no completion was added. Consumers must expect such events: between
+    /// arming and the event, another thread may have polled the completion. Does nothing if the queue is not armed.
+    pub fn raise_early(&self) {
+        if self.is_armed() {
+            self.raise_if_held(lock(&self.ring), true);
+        }
     }
 
     /// Unlocks the queue, and raises the event that moderation `held` back, unless the queue is no longer armed.
@@ -298,6 +327,7 @@ pub(crate) struct PushBatch<'c> {
 
 impl PushBatch<'_> {
     /// Appends a completion, as [`Cq::push`] does.
+    #[inline]
     pub(crate) fn push(&mut self, completion: Completion) -> Result<(), Overrun> {
         let ring = self.ring.get_or_insert_with(|| lock(&self.cq.ring));
         let (wakes, failed) = (completion.raises_solicited_event(), completion.status != Status::Success);
@@ -330,11 +360,7 @@ impl Drop for PushBatch<'_> {
         if self.due {
             lock(&cq.target).raise(cq.id);
         }
-        if cq.sleepers.load(Ordering::Acquire) > 0
-            && let Some(alarm) = cq.alarm.get()
-        {
-            alarm.signal();
-        }
+        cq.wake_sleepers();
         if let (true, Some(reports)) = (self.first_overrun, cq.reports.get()) {
             reports.raise(AsyncEvent::CqError(cq.id));
         }

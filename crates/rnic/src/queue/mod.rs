@@ -26,6 +26,6 @@ pub use moderation::Moderation;
 pub(crate) use owner::QueueOwner;
 pub(crate) use receive::{Receive, ReceiveQueue, flushed_completion};
 pub use request::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
-pub(crate) use send::{BlamedRequest, SendQueue};
+pub(crate) use send::{Begun, BlamedRequest, SendQueue};
 pub use shared::{SharedReceiveQueue, SrqSize, SrqStatus, XrcDomain};
 pub use shared_send::SharedSendQueue;

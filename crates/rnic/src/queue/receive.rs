@@ -81,6 +81,7 @@ impl ReceiveQueue {
     }
 
     /// Takes the oldest receive, for a message that begins.
+    #[inline]
     pub(crate) fn take(&mut self) -> Option<Receive> {
         let request = self.posted.pop_front()?;
         let room = request.buffers.len();

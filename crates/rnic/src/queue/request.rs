@@ -66,7 +66,10 @@ impl Sges {
 
     /// Total length in bytes.
     pub fn len(&self) -> u64 {
-        self.as_slice().iter().map(|sge| u64::from(sge.len)).sum()
+        match self.as_slice() {
+            [one] => one.len.into(), // most have one
+            list => list.iter().map(|sge| u64::from(sge.len)).sum(),
+        }
     }
 
     /// Whether the total length is zero.

@@ -40,9 +40,6 @@ pub(crate) struct SendQueue {
     entries: VecDeque<Entry>,
     /// Read and Atomic Requests that the peer has not answered. It answers them in order (RFC 5040 §5.2).
     reads: VecDeque<OutstandingRead>,
-    /// Number of messages of the request class that the peer may acknowledge: they were passed to the link, or are
-    /// about to be.
-    acknowledgeable: u64,
     /// Number of messages of the request class that the peer has acknowledged.
     acknowledged: u64,
     /// A call to the link is in progress: which messages were sent is known when the call returns.
@@ -59,6 +56,23 @@ pub(crate) struct SendQueue {
     /// The shared send queue that the requests come from (requirement X7). `None` if the queue pair has its own queue.
     feed: Option<Box<Feed>>,
 }
+
+/// A request that was started by [`SendQueue::begin_last`], and how it completes.
+#[derive(Debug)]
+#[must_use = "a request that was removed has to be put back if it is not sent"]
+pub(crate) enum Begun {
+    /// It completes when it is sent, with a completion or after other requests: the queue has to be told.
+    UntilSent,
+    /// It completes when it is acknowledged. Until then, it makes no difference whether the link has taken it.
+    UntilAcknowledged,
+    /// It completes when it is sent, and needs no completion: it was removed from the queue, and is lent to the caller,
+    /// which has nothing more to do if the link takes all of it.
+    Removed(Lent),
+}
+
+/// A request that was removed from its queue, to be dropped when it is sent.
+#[derive(Debug)]
+pub(crate) struct Lent(Entry);
 
 /// The failure of a stream whose requests have not completed yet.
 #[derive(Debug)]
@@ -97,7 +111,6 @@ impl SendQueue {
             first: 0,
             entries: VecDeque::new(),
             reads: VecDeque::new(),
-            acknowledgeable: 0,
             acknowledged: 0,
             sending: false,
             failure: None,
@@ -216,17 +229,6 @@ impl SendQueue {
         read.entry.and_then(|seq| self.request(seq)).map(|request| &request.data)
     }
 
-    /// Number of messages of the request class that the peer may acknowledge.
-    pub(crate) fn acknowledgeable(&self) -> u64 {
-        self.acknowledgeable
-    }
-
-    /// Sets the number of messages of the request class that the peer may acknowledge. Called before they are sent, and
-    /// with a lower number after messages were rolled back.
-    pub(crate) fn set_acknowledgeable(&mut self, number: u64) {
-        self.acknowledgeable = number;
-    }
-
     /// Records a Read or Atomic Request that is about to be sent.
     pub(crate) fn add_outstanding_read(&mut self, read: OutstandingRead) {
         self.reads.push_back(read);
@@ -260,6 +262,51 @@ impl SendQueue {
             (entry.number, entry.msn) = (number, msn);
         }
         entries.next().is_none()
+    }
+
+    /// Starts the request `seq` if it was posted last, before a call that passes it to the link. `begin` returns what is
+    /// needed of the request, or `None` if it cannot be started. The number and the message sequence number of its
+    /// message are `numbers`. Returns `None`, and changes nothing, if the request cannot be started, if others have to be
+    /// started before, or if a probe has to follow because the peer does not acknowledge.
+    #[inline]
+    pub(crate) fn begin_last<T>(
+        &mut self,
+        seq: u64,
+        numbers: (u64, u32),
+        peer_acknowledges: bool,
+        begin: impl FnOnce(&WorkRequest) -> Option<T>,
+    ) -> Option<(T, Begun)> {
+        let needs_probe = self.completes == Completes::WhenAcknowledged && !peer_acknowledges;
+        if needs_probe || self.failed || self.feed.is_some() || self.index(seq)? + 1 != self.entries.len() {
+            return None;
+        }
+        let entry = self.entries.back_mut().filter(|entry| !entry.refused)?;
+        let begun = begin(&entry.request)?;
+        (entry.number, entry.msn) = numbers;
+        let signaled = entry.request.signaled;
+        let state = match self.completes {
+            Completes::WhenAcknowledged => Begun::UntilAcknowledged,
+            Completes::WhenSent if !signaled && self.entries.len() == 1 => {
+                self.first += 1;
+                Begun::Removed(Lent(self.entries.pop_back()?))
+            }
+            Completes::WhenSent => {
+                self.sending = true;
+                Begun::UntilSent
+            }
+        };
+        Some((begun, state))
+    }
+
+    /// Puts a request back that was removed when it was started, because the link did not take all of it. If the stream
+    /// has failed meanwhile, the request completes as if it was sent, which needs no completion.
+    pub(crate) fn put_back(&mut self, begun: Begun) {
+        if let Begun::Removed(Lent(entry)) = begun
+            && !self.failed
+        {
+            self.entries.push_front(entry);
+            self.first -= 1;
+        }
     }
 
     /// Takes the numbers of the request `seq` and of all later requests back, because their messages were not sent.

@@ -1,7 +1,7 @@
 use super::*;
 
 fn part(span: Span, from: usize, to: usize) -> Span {
-    Span { addr: span.addr + from as u64, len: to - from }
+    Span::new(span.addr + from as u64, to - from)
 }
 
 #[test]
@@ -21,11 +21,11 @@ fn memory_between_allocations_is_unmapped() {
     let (one, other) = (arena.alloc(4096), arena.alloc(1));
     assert!(arena.is_mapped(one) && arena.is_mapped(other));
     assert!(other.addr >= one.addr + 2 * 4096, "no unmapped page between them");
-    assert!(!arena.is_mapped(Span { addr: one.addr, len: 4097 }));
-    assert!(!arena.is_mapped(Span { addr: one.addr - 1, len: 2 }));
-    assert!(!arena.is_mapped(Span { addr: one.addr, len: 8193 }));
-    assert!(!arena.is_mapped(Span { addr: u64::MAX, len: 2 }));
-    assert!(arena.is_mapped(Span { addr: 1, len: 0 }));
+    assert!(!arena.is_mapped(Span::new(one.addr, 4097)));
+    assert!(!arena.is_mapped(Span::new(one.addr - 1, 2)));
+    assert!(!arena.is_mapped(Span::new(one.addr, 8193)));
+    assert!(!arena.is_mapped(Span::new(u64::MAX, 2)));
+    assert!(arena.is_mapped(Span::new(1, 0)));
     let (_, third) = (arena.alloc(0), arena.alloc(8));
     arena.fill(third, 3);
     assert!(!Arena::new(1).is_mapped(one), "programs share an address");
@@ -35,7 +35,7 @@ fn memory_between_allocations_is_unmapped() {
 fn accesses_stop_at_an_unmapped_address() {
     let arena = Arena::new(0);
     let span = arena.alloc(8);
-    let beyond = Span { addr: span.addr + 4, len: 8 };
+    let beyond = Span::new(span.addr + 4, 8);
     assert_eq!(arena.gather(&[beyond], &mut [0; 8]), Err(Unmapped));
     assert_eq!(arena.scatter(b"12345678", &[beyond]), Err(Unmapped));
     assert_eq!(arena.read(span), b"\0\0\0\x001234");
@@ -91,7 +91,7 @@ fn device_accesses_are_recorded() {
     arena.scatter(&[1; 10], &[part(span, 20, 30)]).unwrap();
     arena.scatter(&[1; 10], &[part(span, 30, 40)]).unwrap();
     arena.gather(&[part(span, 50, 60)], &mut [0; 10]).unwrap();
-    let gone = Span { addr: span.addr + 100, len: 1 };
+    let gone = Span::new(span.addr + 100, 1);
     assert_eq!(arena.gather(&[gone], &mut [0]), Err(Unmapped));
     let (read, written) = arena.reached();
     assert_eq!(read.spans(), [part(span, 50, 60), gone]);

@@ -1,4 +1,4 @@
-//! A simulated connection, with a pipe in each direction. Each end behaves like a non-blocking TCP socket.
+//! A simulated connection, with a pipe for each route in each direction. Each end behaves like a non-blocking TCP socket.
 
 mod pipe;
 #[cfg(test)]
@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::lock;
 use ironwarp_rnic::fault::{Chance, Rng};
 use ironwarp_rnic::host::Span;
-use ironwarp_rnic::link::{Link, LinkError, Piece};
+use ironwarp_rnic::link::{Link, LinkError, Piece, Route};
 use pipe::{End, Pipe};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,12 +19,15 @@ const EPIPE: i32 = 32;
 const ECONNABORTED: i32 = 103;
 const ECONNRESET: i32 = 104;
 
+/// The routes, in the order of the pipes.
+const ROUTES: [Route; 2] = [Route::Tcp, Route::SharedMemory];
+
 /// The path between the ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
-    /// Maximum number of bytes in each direction that were sent but not received.
+    /// Maximum number of bytes in each direction that were sent by a route but not received.
     pub capacity: usize,
-    /// One-way latency.
+    /// One-way latency of TCP. Bytes in shared memory arrive at once.
     pub latency: Duration,
     /// Probability that a receive returns only part of the available bytes.
     pub split: Chance,
@@ -59,14 +62,20 @@ pub struct Ready {
 /// Both directions and both ends of a connection.
 #[derive(Debug)]
 struct Connection {
-    /// For each end, the bytes that it has sent to the other.
-    pipes: [Pipe; 2],
+    /// For each end and route, the bytes that it has sent to the other.
+    pipes: [[Pipe; 2]; 2],
     ends: [State; 2],
 }
 
 /// The state of one end.
 #[derive(Debug)]
 struct State {
+    /// The route by which this end sends.
+    send: Route,
+    /// The route by which this end receives.
+    recv: Route,
+    /// Number of switches that this end has followed, to each route.
+    followed: [u64; 2],
     /// Whether the last receive returned `WouldBlock`, and readiness has not been reported since.
     recv_waits: bool,
     /// Whether the last send returned `WouldBlock`, and readiness has not been reported since.
@@ -93,9 +102,10 @@ impl SimLink {
     /// Creates a connection between two programs with this memory, and returns its two ends.
     pub fn pair(path: Path, seed: u64, clock: &Clock, arenas: [&Arc<Arena>; 2]) -> [Arc<Self>; 2] {
         assert!(path.capacity > 0, "zero capacity");
-        let pipe = |end| Pipe::new(path.capacity, Rng::stream(seed, end));
+        let pipe = |number| Pipe::new(path.capacity, Rng::stream(seed, number));
         let ends = [State::new(), State::new()];
-        let connection = Arc::new(Mutex::new(Connection { pipes: [pipe(0), pipe(1)], ends }));
+        let connection =
+            Arc::new(Mutex::new(Connection { pipes: [[pipe(0), pipe(2)], [pipe(1), pipe(3)]], ends }));
         [0, 1].map(|end| {
             let (clock, arena) = (clock.clone(), Arc::clone(arenas[end]));
             Arc::new(Self { path, clock, arena, connection: Arc::clone(&connection), end })
@@ -128,6 +138,17 @@ impl SimLink {
         [readable, writable, reset].into_iter().flatten().min()
     }
 
+    /// Returns the number of switches to each route that this end has followed.
+    pub fn followed(&self) -> [u64; 2] {
+        lock(&self.connection).ends[self.end].followed
+    }
+
+    /// Returns when something that is sent now by a route arrives.
+    fn arrival(&self, route: Route) -> Duration {
+        let latency = if route == Route::Tcp { self.path.latency } else { Duration::ZERO };
+        self.clock.now() + latency
+    }
+
     /// Returns a copy of the bytes of `pieces`: up to `room` bytes, and up to the first unmapped address.
     fn copy_pieces(&self, pieces: &[Piece<'_>], room: usize) -> Vec<u8> {
         let mut taken = Vec::new();
@@ -156,7 +177,8 @@ impl Link for SimLink {
         let now = self.clock.now();
         let mut connection = lock(&self.connection);
         connection.check_send(self.end, now)?;
-        let room = connection.pipes[self.end].room();
+        let route = connection.ends[self.end].send;
+        let room = connection.pipes[self.end][route as usize].room();
         if room == 0 {
             connection.ends[self.end].send_waits = true;
             return Err(LinkError::WouldBlock);
@@ -165,7 +187,7 @@ impl Link for SimLink {
         if taken.is_empty() {
             return Err(LinkError::Unmapped);
         }
-        connection.pipes[self.end].push(&taken, now + self.path.latency);
+        connection.pipes[self.end][route as usize].push(&taken, self.arrival(route));
         Ok(taken.len())
     }
 
@@ -174,7 +196,8 @@ impl Link for SimLink {
         assert!(in_host + own.len() > 0, "no room to receive");
         let mut connection = lock(&self.connection);
         let mut len = connection.check_recv(self.end, self.clock.now())?.min(in_host + own.len());
-        let pipe = &mut connection.pipes[1 - self.end];
+        let route = connection.ends[self.end].recv;
+        let pipe = &mut connection.pipes[1 - self.end][route as usize];
         if pipe.rng().hits(self.path.split) {
             len = pipe.rng().part_of(len);
         }
@@ -189,7 +212,8 @@ impl Link for SimLink {
     }
 
     fn arrived(&self) -> usize {
-        lock(&self.connection).pipes[1 - self.end].arrived(self.clock.now())
+        let now = self.clock.now();
+        lock(&self.connection).pipes[1 - self.end].iter().map(|pipe| pipe.arrived(now)).sum()
     }
 
     fn lost(&self) -> Option<i32> {
@@ -200,16 +224,33 @@ impl Link for SimLink {
         }
     }
 
+    fn switch_send(&self, route: Route) {
+        let state = &mut lock(&self.connection).ends[self.end];
+        assert_ne!(std::mem::replace(&mut state.send, route), route, "switch to the same route");
+    }
+
+    fn switch_recv(&self, route: Route, unread: &[u8]) -> bool {
+        let mut connection = lock(&self.connection);
+        let state = &mut connection.ends[self.end];
+        let former = std::mem::replace(&mut state.recv, route);
+        assert_ne!(former, route, "switch to the same route");
+        state.followed[route as usize] += 1;
+        connection.pipes[1 - self.end][former as usize].put_back(unread);
+        true
+    }
+
     fn finish(&self) {
         let mut connection = lock(&self.connection);
         connection.ends[self.end].finished = true;
-        connection.pipes[self.end].finish(self.clock.now() + self.path.latency);
+        for (pipe, route) in connection.pipes[self.end].iter_mut().zip(ROUTES) {
+            pipe.finish(self.arrival(route));
+        }
     }
 
     fn abort(&self) {
         let mut connection = lock(&self.connection);
         if !std::mem::replace(&mut connection.ends[self.end].aborted, true) {
-            connection.pipes[self.end].reset(self.clock.now() + self.path.latency);
+            connection.pipes[self.end].iter_mut().for_each(|pipe| pipe.reset(self.arrival(Route::Tcp)));
         }
     }
 
@@ -235,8 +276,8 @@ impl Connection {
 
     /// Returns how many bytes an end can receive now, or the error that a receive must return.
     fn check_recv(&mut self, end: usize, now: Duration) -> Result<usize, LinkError> {
-        let pipe = &self.pipes[1 - end];
         let state = &mut self.ends[end];
+        let pipe = &self.pipes[1 - end][state.recv as usize];
         match (pipe.arrived(now), pipe.reached_end(now)) {
             _ if state.aborted => Err(LinkError::Lost(ECONNABORTED)),
             (_, Some(End::Finished)) => Err(LinkError::Ended),
@@ -251,13 +292,15 @@ impl Connection {
 
     /// Returns when the peer's abort reaches an end; `None` if the peer has not aborted.
     fn reset_time(&self, end: usize) -> Option<Duration> {
-        self.pipes[1 - end].reset_at()
+        self.pipes[1 - end][Route::Tcp as usize].reset_at() // the same for all routes
     }
 
     /// Returns when an end will be readable, and when writable. `None` for a direction whose last call did not return
     /// `WouldBlock`.
     fn ready_times(&self, end: usize) -> [Option<Duration>; 2] {
-        let (state, sent, received) = (&self.ends[end], &self.pipes[end], &self.pipes[1 - end]);
+        let state = &self.ends[end];
+        let sent = &self.pipes[end][state.send as usize];
+        let received = &self.pipes[1 - end][state.recv as usize];
         let now = Some(Duration::ZERO); // a time that has passed
         let readable = if state.aborted { now } else { received.readable_at() };
         let writable =
@@ -270,6 +313,9 @@ impl State {
     /// Returns the state of a new end, both of whose directions will be reported as ready.
     const fn new() -> Self {
         Self {
+            send: Route::Tcp,
+            recv: Route::Tcp,
+            followed: [0; 2],
             recv_waits: true,
             send_waits: true,
             finished: false,

@@ -34,7 +34,7 @@ impl Pipe {
 
     /// Returns how many bytes can be sent now. Sent bytes occupy room until they are read.
     pub(super) fn room(&self) -> usize {
-        self.capacity - self.bytes.len()
+        self.capacity.saturating_sub(self.bytes.len()) // bytes that were put back may exceed it
     }
 
     /// Sends bytes, which arrive at this time.
@@ -85,6 +85,14 @@ impl Pipe {
             if *count == 0 {
                 self.arrivals.pop_front();
             }
+        }
+    }
+
+    /// Puts bytes back that were read last.
+    pub(super) fn put_back(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            bytes.iter().rev().for_each(|byte| self.bytes.push_front(*byte));
+            self.arrivals.push_front((Duration::ZERO, bytes.len()));
         }
     }
 

@@ -72,8 +72,8 @@ fn a_send_stops_at_unmapped_memory() {
     let Scene { clock, arenas, ends: [left, right] } = scene(Path::default());
     let from = arenas[0].alloc(10);
     arenas[0].fill(from, b'x');
-    arenas[0].unmap(Span { addr: from.addr + 4, len: 1 });
-    let behind = |offset: usize| Piece::Host(Span { addr: from.addr + offset as u64, len: 10 - offset });
+    arenas[0].unmap(Span::new(from.addr + 4, 1));
+    let behind = |offset: usize| Piece::Host(Span::new(from.addr + offset as u64, 10 - offset));
     assert_eq!(left.send(&[Piece::Own(b"a long header"), behind(0), Piece::Own(b"t")]), Ok(17));
     assert_eq!(left.send(&[behind(4), Piece::Own(b"t")]), Err(Unmapped));
     assert_eq!(left.send(&[Piece::Own(b""), behind(5)]), Ok(5));
@@ -85,8 +85,8 @@ fn a_send_stops_at_unmapped_memory() {
 fn a_receive_stops_at_memory_that_cannot_be_written() {
     let Scene { clock, arenas, ends: [left, right] } = scene(Path::default());
     let to = arenas[1].alloc(10);
-    arenas[1].set_writable(Span { addr: to.addr + 4, len: 1 }, false);
-    let behind = Span { addr: to.addr + 4, len: 6 };
+    arenas[1].set_writable(Span::new(to.addr + 4, 1), false);
+    let behind = Span::new(to.addr + 4, 6);
     assert_eq!(right.recv(&[behind], &mut []), Err(WouldBlock), "nothing to write yet");
     assert_eq!(send(&left, b"0123456789"), Ok(10));
     clock.advance(LATENCY);

@@ -137,7 +137,7 @@ impl Program {
         }
         let len = if request.verb == Verb::WriteImmediate { 0 } else { request.here.span.len };
         self.arena.check_pattern(Span { len, ..span }, request.pattern);
-        let behind = Span { addr: span.addr + len as u64, len: span.len - len };
+        let behind = Span::new(span.addr + len as u64, span.len - len);
         assert!(self.arena.read(behind).iter().all(|byte| *byte == 0), "bytes after the message");
     }
 

@@ -83,10 +83,13 @@ pub(super) enum Feature {
     TriedAgain,
     Once,
     TouchedAgain,
+    SharedMemory,
+    BackToTcp,
+    Offered,
 }
 
 impl Feature {
-    const ALL: [Self; 43] = [
+    const ALL: [Self; 46] = [
         Self::Inline,
         Self::ManyElements,
         Self::Fence,
@@ -130,6 +133,9 @@ impl Feature {
         Self::TriedAgain,
         Self::Once,
         Self::TouchedAgain,
+        Self::SharedMemory,
+        Self::BackToTcp,
+        Self::Offered,
     ];
 }
 

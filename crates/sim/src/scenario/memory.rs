@@ -52,7 +52,7 @@ impl Program {
     /// memory and its remote address.
     pub(super) fn open(&mut self, len: usize, rights: Rights, connection: usize) -> (Span, RemoteAddr) {
         if len == 0 {
-            return (Span { addr: 0, len: 0 }, RemoteAddr::default());
+            return (Span::new(0, 0), RemoteAddr::default());
         }
         if !self.rules.strict_windows {
             let foreign = self.rules.foreign && self.rules.receiving == Receiving::Named;
@@ -99,7 +99,7 @@ impl Program {
 
     /// Returns the word at an address.
     pub(super) fn word(&self, addr: u64) -> u64 {
-        let bytes = self.arena.read(Span { addr, len: 8 });
+        let bytes = self.arena.read(Span::new(addr, 8));
         u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
     }
 

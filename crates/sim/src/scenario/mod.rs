@@ -9,6 +9,7 @@
 //! | the programs, their queue pairs, memory and receives | `program.rs`, `connection.rs`, `memory.rs`, `supply.rs` |
 //! | the settings of a run, and its course | `rules.rs`, `scene.rs` |
 //! | the states of queue pairs | `states.rs` |
+//! | switches between TCP and shared memory | `routes.rs` |
 //! | completion queues and asynchronous events | `cq_model.rs`, `events.rs` |
 //! | checks of completions and at the end | `check.rs`, `end.rs`, `verdict.rs` |
 //! | what all seeds together must cover | `coverage.rs` |
@@ -27,6 +28,7 @@ mod plan;
 mod program;
 mod random;
 mod request;
+mod routes;
 mod rules;
 mod scene;
 mod states;

@@ -286,7 +286,7 @@ impl Plan<'_> {
             Operation::Read(addr) => (addr, pick(self.rng, &[Verb::Write, Verb::WriteImmediate])),
             _ => return false,
         };
-        let index = self.plan_access(who, verb, 1, Some((Span { addr: 0, len: 0 }, addr)), After::Nothing);
+        let index = self.plan_access(who, verb, 1, Some((Span::new(0, 0), addr)), After::Nothing);
         let request = &mut self.programs[who].connections[self.connection].requests[index];
         (request.effect, request.defect) = (Effect::None, Some(Defect::Touched));
         true

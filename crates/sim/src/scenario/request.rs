@@ -70,7 +70,7 @@ pub(super) enum After {
 
 impl Slot {
     /// Memory of length zero.
-    pub(super) const NOWHERE: Self = Self { span: Span { addr: 0, len: 0 }, tag: Tag(0) };
+    pub(super) const NOWHERE: Self = Self { span: Span::new(0, 0), tag: Tag(0) };
 
     /// Allocates memory and registers it in a domain.
     pub(super) fn new(arena: &Arena, device: &Device, domain: Domain, len: usize, rights: Rights) -> Self {

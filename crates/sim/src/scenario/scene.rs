@@ -7,9 +7,11 @@ use super::outcome::Outcome;
 use super::plan::Plan;
 use super::program::Program;
 use super::random::pick;
+use super::routes::RouteRequests;
 use super::rules::{Disturbance, Rules, random_config, random_path, random_terms};
 use crate::trace::Trace;
 use crate::world::{End, World};
+use ironwarp_rnic::config::DeviceConfig;
 use ironwarp_rnic::connect::{Agreed, MpaMode, Terms};
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::fault::{FaultPlan, Rng};
@@ -47,6 +49,8 @@ pub(super) struct Scene {
     pub(super) counts: [usize; 2],
     outcome: Outcome,
     pub(super) rng: Rng,
+    /// The requests to send by another route.
+    pub(super) routes: RouteRequests,
 }
 
 impl Scene {
@@ -59,12 +63,15 @@ impl Scene {
         let rules = Rules { withholds: plan.contains("no-receive"), ..rules };
         let world = world(plan.parse().expect("a valid plan"), seed);
         let setup = pick(&mut rng, &[MpaMode::PeerToPeer, MpaMode::ClientServer, MpaMode::Unenhanced]);
+        let routes = RouteRequests::random(seed);
         let programs = [0, 1].map(|number| {
             let completes = pick(&mut rng, &[Completes::WhenSent, Completes::WhenAcknowledged]);
-            Program::new(number, random_config(&mut rng, &rules, number), completes, rules, world.timers())
+            let config = random_config(&mut rng, &rules, number);
+            let config = DeviceConfig { shared_memory: routes.announces[number], ..config };
+            Program::new(number, config, completes, rules, world.timers())
         });
         let (lost, counts, outcome) = ([0; 2], [0; 2], Outcome::default());
-        Self { world, programs, setup, disturbance, lost, counts, outcome, rng }
+        Self { world, programs, setup, disturbance, lost, counts, outcome, rng, routes }
     }
 
     /// Returns the trace of the run.
@@ -83,6 +90,12 @@ impl Scene {
             self.run_generation(1);
         }
         rules.record(&mut self.outcome.coverage);
+        for end in self.world.ends() {
+            let [to_tcp, to_shared] = end.followed();
+            self.outcome.coverage.record_if(Feature::SharedMemory, to_shared > 0);
+            self.outcome.coverage.record_if(Feature::BackToTcp, to_tcp > 0);
+            self.outcome.coverage.record_if(Feature::Offered, end.offers() > 0);
+        }
         self.outcome.time = self.world.clock().now();
         self.outcome.faults = self.world.faults().report().counts;
         for program in &mut self.programs {
@@ -162,6 +175,7 @@ impl Scene {
             if self.rng.below(100) == 0 {
                 self.disturb();
             }
+            self.request_route();
             let acts = self.rng.below(8) <= eager;
             let progressed =
                 acts && self.perform_action() || self.world.react() || self.is_quiet() && self.finish_work();
@@ -207,6 +221,14 @@ impl Scene {
                 self.drive_connection(who, connection);
                 true
             }
+        }
+    }
+
+    /// Has a random end of a random connection send by a random route, in some turns.
+    fn request_route(&mut self) {
+        if let Some(connection) = self.routes.next(self.programs[0].connections.len()) {
+            let qps = self.programs.each_ref().map(|program| &*program.connections[connection].qp);
+            self.routes.act(qps, self.world.trace());
         }
     }
 

@@ -152,6 +152,12 @@ impl FpduReader {
         Ok(())
     }
 
+    /// Returns the framing options of this direction.
+    #[inline]
+    pub const fn framing(&self) -> Framing {
+        self.progress.framing
+    }
+
     /// Returns the received part of a header that arrived in pieces and is incomplete, or was found invalid.
     pub fn held(&self) -> &[u8] {
         self.held.bytes()

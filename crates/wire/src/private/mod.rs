@@ -19,7 +19,7 @@ pub use datagram::{DATAGRAM_LEN, Datagram, MAX_DATAGRAM_HEADER};
 pub use extension::{Emitted, Unreadable, VERSION};
 pub use hello::{Hello, HelloKind, MAX_HELLO, Reason, Token};
 pub use port::{PortSpace, RdmaPort};
-pub use signal::{Capabilities, MAX_ACKNOWLEDGED, SIGNAL_TAG, Signal};
+pub use signal::{Capabilities, MAX_ACKNOWLEDGED, OFFER_LEN, OFFER_PARTS, Route, SIGNAL_TAG, Signal};
 
 use crate::Misuse;
 

@@ -1,4 +1,4 @@
-//! The signal, by which two Ironwarp ends recognise each other and acknowledge messages.
+//! The signal, by which two Ironwarp ends recognise each other, acknowledge messages and change the route of a stream.
 //!
 //! A signal is an RDMA Write without payload. A receiver must not check the tag and offset of such a message (RFC 5041
 //! §5.2; Linux siw drops it), so these 96 bits are free: the tag of a signal is a magic number, and the offset is the
@@ -11,7 +11,11 @@
 //!  ├───────┼────────┴──────────────┴────────┴───────┴────────────────┤
 //!  │ 2     │ count                                                   │   acknowledgement: cumulative
 //!  │ 3     │ count                                                   │   not ready: the next message waits
-//!  └───────┴─────────────────────────────────────────────────────────┘
+//!  ├───────┼────────┬────────────────────────────────────────────────┤
+//!  │ 4     │ part   │ six bytes of the offer                         │   offer: four parts, of shared memory
+//!  ├───────┼────────┴──────────────────────────────────────────────┬─┤
+//!  │ 0x85  │ zero                                                  │r│   switch: the rest of the direction takes route r
+//!  └───────┴───────────────────────────────────────────────────────┴─┘
 //! ```
 //!
 //! As in `extension.rs`, a kind with 0x80 set must be understood, and other unknown kinds are ignored.
@@ -26,11 +30,21 @@ pub const SIGNAL_TAG: Tag = Tag(0x4952_5750);
 /// Maximum count of an acknowledgement: 56 bits, enough for a billion messages per second for two years.
 pub const MAX_ACKNOWLEDGED: u64 = (1 << 56) - 1;
 
+/// Length of an offer in bytes.
+pub const OFFER_LEN: usize = OFFER_PARTS as usize * OFFER_PART_LEN;
+/// Number of parts of an offer.
+pub const OFFER_PARTS: u8 = 4;
+/// Length of a part of an offer in bytes.
+const OFFER_PART_LEN: usize = 6;
+
 const CAPABILITIES: u64 = 1;
 const ACKNOWLEDGED: u64 = 2;
 const NOT_READY: u64 = 3;
+const OFFER: u64 = 4;
+const SWITCH: u64 = 0x85;
 const KIND_SHIFT: u32 = 56;
 const VERSION_SHIFT: u32 = 48;
+const PART_SHIFT: u32 = 48;
 const OFFERS_SHIFT: u32 = 32;
 const TIMER_SHIFT: u32 = 19;
 /// Position of the RNR timer in [`Capabilities`].
@@ -51,8 +65,37 @@ pub enum Signal {
     Acknowledged(u64),
     /// Reports that a message waits for a receive (RNR): the next after this number of delivered request messages.
     NotReady(u64),
+    /// Part of an offer to carry the stream in shared memory. An offer has [`OFFER_LEN`] bytes, which are sent as
+    /// [`OFFER_PARTS`] parts, in order.
+    Offer {
+        /// The number of the part, from 0.
+        part: u8,
+        /// The bytes of the part.
+        data: [u8; OFFER_PART_LEN],
+    },
+    /// The last FPDU of its direction on the current route: everything after it takes this one.
+    Switch(Route),
     /// A signal of a kind that a later release defines. It is ignored.
     Unknown(u8),
+}
+
+/// The way on which the bytes of one direction of a stream travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Route {
+    /// The TCP connection. Every stream begins on it.
+    #[default]
+    Tcp,
+    /// Memory that both ends share, because they are on one host. FPDUs have neither CRCs nor markers there.
+    SharedMemory,
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::SharedMemory => "shared memory",
+        })
+    }
 }
 
 bitflags! {
@@ -70,6 +113,8 @@ bitflags! {
         const READ_V2 = 1 << 3;
         /// Requests acknowledgements, because its queue pair completes requests when they are acknowledged.
         const WANTS_ACKNOWLEDGE = 1 << 4;
+        /// Can carry the stream in shared memory if both ends are on one host.
+        const SHARED_MEMORY = 1 << 5;
         /// The five bits of [`rnr_timer`](Self::rnr_timer).
         const RNR_TIMER = 0x1f << RNR_SHIFT;
     }
@@ -118,7 +163,7 @@ impl Signal {
             return None;
         }
         let word = addr.offset;
-        let [kind, version, ..] = word.to_be_bytes();
+        let [kind, version, data @ ..] = word.to_be_bytes();
         Some(match kind.into() {
             CAPABILITIES if version == 1 && word & 0xffff_ffff == CHECK_OF_VERSION_1 => {
                 Err(Unreadable::Version(1))
@@ -129,6 +174,9 @@ impl Signal {
             CAPABILITIES => return None,
             ACKNOWLEDGED => Ok(Self::Acknowledged(word & MAX_ACKNOWLEDGED)),
             NOT_READY => Ok(Self::NotReady(word & MAX_ACKNOWLEDGED)),
+            OFFER => Ok(Self::Offer { part: version, data }),
+            SWITCH if word & 1 == 0 => Ok(Self::Switch(Route::Tcp)),
+            SWITCH => Ok(Self::Switch(Route::SharedMemory)),
             _ if kind & MUST_UNDERSTAND != 0 => Err(Unreadable::Extension(kind)),
             _ => Ok(Self::Unknown(kind)),
         })
@@ -146,6 +194,13 @@ impl Signal {
             }
             Self::Acknowledged(count) => ACKNOWLEDGED << KIND_SHIFT | count & MAX_ACKNOWLEDGED,
             Self::NotReady(count) => NOT_READY << KIND_SHIFT | count & MAX_ACKNOWLEDGED,
+            Self::Offer { part, data: [a, b, c, d, e, f] } => {
+                OFFER << KIND_SHIFT
+                    | (part as u64) << PART_SHIFT
+                    | u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+            }
+            Self::Switch(Route::Tcp) => SWITCH << KIND_SHIFT,
+            Self::Switch(Route::SharedMemory) => SWITCH << KIND_SHIFT | 1,
             Self::Unknown(kind) => (kind as u64) << KIND_SHIFT,
         };
         Header::Write(Tagged { last: true, addr: RemoteAddr { tag: SIGNAL_TAG, offset } })
@@ -161,6 +216,11 @@ impl fmt::Display for Signal {
             }
             Self::Acknowledged(count) => write!(f, "Signal, {count} messages acknowledged"),
             Self::NotReady(count) => write!(f, "Signal, message {} waits for a receive", count + 1),
+            Self::Offer { part, .. } => {
+                let part = u32::from(*part) + 1;
+                write!(f, "Signal, offer of shared memory, part {part} of {OFFER_PARTS}")
+            }
+            Self::Switch(route) => write!(f, "Signal, switch to {route}"),
             Self::Unknown(kind) => write!(f, "Signal of unknown kind {kind:#04x}"),
         }
     }

@@ -6,32 +6,47 @@
 //! stops polling, or is about to sleep (`owner.rs`). Arming takes one system call, however many sockets the set has.
 
 mod acks;
+mod carriers;
+mod channel;
 mod members;
+mod only;
 mod owner;
 mod pace;
 
 pub(crate) use members::OnlyMember;
+pub(crate) use only::BorrowedMember;
 
+use super::carrier::Carrier;
 use super::handle::LaneHandle;
 use super::member::{Member, ServedBy};
 use super::waiters::{WaiterGuard, Waiters};
-use crate::sys::poller::{Epoll, Event, Events, Interest};
+use crate::sys::poller::{Epoll, Event, Events, Interest, ProgramEpoll};
 use crate::sys::thread::Thread;
 use acks::PendingAcks;
+use carriers::ServedBell;
+use channel::SetChannel;
+use ironwarp_rnic::event::HandlerId;
 use ironwarp_rnic::qp::{Qp, Ready};
 use ironwarp_rnic::queue::Cq;
 use ironwarp_rnic::sync::lock;
 use members::Members;
+use only::OnlySlot;
 use owner::Owner;
 use pace::Timing;
 use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Maximum number of events taken from the kernel with one system call.
 const MAX_EVENTS: usize = 64;
+/// Number of times that the lane serves the carriers of a set before it does something else.
+const CARRIER_ROUNDS: usize = 256;
+/// How long the lane looks for more large payload before it sleeps.
+const BULK_LINGER: Duration = Duration::from_micros(20);
+/// Number of pauses of the processor between two looks.
+const LINGER_SPINS: usize = 32;
 
 thread_local! {
     /// Buffer for events, for threads of the program that poll.
@@ -40,11 +55,13 @@ thread_local! {
 
 /// Summary of what was received when the sockets of a set were served.
 #[derive(Clone, Copy, Debug, Default)]
-struct Served {
+pub(crate) struct Served {
     /// Whether anything was received.
     received: bool,
     /// Whether large payload was received.
     bulk: bool,
+    /// Whether a socket that was served is full.
+    blocked: bool,
 }
 
 /// What the lane must do for a poll set after it has served the set.
@@ -81,6 +98,8 @@ pub(crate) enum PollCheck {
 pub(crate) struct PollSet {
     owner: Owner,
     members: Members,
+    /// The only member, to be borrowed by polls.
+    only: OnlySlot,
     /// Queue pairs that owe an acknowledgement. An only member that the program reads directly is not listed.
     acks: PendingAcks,
     /// The completion queues that poll the set.
@@ -90,6 +109,10 @@ pub(crate) struct PollSet {
     sleepers: Mutex<Vec<(Thread, Weak<Waiters>)>>,
     /// Whether the lane checks from time to time that the sleeping threads still exist.
     checks_sleepers: AtomicBool,
+    /// The completion channel whose descriptor contains the sockets.
+    channel: SetChannel,
+    /// Whether the lane was given the set because a socket was full. Not cleared at once when it has room again.
+    has_blocked: AtomicBool,
 }
 
 impl PollSet {
@@ -99,10 +122,13 @@ impl PollSet {
         let set = Arc::new(Self {
             owner: Owner::new(lane)?,
             members: Members::default(),
+            only: OnlySlot::default(),
             acks: PendingAcks::default(),
             cqs: Mutex::default(),
             sleepers: Mutex::default(),
             checks_sleepers: AtomicBool::new(false),
+            channel: SetChannel::default(),
+            has_blocked: AtomicBool::new(false),
         });
         register(&set);
         lane.epoll().add(&set.owner.epoll, set.token(), Interest::ReadableEdges)?;
@@ -130,6 +156,10 @@ impl PollSet {
         let mut cqs = lock(&self.cqs);
         cqs.retain(|known| known.strong_count() > 0);
         cqs.push(Arc::downgrade(cq));
+        drop(cqs);
+        if !self.channel.allows(cq.handler()) {
+            self.give_to_lane();
+        }
     }
 
     /// Returns the completion queues that poll the set.
@@ -150,7 +180,12 @@ impl PollSet {
     /// lane call [`Qp::acknowledge`].
     pub(crate) fn insert(&self, token: u64, member: &Arc<dyn Member>) -> io::Result<()> {
         self.members.insert(token, member);
-        self.owner.epoll.add(&**member, token, Interest::Edges)
+        self.update_only();
+        self.owner.epoll.add(&**member, token, Interest::Edges)?;
+        if !self.channel.add_member(&**member) {
+            self.give_to_lane();
+        }
+        Ok(())
     }
 
     /// Lists the acknowledgement that the former only member owes, if there was one. Called after another member was
@@ -169,8 +204,10 @@ impl PollSet {
     pub(crate) fn remove(&self, token: u64) -> bool {
         let removed = self.members.remove(token);
         if let Some(member) = &removed {
+            self.update_only();
             // Fails if the socket is closed, which has removed it from the epoll set.
             let _ = self.owner.epoll.delete(&**member);
+            self.channel.remove_member(&**member);
         }
         removed.is_some()
     }
@@ -187,16 +224,61 @@ impl PollSet {
     }
 
     /// Returns the only member, if there is exactly one and it is a connection.
-    #[inline]
     pub(crate) fn only_member(&self) -> Option<OnlyMember> {
         self.members.only_member()
     }
 
-    /// Returns whether no member was added or removed since `only` was returned. If one was, the set may not know that
-    /// `only` owes an acknowledgement, and the caller must send it.
+    /// Borrows the only member, if there is exactly one and it is a connection. May return `None` while members or
+    /// carriers are added or removed.
+    #[inline]
+    pub(crate) fn borrow_only_member(&self) -> Option<BorrowedMember<'_>> {
+        self.only.borrow(&self.members, &self.owner.carriers)
+    }
+
+    /// Records that a carrier was added or removed.
+    fn record_carrier_change(&self) {
+        self.members.begin_generation();
+        self.update_only();
+    }
+
+    /// Updates what polls borrow, after members or carriers have changed.
+    fn update_only(&self) {
+        self.only.update(&self.members, &self.owner.carriers);
+    }
+
+    /// Serves the only member, which uses a carrier, on a thread of the program. Does not wait.
+    pub(crate) fn poll_carriers_of(&self, only: &BorrowedMember<'_>) {
+        only.poll_carriers();
+        if self.owner.carriers.count_poll() {
+            self.poll_sockets();
+        }
+    }
+
+    /// Returns whether no member or carrier was added or removed since `only` was returned. If one was, the set may not
+    /// know that `only` owes an acknowledgement, and the caller must send it.
     #[inline]
     pub(crate) fn is_still_only(&self, only: &OnlyMember) -> bool {
         self.members.is_unchanged_since(only)
+    }
+
+    /// Adds shared memory with another process, unless the set has it.
+    pub(crate) fn add_carrier(&self, carrier: &Arc<dyn Carrier>) -> io::Result<()> {
+        let token = self.lane().new_token();
+        let will_ring = self.owner.carriers.add(&self.owner.epoll, token, carrier)?;
+        self.record_carrier_change();
+        if !will_ring {
+            self.owner.serve_later();
+        }
+        if self.is_in_channel() {
+            self.give_to_lane(); // it waits for the bell
+        }
+        Ok(())
+    }
+
+    /// Returns whether the set has shared memory with other processes.
+    #[inline]
+    pub(crate) fn has_carriers(&self) -> bool {
+        !self.owner.carriers.is_empty()
     }
 
     /// Disconnects all members, because the adapter is being closed.
@@ -227,17 +309,123 @@ impl PollSet {
         self.owner.record_poll();
     }
 
-    /// Gives the set to the lane, because the program is about to wait for an event.
+    /// Gives the set to the lane, and removes its sockets from the descriptor of a completion channel: sockets that the
+    /// lane serves would wake the program, which would find no event while the lane receives.
     pub(crate) fn give_to_lane(&self) {
+        self.remove_from_channel();
         self.owner.give_to_lane();
     }
 
-    /// Serves the sockets that are ready, on a thread of the program. Does not wait.
+    /// Removes the sockets from the descriptor of a completion channel.
+    fn remove_from_channel(&self) {
+        if self.is_in_channel() {
+            self.channel.leave(|| self.members());
+        }
+    }
+
+    /// Serves what is ready, on a thread of the program. Does not wait.
     pub(crate) fn poll(&self) {
+        let _ = self.owner.carriers.serve();
+        if self.owner.carriers.count_poll() {
+            self.poll_sockets();
+        }
+    }
+
+    /// Serves the sockets that are ready, on a thread of the program. Does not wait.
+    pub(crate) fn poll_sockets(&self) -> Served {
         // A thread that is ending, in an exit handler for example, may poll after its thread-local buffer was dropped.
         let served = EVENTS.try_with(|events| self.serve(&mut events.borrow_mut(), ServedBy::Program));
-        if served.is_err() {
-            let _ = self.serve(&mut Events::new(MAX_EVENTS), ServedBy::Program);
+        served.unwrap_or_else(|_| self.serve(&mut Events::new(MAX_EVENTS), ServedBy::Program))
+    }
+
+    // --- Completion channels ---
+
+    /// Returns whether the sockets are in the descriptor of a completion channel.
+    #[inline]
+    pub(crate) fn is_in_channel(&self) -> bool {
+        self.channel.is_joined()
+    }
+
+    /// Adds the sockets to the descriptor of a completion channel. Their events there will have the value `token`. Returns
+    /// false if that fails, if a completion queue with another handler than this one polls the set, or if the set has
+    /// carriers: the lane serves those.
+    pub(crate) fn join_channel(&self, epoll: &Arc<ProgramEpoll>, handler: HandlerId, token: u64) -> bool {
+        let is_own = |cq: &Arc<Cq>| cq.handler().is_none_or(|its| its == handler);
+        // The list is locked, so that no queue with another handler is added meanwhile.
+        let cqs = lock(&self.cqs);
+        let joined = cqs.iter().filter_map(Weak::upgrade).all(|cq| is_own(&cq))
+            && self.channel.join(epoll, handler, token, || self.members()).is_ok();
+        drop(cqs);
+        // Checked last: a thread that adds a carrier meanwhile finds the set in the channel.
+        if joined && self.has_carriers() {
+            self.give_to_lane();
+        }
+        joined && !self.has_carriers()
+    }
+
+    /// Serves the sockets for a thread that a completion channel may have woken. Does not look whether they are ready if
+    /// there is only one. Returns whether anything was received.
+    pub(crate) fn serve_for_channel(&self) -> bool {
+        let Some(member) = self.members.only() else { return self.serve_ready_for_channel() };
+        let Some(qp) = member.qp().filter(|qp| !qp.is_blocked()) else {
+            return self.serve_ready_for_channel();
+        };
+        self.record_poll();
+        member.take_received();
+        qp.poll(1);
+        self.queue_owed_ack(qp);
+        if qp.is_blocked() {
+            self.leave_blocked_to_lane();
+        }
+        member.take_received()
+    }
+
+    /// Serves the sockets that are ready, for a thread that a completion channel may have woken. Returns whether anything
+    /// was received.
+    pub(crate) fn serve_ready_for_channel(&self) -> bool {
+        self.record_poll();
+        let Served { received, blocked, .. } = self.poll_sockets();
+        if blocked {
+            self.leave_blocked_to_lane();
+        }
+        received
+    }
+
+    /// Gives the set to the lane because a socket is full, if its sockets are in the descriptor of a completion channel:
+    /// that wakes no thread when the socket has room again.
+    #[cold]
+    pub(crate) fn leave_blocked_to_lane(&self) {
+        if self.is_in_channel() {
+            self.has_blocked.store(true, Ordering::Relaxed);
+            self.give_to_lane();
+        }
+    }
+
+    /// Returns whether a socket is full for which the lane was given the set.
+    pub(crate) fn has_blocked(&self) -> bool {
+        self.has_blocked.load(Ordering::Relaxed) && {
+            let is_blocked = |member: &Arc<dyn Member>| member.qp().is_some_and(|qp| qp.is_blocked());
+            let has_blocked = self.members().iter().any(is_blocked);
+            self.has_blocked.store(has_blocked, Ordering::Relaxed);
+            has_blocked
+        }
+    }
+
+    /// Raises the events of the completion queues that are armed.
+    pub(crate) fn raise_early_events(&self) {
+        self.completion_queues().iter().for_each(|cq| cq.raise_early());
+    }
+
+    /// Records whether the program has posted a request since the last event of its completion queue.
+    pub(crate) fn record_turn(&self, replied: bool) {
+        self.acks.record_turn(replied);
+    }
+
+    /// Sends acknowledgements, unless a reply of the program is likely to carry them. If none does, the lane sends them
+    /// at its second check.
+    pub(crate) fn acknowledge_unless_reply_follows(&self) {
+        if !(self.acks.expects_reply() && self.is_polled()) {
+            self.acknowledge();
         }
     }
 
@@ -248,8 +436,15 @@ impl PollSet {
         self.record_poll();
     }
 
+    /// Has the bells of its carriers ring, for a registered thread that is about to sleep. Returns false if something has
+    /// arrived in a carrier: the thread must not sleep.
+    pub(crate) fn await_bells(&self) -> bool {
+        self.owner.begin_sleep()
+    }
+
     /// Unregisters a thread that has woken up. The lane checks from now on whether that thread polls.
     pub(crate) fn end_sleep(&self, waiter: &WaiterGuard<'_>) {
+        self.owner.end_sleep();
         self.owner.watch();
         lock(&self.sleepers).retain(|(thread, _)| *thread != waiter.thread());
     }
@@ -282,12 +477,15 @@ impl PollSet {
     /// to do so.
     fn serve_for_lane(&self, events: &mut Events, timing: Timing) -> FollowUp {
         let (armed, polls) = (self.armed_cqs(), self.owner.polls());
-        let Served { received, bulk } = self.serve(events, ServedBy::Lane);
+        let Served { received, bulk, .. } = self.serve(events, ServedBy::Lane);
+        let drained = self.drain_carriers();
         // The program goes on now if an event has woken it, or if it polled until its own request was done and then
         // watches memory that the peer writes to (a late message). Its answer should carry the acknowledgement: an
         // acknowledgement alone would have the peer stop polling before the answer comes.
         let woken = (timing.late && received) || self.armed_cqs() < armed;
-        if timing.streaming && !woken && !bulk && self.owner.pause() {
+        if !drained {
+            self.owner.serve_later();
+        } else if timing.streaming && !woken && !bulk && self.owner.pause() {
             return FollowUp::Pause;
         }
         if !woken {
@@ -302,14 +500,41 @@ impl PollSet {
         FollowUp::Done
     }
 
+    /// Serves the carriers until nothing is left in them and their bells ring again, or a thread polls them. Returns false
+    /// if the turn ends before that. While large payload arrives, looks for more for a moment before it sleeps: a bell
+    /// costs both ends more.
+    fn drain_carriers(&self) -> bool {
+        let carriers = &self.owner.carriers;
+        if carriers.is_empty() {
+            return true;
+        }
+        let mut idle_since = None;
+        for _ in 0..CARRIER_ROUNDS {
+            if carriers.has_news() {
+                idle_since = carriers.serve().then(Instant::now);
+            } else if idle_since.is_some_and(|since| since.elapsed() < BULK_LINGER) && !self.is_polled() {
+                (0..LINGER_SPINS).for_each(|_| std::hint::spin_loop());
+            } else if carriers.sleep() {
+                return true;
+            }
+        }
+        carriers.sleep()
+    }
+
     /// Checks whether the program has polled since the last check, when its poll count was `before` (`None` at the
     /// first check, which only reads the count). If it has not, and no thread sleeps on the set, the lane serves the
     /// set again.
     pub(crate) fn check_polling(&self, before: Option<u64>) -> PollCheck {
         let polls = self.owner.polls();
+        self.acks.send_late();
         if before != Some(polls) {
+            self.channel.record_poll();
             return PollCheck::Polled(polls);
         }
+        if self.is_polled() && self.channel.program_may_come() {
+            return PollCheck::Polled(polls);
+        }
+        self.remove_from_channel();
         let is_slept_on = self.owner.take_from_program(|| !lock(&self.sleepers).is_empty());
         // A program acknowledges when a poll finds nothing. If its last poll found a completion, something is still
         // owed.
@@ -345,21 +570,45 @@ impl PollSet {
             self.lane().fail(&format_args!("failed to poll a set of sockets: {error}"));
             return served;
         }
+        let mut heard_bell = false;
         for Event { data, readable, writable, ended } in events.iter() {
-            let Some(member) = self.members.get(data) else { continue };
+            let Some(member) = self.members.get(data) else {
+                heard_bell |= self.serve_bell(data, ended);
+                continue;
+            };
             if let Some(qp) = member.serve(Ready { readable, writable, ended }, by) {
                 if readable {
                     self.queue_owed_ack(qp);
                 }
                 served.received |= readable;
                 served.bulk |= qp.receives_bulk();
+                served.blocked |= qp.is_blocked();
             }
+        }
+        served.received |= heard_bell;
+        // A bell that has rung does not ring again before its carrier sleeps again. The lane puts carriers to sleep after
+        // it has served them. A thread of the program has to do that here: it may poll although the lane owns the set
+        // (it has armed the queue), or while another thread sleeps on the set, and the event is now gone for that one.
+        if heard_bell && by == ServedBy::Program && !self.drain_carriers() {
+            self.owner.serve_later();
         }
         served
     }
 
+    /// Serves the carrier whose bell has this token. Returns false if there is none.
+    fn serve_bell(&self, token: u64, ended: bool) -> bool {
+        match self.owner.carriers.serve_bell(&self.owner.epoll, token, ended) {
+            ServedBell::Unknown => false,
+            ServedBell::Open => true,
+            ServedBell::Removed => {
+                self.record_carrier_change();
+                true
+            }
+        }
+    }
+
     /// Lists a queue pair that has received something, if it owes an acknowledgement and is not listed yet.
-    fn queue_owed_ack(&self, qp: &Arc<Qp>) {
+    pub(crate) fn queue_owed_ack(&self, qp: &Arc<Qp>) {
         if !qp.take_owed_acknowledgement() {
             return;
         }

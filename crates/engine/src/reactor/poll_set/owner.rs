@@ -9,6 +9,7 @@
 //!      ▲──────────────────────────────────────────────────────┴──────────────────────────┘ program polls meanwhile
 //! ```
 
+use super::carriers::Carriers;
 use super::pace::{Pace, Timing};
 use crate::reactor::command::Command;
 use crate::reactor::handle::LaneHandle;
@@ -49,6 +50,8 @@ pub(super) struct Owner {
     /// Whether the lane checks from time to time that the program still polls.
     watched: AtomicBool,
     pace: Mutex<Pace>,
+    /// Shared memory with other processes.
+    pub(super) carriers: Carriers,
 }
 
 impl Owner {
@@ -63,6 +66,7 @@ impl Owner {
             polls: AtomicU64::new(0),
             watched: AtomicBool::new(false),
             pace: Mutex::default(),
+            carriers: Carriers::default(),
         })
     }
 
@@ -108,6 +112,7 @@ impl Owner {
         // Relaxed, unlike the store in `arm`: a thread that still reads false only acknowledges earlier than necessary,
         // or leaves the set to the lane's check.
         self.polled.store(true, Ordering::Relaxed);
+        self.carriers.begin_polling();
         drop(state);
         self.watch();
     }
@@ -211,10 +216,44 @@ impl Owner {
         if let Err(error) = self.lane.epoll().modify(&self.epoll, self.token, Interest::ReadableEdges) {
             self.lane.fail(&format_args!("failed to arm a poll set: {error}"));
         }
+        if !self.carriers.end_polling() {
+            self.serve_later();
+        }
+    }
+
+    /// Has the lane serve the set, because something has arrived in a carrier for which no bell rings.
+    pub(super) fn serve_later(&self) {
+        self.lane.submit(Command::Serve(self.token));
+    }
+
+    /// Records that the thread of the program that serves the set is about to sleep on it. Returns false if something has
+    /// arrived in a carrier: then it must not sleep.
+    pub(super) fn begin_sleep(&self) -> bool {
+        let _state = lock(&self.state);
+        let may_sleep = self.carriers.end_polling();
+        if !may_sleep {
+            self.carriers.begin_polling();
+        }
+        may_sleep
+    }
+
+    /// Records that a thread of the program that slept on the set is awake.
+    pub(super) fn end_sleep(&self) {
+        let state = lock(&self.state);
+        if *state == State::Polled {
+            self.carriers.begin_polling();
+        }
     }
 
     /// Disarms the entry. A failure leaves it armed, and the lane wakes up for events that it ignores.
     fn disarm(&self) {
         let _ = self.lane.epoll().modify(&self.epoll, self.token, Interest::Disarmed);
+    }
+}
+
+impl Drop for Owner {
+    /// Stops polling the carriers, which other sets may use.
+    fn drop(&mut self) {
+        self.carriers.leave(&self.lane);
     }
 }

@@ -1,81 +1,76 @@
-//! [`Pool`], the windows of an adapter, shared by all threads. `memory.rs` takes one for each copy.
+//! [`Pool`], the windows of an adapter. `memory.rs` uses one for each copy.
 //!
-//! A copy holds a window for a microsecond, so there need not be more windows than threads that copy at the same time.
-//! Windows are created when they are first needed. A thread prefers the window that it used before, whose bytes are
-//! still in the cache of its processor.
+//! Each thread that copies has a window of its own, which no lock protects and whose bytes stay in the cache of the
+//! thread's processor. It is created when the thread first needs it, and the next thread uses it after that thread has
+//! ended. If there are more than [`MAX_THREADS`] threads, the others share one window.
 
-use std::cell::Cell;
+use ironwarp_rnic::sync::lock;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
-/// Maximum number of windows. If more threads copy at the same time, the others wait.
-const MAX_WINDOWS: usize = 16;
+/// Maximum number of threads with a window of their own. One bit of [`TAKEN`] for each.
+const MAX_THREADS: usize = u64::BITS as usize;
+
+/// The indices that threads have: no two threads of the process have the same.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+
+thread_local!(static INDEX: Index = Index::take());
 
 /// A pool of windows of type `W`.
 #[derive(Debug)]
 pub(super) struct Pool<W> {
-    /// The first slot always has a window. The others are empty until a thread first needs them.
-    slots: [Slot<W>; MAX_WINDOWS],
+    /// The windows of threads, each at the index that the thread has.
+    own: [OnceLock<W>; MAX_THREADS],
+    /// The window of threads that have none of their own.
+    shared: Mutex<W>,
     /// Creates a window.
     make: fn() -> io::Result<W>,
 }
 
-/// A window that a thread locks for the duration of a copy. Each has a cache line of its own, so that threads do not
-/// slow each other down.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Slot<W>(Mutex<Option<W>>);
-
 impl<W> Pool<W> {
     /// Creates a pool with one window.
     pub(super) fn new(make: fn() -> io::Result<W>) -> io::Result<Self> {
-        let mut slots: [Slot<W>; MAX_WINDOWS] = std::array::from_fn(|_| Slot(Mutex::new(None)));
-        slots[0] = Slot(Mutex::new(Some(make()?)));
-        Ok(Self { slots, make })
+        Ok(Self { own: [const { OnceLock::new() }; MAX_THREADS], shared: Mutex::new(make()?), make })
     }
 
     /// Calls `copy` with a window that no other thread uses meanwhile.
+    #[inline]
     pub(super) fn with<T>(&self, copy: impl FnOnce(&W) -> T) -> T {
-        let preferred = preferred_slot();
-        let free = (0..MAX_WINDOWS).find_map(|step| self.slots[(preferred + step) % MAX_WINDOWS].try_lock());
-        let mut slot = free.unwrap_or_else(|| self.slots[preferred].lock());
-        if slot.is_none() {
-            *slot = (self.make)().ok();
+        // A thread that is ending may copy after its index was dropped.
+        let index = INDEX.try_with(|index| index.0).ok().flatten();
+        match index.and_then(|index| self.own[index].get().or_else(|| self.create(index))) {
+            Some(window) => copy(window),
+            None => copy(&lock(&self.shared)),
         }
-        if let Some(window) = &*slot {
-            return copy(window);
-        }
-        // No window could be created, for example because no file descriptors are left: wait for the first.
-        drop(slot);
-        copy(self.slots[0].lock().as_ref().expect("the first window was made with the pool"))
+    }
+
+    /// Creates the window of the thread with this index. Returns `None` if that fails, for example because no file
+    /// descriptors are left.
+    #[cold]
+    fn create(&self, index: usize) -> Option<&W> {
+        let window = (self.make)().ok()?;
+        Some(self.own[index].get_or_init(|| window))
     }
 }
 
-impl<W> Slot<W> {
-    /// Locks the slot, unless another thread has locked it.
-    fn try_lock(&self) -> Option<MutexGuard<'_, Option<W>>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::WouldBlock) => None,
-            // A copy does not depend on the contents of the window, so a panic in an earlier copy does no harm.
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        }
-    }
+/// The index of a thread, until it ends. `None` if all are taken.
+struct Index(Option<usize>);
 
-    /// Locks the slot, and waits for other threads to unlock it.
-    fn lock(&self) -> MutexGuard<'_, Option<W>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Index {
+    /// Takes a free index for this thread.
+    fn take() -> Self {
+        let with_lowest = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
+        // Acquire pairs with the release in `drop`: what the last thread with this index copied comes before.
+        let taken = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, with_lowest);
+        Self(taken.ok().map(|before| before.trailing_ones() as usize))
     }
 }
 
-/// Returns the index of the slot that this thread tries first. Threads get indices round robin.
-fn preferred_slot() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static PREFERRED: Cell<Option<usize>> = const { Cell::new(None) });
-    PREFERRED.get().unwrap_or_else(|| {
-        let preferred = NEXT.fetch_add(1, Ordering::Relaxed) % MAX_WINDOWS;
-        PREFERRED.set(Some(preferred));
-        preferred
-    })
+impl Drop for Index {
+    fn drop(&mut self) {
+        if let Some(index) = self.0 {
+            TAKEN.fetch_and(!(1 << index), Ordering::Release);
+        }
+    }
 }

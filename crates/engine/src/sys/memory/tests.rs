@@ -103,8 +103,8 @@ fn nothing_is_copied_for_nothing() {
     for memory in both() {
         assert_eq!(memory.gather(&[], &mut []), Ok(()));
         // An empty span is valid at any address.
-        assert_eq!(memory.scatter(&[], &[Span { addr: KERNEL, len: 0 }]), Ok(()));
-        assert!(memory.is_mapped(Span { addr: 8, len: 0 }));
+        assert_eq!(memory.scatter(&[], &[Span::new(KERNEL, 0)]), Ok(()));
+        assert!(memory.is_mapped(Span::new(8, 0)));
     }
 }
 
@@ -162,7 +162,7 @@ fn addresses_that_no_program_has() {
     let pages = Pages::new(1);
     for memory in both() {
         for addr in [0, 8, KERNEL - 4, KERNEL, u64::MAX - 15, u64::MAX - 7, u64::MAX] {
-            let span = Span { addr, len: 16 };
+            let span = Span::new(addr, 16);
             for spans in [&[span][..], &[pages.span(0, 16), span]] {
                 assert_eq!(memory.gather(spans, &mut vec![0; spans.len() * 16]), Err(Unmapped), "{addr:#x}");
                 assert_eq!(memory.scatter(&vec![0; spans.len() * 16], spans), Err(Unmapped), "{addr:#x}");
@@ -203,7 +203,7 @@ fn own_memory_is_memory_too() {
     let at = |bytes: &[u8]| bytes.as_ptr().expose_provenance() as u64;
     for memory in both() {
         let addr = at(&bytes) + 10;
-        memory.gather(&[Span { addr, len: 50 }], &mut bytes[..50]).unwrap();
+        memory.gather(&[Span::new(addr, 50)], &mut bytes[..50]).unwrap();
         assert_eq!(bytes[..50], (10..60).collect::<Vec<u8>>());
         bytes = (0..100).collect();
     }
@@ -212,9 +212,9 @@ fn own_memory_is_memory_too() {
         Window::File { map, .. } => map.start.as_ptr().expose_provenance() as u64,
         Window::Pipe { .. } => unreachable!(),
     });
-    memory.scatter(&[1, 2, 3], &[Span { addr: window, len: 3 }]).unwrap();
+    memory.scatter(&[1, 2, 3], &[Span::new(window, 3)]).unwrap();
     let mut through = [0; 3];
-    memory.gather(&[Span { addr: window, len: 3 }], &mut through).unwrap();
+    memory.gather(&[Span::new(window, 3)], &mut through).unwrap();
     assert_eq!(through, [1, 2, 3]);
 }
 

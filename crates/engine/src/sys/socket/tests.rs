@@ -85,13 +85,13 @@ fn bad_memory_at_the_receiver_loses_no_byte() {
     assert_eq!(a.send(&[Piece::Own(&bytes)]), Ok(20_000));
     wait_for(&b, 20_000);
 
-    for bad in [pages.span(PAGE, 100), pages.span(3 * PAGE, 1), Span { addr: KERNEL, len: 9 }] {
+    for bad in [pages.span(PAGE, 100), pages.span(3 * PAGE, 1), Span::new(KERNEL, 9)] {
         assert_eq!(b.recv(&[bad], &mut [0; 50]), Err(LinkError::Unmapped));
     }
     // Bytes before the bad memory are received.
     assert_eq!(b.recv(&[pages.span(PAGE - 100, 5000)], &mut []), Ok(100));
     assert_eq!(b.recv(&[pages.span(2 * PAGE, 300), pages.span(PAGE, 300)], &mut [0; 9]), Ok(300));
-    assert_eq!(b.recv(&[pages.span(2 * PAGE + 300, 60), Span { addr: KERNEL, len: 9 }], &mut []), Ok(60));
+    assert_eq!(b.recv(&[pages.span(2 * PAGE + 300, 60), Span::new(KERNEL, 9)], &mut []), Ok(60));
     pages.map_again(1);
     let after = pages.read();
     assert_eq!(after[PAGE - 100..PAGE], bytes[..100]);
@@ -111,7 +111,7 @@ fn bad_memory_at_the_sender_ends_a_send_before_it() {
     pages.protect(3, libc::PROT_READ);
     let own = [1, 2, 3];
 
-    for bad in [pages.span(PAGE, 9), pages.span(2 * PAGE, 9), Span { addr: KERNEL, len: 9 }] {
+    for bad in [pages.span(PAGE, 9), pages.span(2 * PAGE, 9), Span::new(KERNEL, 9)] {
         assert_eq!(a.send(&[Piece::Host(bad)]), Err(LinkError::Unmapped));
         assert_eq!(a.send(&[Piece::Host(bad), Piece::Own(&own)]), Err(LinkError::Unmapped));
         assert_eq!(a.send(&[Piece::Own(&own), Piece::Host(bad)]), Ok(3));
@@ -241,7 +241,7 @@ fn lengths_beyond_a_call_are_cut() {
     let pages = Pages::new(2);
     pages.unmap(1);
     // The kernel would refuse a call with this length.
-    let long = Span { addr: pages.span(0, 0).addr, len: usize::MAX - 1 };
+    let long = Span::new(pages.span(0, 0).addr, usize::MAX - 1);
     assert_eq!(a.send(&[Piece::Host(long), Piece::Own(b"x")]), Ok(PAGE));
     assert_eq!(receive(&b, PAGE), [0; PAGE]);
     assert_eq!(b.send(&[Piece::Own(b"abc")]), Ok(3));

@@ -67,7 +67,16 @@ impl CompletionQueue {
         let _sleeping: Vec<_> = sets.iter().map(|set| SetSleep::new(set, &waiter)).collect();
         // Consumes the events of sockets that were read directly, without epoll. Otherwise the wait below would return
         // at once for them, and this thread would spin instead of sleeping.
-        sets.iter().for_each(|set| set.poll());
+        for set in &sets {
+            set.poll_sockets();
+        }
+        // From now on, bells ring for what arrives in shared memory.
+        if sets.iter().map(|set| set.await_bells()).fold(false, |any, may_sleep| any | !may_sleep)
+            || self.cq.is_ready()
+        {
+            waiter.wake_others();
+            return Ok(());
+        }
         let sockets = sets.iter().map(|set| set.epoll().as_fd());
         let fds: Vec<BorrowedFd<'_>> = std::iter::once(waiter.alarm()).chain(sockets).collect();
         wait_readable(&fds, timeout, || self.has_stopped())

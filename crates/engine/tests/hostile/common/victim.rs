@@ -12,6 +12,7 @@ use ironwarp_rnic::qp::{Completes, Receives};
 use ironwarp_rnic::queue::{
     Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest,
 };
+use ironwarp_testkit::engine::{canaries, completions};
 use ironwarp_testkit::mapping::{Mapping, PAGE};
 use ironwarp_wire::ddp::DdpHeader;
 use ironwarp_wire::private::Capabilities;
@@ -258,20 +259,10 @@ impl Victim {
     }
 }
 
-/// Returns the initial contents of the memory, in which no two nearby places look the same.
-pub(crate) fn canaries(len: usize) -> Vec<u8> {
-    (0..len).map(|i| ((i * 167) ^ (i >> 8)).to_le_bytes()[0] | 1).collect()
-}
-
 impl Attacked {
     /// Waits for `n` completions.
     pub(crate) fn completions(&self, n: usize) -> Vec<Completion> {
-        let mut done = Vec::new();
-        while done.len() < n {
-            assert!(self.cq.wait(Some(TIMEOUT)).unwrap(), "expected {n} completions, got {done:?}");
-            self.cq.poll(n - done.len(), |completion| done.push(completion)).unwrap();
-        }
-        done
+        completions(&self.cq, n, TIMEOUT)
     }
 
     /// Waits for a single completion.

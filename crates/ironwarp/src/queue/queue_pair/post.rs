@@ -39,7 +39,7 @@ impl QueuePair {
     pub fn post_send(&self, request: impl Into<WorkRequest>) -> Result<(), PostError> {
         let request = request.into();
         match request.tags {
-            None => self.inner.qp().post_send([request.inner]),
+            None => self.inner.post_send([request.inner]),
             Some(_) => self.post_send_all([request]),
         }
     }
@@ -73,7 +73,7 @@ impl QueuePair {
         let requests: Vec<WorkRequest> = requests.into_iter().map(Into::into).collect();
         // The usual case is posted without collecting the requests into another vector.
         if requests.iter().all(|request| request.tags.is_none()) {
-            return self.inner.qp().post_send(requests.into_iter().map(|request| request.inner));
+            return self.inner.post_send(requests.into_iter().map(|request| request.inner));
         }
         self.post_tagged(requests, Qp::post_send)
     }
@@ -149,7 +149,7 @@ impl QueuePair {
     /// Fails if the queue pair has no receive queue of its own, or its receive queue is full; if the list has too many
     /// elements; or if the state of the queue pair does not allow receives.
     pub fn post_receive(&self, id: u64, list: &[Sge]) -> Result<(), PostError> {
-        self.inner.qp().post_receive(ReceiveRequest { id, buffers: list.into() })
+        self.inner.post_receive(ReceiveRequest { id, buffers: list.into() })
     }
 }
 

@@ -31,7 +31,7 @@ fn local_checks_come_in_order() {
     assert_eq!(local_denied(&table, HOME, tag, WRAPPING, 4, WRITE), Check::Wrap);
     assert_eq!(local_denied(&table, HOME, tag, BEHIND, 4, WRITE), Check::Range);
     assert_eq!(local_denied(&table, HOME, tag, ADDR, 4, WRITE), Check::Right);
-    assert_eq!(local_spans(&table, tag, ADDR, 4, Rights::LOCAL_READ), [Span { addr: ADDR, len: 4 }]);
+    assert_eq!(local_spans(&table, tag, ADDR, 4, Rights::LOCAL_READ), [Span::new(ADDR, 4)]);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn remote_checks_come_in_order() {
     assert_eq!(remote_denied(&table, STREAM, addr(tag, BEHIND), 4, need), Check::Range);
     assert_eq!(remote_denied(&table, STREAM, addr(tag, ADDR), 4, need), Check::Right);
     let spans = remote_spans(&table, STREAM, addr(tag, ADDR), 4, Rights::REMOTE_READ);
-    assert_eq!(spans, [Span { addr: ADDR, len: 4 }]);
+    assert_eq!(spans, [Span::new(ADDR, 4)]);
 }
 
 #[test]
@@ -60,14 +60,8 @@ fn the_range_is_exact_at_both_ends() {
     let table = table();
     let tag = register(&table, Rights::LOCAL_READ);
     let check = |at, len| local_denied(&table, HOME, tag, at, len, Rights::LOCAL_READ);
-    assert_eq!(
-        local_spans(&table, tag, ADDR, 0x1000, Rights::LOCAL_READ),
-        [Span { addr: ADDR, len: 0x1000 }]
-    );
-    assert_eq!(
-        local_spans(&table, tag, BEHIND - 1, 1, Rights::LOCAL_READ),
-        [Span { addr: BEHIND - 1, len: 1 }]
-    );
+    assert_eq!(local_spans(&table, tag, ADDR, 0x1000, Rights::LOCAL_READ), [Span::new(ADDR, 0x1000)]);
+    assert_eq!(local_spans(&table, tag, BEHIND - 1, 1, Rights::LOCAL_READ), [Span::new(BEHIND - 1, 1)]);
     assert_eq!(check(ADDR, 0x1001), Check::Range);
     assert_eq!(check(ADDR - 1, 1), Check::Range);
     assert_eq!(check(ADDR - 1, 0x1001), Check::Range);
@@ -111,7 +105,7 @@ fn strict_mode_opens_only_windows_to_peers() {
         let window = table.allocate_window(HOME).unwrap();
         let window = table.bind(STREAM, window, whole(tag, Rights::REMOTE_READ)).unwrap();
         let spans = remote_spans(&table, STREAM, addr(window, ADDR), 4, Rights::REMOTE_READ);
-        assert_eq!(spans, [Span { addr: ADDR, len: 4 }]);
+        assert_eq!(spans, [Span::new(ADDR, 4)]);
         if strict {
             let check = remote_denied(&table, STRANGER, addr(tag, WRAPPING), 4, Rights::REMOTE_READ);
             assert_eq!(check, Check::Kind);
@@ -127,7 +121,7 @@ fn a_zero_based_region_is_reached_by_offsets() {
     let table = table();
     let memory = Memory { start: 0, ..memory(Rights::LOCAL_READ) };
     let tag = table.register(&ALL, HOME, memory).unwrap();
-    assert_eq!(local_spans(&table, tag, 0x10, 4, Rights::LOCAL_READ), [Span { addr: ADDR + 0x10, len: 4 }]);
+    assert_eq!(local_spans(&table, tag, 0x10, 4, Rights::LOCAL_READ), [Span::new(ADDR + 0x10, 4)]);
     assert_eq!(local_denied(&table, HOME, tag, ADDR, 4, Rights::LOCAL_READ), Check::Range);
 }
 
@@ -141,7 +135,7 @@ fn spans_of_several_accesses_gather_in_one_list() {
             table.admit_local(HOME, tag, ADDR + at, len, Rights::LOCAL_READ, &mut spans).unwrap()
         })
         .into();
-    assert_eq!(*spans, [Span { addr: ADDR, len: 16 }, Span { addr: ADDR + 64, len: 8 }]);
+    assert_eq!(*spans, [Span::new(ADDR, 16), Span::new(ADDR + 64, 8)]);
     assert_eq!(spans.bytes(), 24);
     drop(guards);
     spans.clear();

@@ -81,7 +81,7 @@ fn addr(tag: Tag, offset: u64) -> RemoteAddr {
 
 /// Returns the check that `access` fails, and asserts that the access appended no span.
 fn failed_check(access: impl FnOnce(&mut Spans) -> Result<(), Denied>) -> Check {
-    let before = Span { addr: 1, len: 1 };
+    let before = Span::new(1, 1);
     let mut spans = Spans::new();
     spans.push(before);
     let denied = access(&mut spans).unwrap_err();

@@ -24,7 +24,7 @@ fn what_cannot_be_registered() {
         assert_eq!(refuse(&ALL, memory(READ | right)), RegisterError::Rights(READ | right));
         table.deregister(register(&table, right | Rights::LOCAL_WRITE)).unwrap();
     }
-    let span = Span { addr: ADDR, len: 0x1000 };
+    let span = Span::new(ADDR, 0x1000);
     assert_eq!(refuse(&Mapped(ADDR..ADDR + LEN - 1), good.clone()), RegisterError::Unmapped(span));
     assert_eq!(table.len(), 0);
     table.register(&Mapped(ADDR..ADDR + LEN), HOME, good.clone()).unwrap();
@@ -35,7 +35,7 @@ fn what_cannot_be_registered() {
 #[test]
 fn every_part_must_be_mapped_but_only_what_is_registered() {
     let table = table();
-    let parts = [Span { addr: ADDR, len: 16 }, Span { addr: ADDR + 0x1000, len: 16 }];
+    let parts = [Span::new(ADDR, 16), Span::new(ADDR + 0x1000, 16)];
     let translation = Arc::new(Translation::buffers(&parts).unwrap());
     let host = Mapped(ADDR..ADDR + 0x100);
     let memory =
@@ -119,7 +119,7 @@ fn a_million_entries() {
     assert_eq!(table.len(), 1_000_000);
     assert!(table.register(&ALL, HOME, memory(READ)).is_err());
     for (start, &tag) in tags.iter().enumerate().step_by(997) {
-        assert_eq!(local_spans(&table, tag, start as u64, 1, READ), [Span { addr: ADDR, len: 1 }]);
+        assert_eq!(local_spans(&table, tag, start as u64, 1, READ), [Span::new(ADDR, 1)]);
     }
     for tag in tags {
         table.deregister(tag).unwrap();
@@ -160,7 +160,7 @@ fn regions_share_a_translation_and_nothing_else() {
     table.deregister(tag).unwrap();
     let mut spans = Spans::new();
     drop(table.admit_local(AWAY, shared, 4, 8, READ, &mut spans).unwrap());
-    assert_eq!(*spans, [Span { addr: ADDR + 4, len: 8 }]);
+    assert_eq!(*spans, [Span::new(ADDR + 4, 8)]);
 
     let refused = |tag, start, rights| match table.share(tag, AWAY, start, rights).unwrap_err() {
         RegisterError::Denied(denied) => Ok(denied.check),
@@ -211,7 +211,7 @@ fn registration_by_send_queue_request() {
     assert!(matches!(unmapped, RegisterError::Unmapped(_)));
 
     assert_eq!(fill(&table, STREAM, tag), Ok(()));
-    assert_eq!(local_spans(&table, tag, ADDR, 1, READ), [Span { addr: ADDR, len: 1 }]);
+    assert_eq!(local_spans(&table, tag, ADDR, 1, READ), [Span::new(ADDR, 1)]);
     assert_eq!(fill(&table, STREAM, tag), Err(Check::Idle));
     assert_eq!(fill(&table, STREAM, next_tag(tag)), Err(Check::Idle));
     assert_eq!(fill(&table, STREAM, register(&table, READ)), Err(Check::Idle));
@@ -301,6 +301,6 @@ fn on_demand_all_memory_is_one_region() {
     for addr in [0, ADDR, u64::MAX - 1] {
         spans.clear();
         table.admit_local(HOME, tag, addr, 1, Rights::LOCAL_READ, &mut spans).unwrap();
-        assert_eq!(spans[..], [Span { addr, len: 1 }]);
+        assert_eq!(spans[..], [Span::new(addr, 1)]);
     }
 }

@@ -62,7 +62,7 @@ fn reregistration_changes_what_it_names_and_nothing_else() {
         assert_eq!(table.len(), 1);
         let at = if memory { ELSEWHERE } else { ADDR };
         let spans = remote_spans(&table, Stream { domain, qp: 7 }, addr(new, start), 8, Rights::REMOTE_READ);
-        assert_eq!(spans, [Span { addr: at, len: 8 }]);
+        assert_eq!(spans, [Span::new(at, 8)]);
         table.deregister(new).unwrap();
     }
 }
@@ -88,7 +88,7 @@ fn a_reregistration_that_is_refused_leaves_the_region_as_it_was() {
     let rights = Rights::REMOTE_WRITE;
     assert_eq!(refused(&ALL, change_rights(rights)), RegisterError::Rights(rights));
     let old_only = Mapped(ADDR..ADDR + LEN);
-    let unmapped = Span { addr: ELSEWHERE, len: 0x800 };
+    let unmapped = Span::new(ELSEWHERE, 0x800);
     assert_eq!(refused(&old_only, change_bytes(bytes(0, 0x800))), RegisterError::Unmapped(unmapped));
     // A re-registration needs a second entry, because it frees the old one last.
     let other = register(&table, READ);
@@ -156,7 +156,7 @@ fn a_shared_registration_stays_when_the_other_changes() {
     table.reregister(&ALL, tag, change_bytes(bytes(0, 16))).unwrap();
     assert_eq!(
         remote_spans(&table, STREAM, addr(shared, 4), 8, Rights::REMOTE_READ),
-        [Span { addr: ADDR + 4, len: 8 }]
+        [Span::new(ADDR + 4, 8)]
     );
 }
 

@@ -184,7 +184,6 @@ fn revocation_waits_for_every_guard_of_a_thread() {
         while take().is_ok() {
             thread::yield_now();
         }
-        assert_eq!(table.look_up(tag).map(|info| info.valid), Some(false));
         drop(first);
         assert!(!done.load(Ordering::SeqCst));
         drop(second);
@@ -193,9 +192,7 @@ fn revocation_waits_for_every_guard_of_a_thread() {
 }
 
 #[test]
-fn guards_and_table_may_go_to_other_threads() {
-    fn is_send<T: Send>() {}
+fn threads_may_share_a_table() {
     fn is_sync<T: Sync>() {}
-    is_send::<super::super::Guard<'static>>();
     is_sync::<Table>();
 }

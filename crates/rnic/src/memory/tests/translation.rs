@@ -1,8 +1,9 @@
 //! Tests of translations, by comparison with a list of the address of every byte.
 
 use super::super::{PageSize, Spans, Translation, TranslationError};
-use crate::host::Span;
+use crate::host::{Held, Span};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 const PAGE: u64 = 4096;
 
@@ -57,7 +58,7 @@ proptest! {
 
     #[test]
     fn buffers(list in prop::collection::vec((0_u64..64, 1_usize..32), 1..12), from: usize, to: usize) {
-        let list: Vec<_> = list.into_iter().map(|(addr, len)| Span { addr, len }).collect();
+        let list: Vec<_> = list.into_iter().map(|(addr, len)| Span::new(addr, len)).collect();
         let bytes: Vec<_> = list.iter().flat_map(|span| span.addr..span.addr + span.len as u64).collect();
         assert_maps(&Translation::buffers(&list).unwrap(), &bytes, from, to);
     }
@@ -75,7 +76,7 @@ fn page_sizes_from_4_kib_to_256_mib() {
     let translation = Translation::pages(large, 5, vec![3 << 28, 1 << 28]).unwrap();
     let mut spans = Spans::new();
     translation.append_spans((1 << 28) - 6, 2, &mut spans);
-    assert_eq!(*spans, [Span { addr: (4 << 28) - 1, len: 1 }, Span { addr: 1 << 28, len: 1 }]);
+    assert_eq!(*spans, [Span::new((4 << 28) - 1, 1), Span::new(1 << 28, 1)]);
 }
 
 #[test]
@@ -106,12 +107,52 @@ fn what_is_no_translation() {
     assert_eq!(tables(PAGE, &[&[0]]), FirstByte { first: PAGE });
     assert_eq!(tables(0, &[&[last]]), Wrap { addr: last });
 
-    let span = |addr, len| Span { addr, len };
+    let span = |addr, len| Span::new(addr, len);
     let buffers = |list: &[Span]| Translation::buffers(list).unwrap_err();
     assert_eq!(buffers(&[]), Empty);
     assert_eq!(buffers(&[span(1, 1), span(1, 0)]), Empty);
     assert_eq!(buffers(&[span(1, 1), span(u64::MAX, 1)]), Wrap { addr: u64::MAX });
     assert_eq!(buffers(&[span(0, usize::MAX), span(0, 1)]), TooLong);
+}
+
+/// Memory that the translation keeps alive, of which nothing is copied here.
+#[derive(Debug)]
+struct Kept;
+
+impl Held for Kept {
+    fn read(&self, _: u64, _: &mut [u8]) {}
+    fn write(&self, _: u64, _: &[u8]) {}
+}
+
+#[test]
+fn spans_of_held_memory_are_held() {
+    let forms = || {
+        [
+            Translation::direct(PAGE, 4 * PAGE),
+            Translation::pages(page_size(), 0, vec![PAGE, 3 * PAGE]),
+            Translation::page_tables(page_size(), 0, vec![vec![PAGE], vec![3 * PAGE]]),
+            Translation::buffers(&[Span::new(1, 5000), Span::new(9000, 5000)]),
+        ]
+    };
+    for (plain, held) in forms().into_iter().zip(forms()) {
+        let (plain, held) = (plain.unwrap(), held.unwrap().hold(Arc::new(Kept)));
+        let mut spans = Spans::new();
+        plain.append_spans(0, 5000, &mut spans);
+        let unheld = spans.len();
+        held.append_spans(0, 5000, &mut spans);
+        assert!(spans[..unheld].iter().all(|span| !span.held) && unheld > 0, "{spans:?}");
+        assert!(spans[unheld..].iter().all(|span| span.held) && spans.len() == 2 * unheld, "{spans:?}");
+    }
+}
+
+#[test]
+fn held_and_other_spans_are_not_merged() {
+    let mut spans = Spans::new();
+    let (first, second) = (Span::new(100, 10), Span { held: true, ..Span::new(110, 10) });
+    spans.push(first);
+    spans.push(second);
+    spans.push(Span { held: true, ..Span::new(120, 10) });
+    assert_eq!(*spans, [first, Span { len: 20, ..second }]);
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn a_window_opens_its_part_of_the_region_and_no_more() {
     let bound = table.bind(STREAM, window, part(region)).unwrap();
     assert_eq!(bound, next_tag(window));
     let at = ADDR + 0x100;
-    assert_eq!(remote_spans(&table, STREAM, addr(bound, at), 0x10, READ), [Span { addr: at, len: 0x10 }]);
+    assert_eq!(remote_spans(&table, STREAM, addr(bound, at), 0x10, READ), [Span::new(at, 0x10)]);
     for (at, len) in [(at - 1, 1), (at, 0x11), (at + 0x10, 1)] {
         assert_eq!(remote_denied(&table, STREAM, addr(bound, at), len, READ), Check::Range);
     }
@@ -42,7 +42,7 @@ fn a_window_opens_its_part_of_the_region_and_no_more() {
 
     let zero_based = Binding { zero_based: true, scope: Scope::Domain, ..part(region) };
     let rebound = table.bind(STREAM, bound, zero_based).unwrap();
-    assert_eq!(remote_spans(&table, NEIGHBOUR, addr(rebound, 1), 2, READ), [Span { addr: at + 1, len: 2 }]);
+    assert_eq!(remote_spans(&table, NEIGHBOUR, addr(rebound, 1), 2, READ), [Span::new(at + 1, 2)]);
     assert_eq!(remote_denied(&table, NEIGHBOUR, addr(rebound, at), 1, READ), Check::Range);
     assert_eq!(remote_denied(&table, STRANGER, addr(rebound, 0), 1, READ), Check::Domain);
     assert_eq!(remote_denied(&table, STREAM, addr(bound, 0), 1, READ), Check::Instance);
@@ -56,10 +56,7 @@ fn a_window_of_a_zero_based_region_and_of_a_window_sized_to_it() {
     let window = table.allocate_window(HOME).unwrap();
     let all = Binding { at: 0, len: LEN, ..part(region) };
     let bound = table.bind(STREAM, window, all).unwrap();
-    assert_eq!(
-        remote_spans(&table, STREAM, addr(bound, LEN - 1), 1, READ),
-        [Span { addr: ADDR + LEN - 1, len: 1 }]
-    );
+    assert_eq!(remote_spans(&table, STREAM, addr(bound, LEN - 1), 1, READ), [Span::new(ADDR + LEN - 1, 1)]);
 }
 
 #[test]
@@ -238,7 +235,7 @@ fn a_window_gets_the_instance_that_its_consumer_chose() {
     let mut before = window;
     for chosen in [Tag(window.0 ^ 0x5a), Tag(window.0 ^ 0x3c)] {
         table.bind_as(STREAM, chosen, part(region)).unwrap();
-        assert_eq!(remote_spans(&table, STREAM, addr(chosen, at), 1, READ), [Span { addr: at, len: 1 }]);
+        assert_eq!(remote_spans(&table, STREAM, addr(chosen, at), 1, READ), [Span::new(at, 1)]);
         assert_eq!(remote_denied(&table, STREAM, addr(before, at), 1, READ), Check::Instance);
         before = chosen;
     }

@@ -52,10 +52,16 @@ impl Ring {
         }
     }
 
+    /// Whether a completion can be added.
+    pub(super) fn has_room(&self) -> bool {
+        !self.overrun && self.completions.len() < self.capacity
+    }
+
     /// Appends a completion. `wakes` tells whether it raises an event for solicited completions.
+    #[inline]
     pub(super) fn push(&mut self, mut completion: Completion, wakes: bool) -> Result<(), Full> {
         // Fail even if there is room again after an overrun: later completions would hide that some are missing.
-        if self.overrun || self.completions.len() == self.capacity {
+        if !self.has_room() {
             self.overrun = true;
             return Err(Full);
         }

@@ -93,6 +93,19 @@ fn armed_once_is_one_event() {
 }
 
 #[test]
+fn only_an_armed_queue_has_an_early_event() {
+    let (cq, count) = cq(4);
+    cq.raise_early();
+    assert_eq!(count.events(), 0);
+    assert!(!cq.arm(Arm::Solicited));
+    cq.raise_early();
+    cq.raise_early();
+    assert_eq!(count.events(), 1);
+    cq.push(solicited(1)).unwrap();
+    assert_eq!(count.events(), 1, "the early event has used up the arming");
+}
+
+#[test]
 fn solicited_events_are_for_solicited_completions_and_errors() {
     for waking in [solicited(2), flushed(2)] {
         let (cq, count) = cq(9);

@@ -5,8 +5,8 @@
 
 use super::{BlamedRequest, Failure, SendQueue};
 use crate::error::QpError;
-use crate::queue::entry::failed_completion;
-use crate::queue::{Completion, Receive, Status};
+use crate::queue::entry::{failed_completion, success_completion};
+use crate::queue::{Completes, Completion, Receive, Status};
 use std::sync::Arc;
 
 impl SendQueue {
@@ -30,6 +30,21 @@ impl SendQueue {
         if let Some(Failure { blamed, cause }) = self.failure.take().map(|failure| *failure) {
             self.complete_all(qp, blamed, &cause, complete);
         }
+    }
+
+    /// Marks the end of a call that passed the request `seq` to the link, and removes the request, if it is the only one
+    /// and complete now. Returns its completion, `None` if it needs none. Otherwise returns `None`, and changes nothing.
+    pub(crate) fn complete_only(&mut self, qp: u32, seq: u64) -> Option<Option<Completion>> {
+        let is_simple = self.completes == Completes::WhenSent && !self.failed && self.feed.is_none();
+        if !is_simple || self.first != seq || self.entries.len() != 1 {
+            return None;
+        }
+        let entry = self.entries.front().filter(|entry| !entry.refused)?;
+        let completion = entry.request.signaled.then(|| success_completion(&entry.request, qp));
+        self.entries.clear();
+        self.first += 1;
+        self.sending = false;
+        Some(completion)
     }
 
     /// Completes all requests because the stream failed, or has [`end_sending`](Self::end_sending) complete them if a

@@ -13,7 +13,6 @@ use crate::sync::lock;
 use ironwarp_wire::mpa::Fpdu;
 use ironwarp_wire::private::{SendImmediate, Signal, Unreadable};
 use ironwarp_wire::{Dialect, Header, Immediate, Send, SendWord, Tagged};
-use std::sync::atomic::Ordering;
 
 impl Rx {
     /// Ends the segment in progress, which is complete and whose CRC was checked.
@@ -49,7 +48,7 @@ impl Rx {
         if let Target::Park(payload) = target {
             if self.park.is_empty() {
                 qp.wait_for_receive(&fpdu.header);
-                lock(&qp.obligations).not_ready = Some(self.delivered);
+                qp.obligations.lock().not_ready = Some(self.delivered);
                 self.tx_has_work = true;
             }
             self.park.push(fpdu, payload);
@@ -105,7 +104,7 @@ impl Rx {
 
     /// Ends a segment of a Write, whose payload of `len` bytes was placed. If the Write is a signal, handles the signal
     /// instead.
-    fn end_write(&mut self, qp: &QpContext, write: &Tagged, len: u16) -> Checked {
+    pub(super) fn end_write(&mut self, qp: &QpContext, write: &Tagged, len: u16) -> Checked {
         if let Some(signal) = signal_of(qp, write, len.into()) {
             return self.handle_signal(qp, signal);
         }
@@ -118,7 +117,7 @@ impl Rx {
         }
         if write.last {
             self.message = Message::None;
-            self.delivered += 1;
+            self.count_delivered();
         } else {
             self.message = Message::Write(write.addr.offset_by(len.into()));
         }
@@ -135,17 +134,24 @@ impl Rx {
         };
         match signal {
             Signal::Capabilities(capabilities) => {
-                let mut obligations = lock(&qp.obligations);
+                let mut obligations = qp.obligations.lock();
                 if obligations.peer.is_none() {
-                    obligations.peer = Some(qp.usable_capabilities(capabilities));
+                    let usable = obligations.usable_on_stream(qp.usable_capabilities(capabilities));
+                    obligations.peer = Some(usable);
                     self.dialect = Dialect::Ironwarp;
-                    obligations.opening = obligations.opening.or(Some(Opening::Signal(qp.capabilities())));
+                    let own = obligations.usable_on_stream(qp.capabilities());
+                    obligations.opening = obligations.opening.or(Some(Opening::Signal(own)));
                     let sends_acks = obligations.peer_sends_acks();
+                    self.acks_wanted = obligations.peer_wants_acks();
                     drop(obligations);
+                    if self.acks_wanted {
+                        qp.set_ack_may_be_due(); // for messages that were delivered before
+                    }
                     if sends_acks && qp.completes() == Completes::WhenAcknowledged {
                         lock(&qp.sq).set_completes(Completes::WhenAcknowledged);
                     }
                     self.tx_has_work = true;
+                    qp.report_peer_capabilities(usable);
                 }
                 Ok(())
             }
@@ -158,6 +164,8 @@ impl Rx {
                 Ok(())
             }
             Signal::Acknowledged(count) => self.handle_acknowledgement(qp, count),
+            Signal::Offer { part, data } => self.handle_offer(qp, part, &data),
+            Signal::Switch(route) => self.handle_switch(qp, route),
             Signal::Unknown(_) => Ok(()),
         }
     }
@@ -165,16 +173,16 @@ impl Rx {
     /// Handles the peer's acknowledgement of the first `count` messages of the stream: completes their requests. Fails
     /// if fewer were sent.
     fn handle_acknowledgement(&mut self, qp: &QpContext, count: u64) -> Checked {
-        let mut sq = lock(&qp.sq);
-        let sent = sq.acknowledgeable();
+        let sent = qp.acknowledgeable();
         if count > sent {
             return Err(Protocol::Acknowledged { sent, found: count }.into());
         }
+        let mut sq = lock(&qp.sq);
         sq.acknowledge(count);
+        qp.retire_from(&mut sq);
         drop(sq);
-        qp.retire();
         // The tx half continues a disconnect, or a drain of the queue, once everything is acknowledged.
-        self.tx_has_work |= lock(&qp.obligations).finish || qp.is_draining();
+        self.tx_has_work |= qp.obligations.lock().finish || qp.is_draining();
         Ok(())
     }
 
@@ -184,7 +192,8 @@ impl Rx {
     fn ack_parked(&mut self, qp: &QpContext) {
         if qp.message_awaiting_receive().is_some() && !self.park.is_empty() {
             self.acked_parked = self.delivered + self.park.whole_sends();
-            lock(&qp.obligations).ack_now = true;
+            self.unpublished = true;
+            qp.obligations.lock().ack_now = true;
             self.tx_has_work = true;
         }
     }
@@ -228,23 +237,34 @@ impl Rx {
         qp.complete_receive(&receive, Completion { solicited, immediate, ..completion });
     }
 
-    /// Takes the message that consumed a receive, and counts it as delivered. Called before its completion is
-    /// visible, for the reason given at `QpContext::delivered`.
-    fn take_delivered_send(&mut self, qp: &QpContext) -> Message {
-        self.send_msn = self.send_msn.wrapping_add(1);
+    /// Counts a message of the request class as delivered.
+    fn count_delivered(&mut self) {
         self.delivered += 1;
-        qp.delivered.store(self.delivered.max(self.acked_parked), Ordering::Relaxed);
-        self.written = 0;
+        self.unpublished = true;
+    }
+
+    /// Takes the message that consumed a receive, and counts it as delivered.
+    fn take_delivered_send(&mut self, qp: &QpContext) -> Message {
+        self.count_delivered_send(qp);
         std::mem::replace(&mut self.message, Message::None)
+    }
+
+    /// Counts the message that consumed a receive as delivered. Called before its completion is visible, for the reason
+    /// given at `QpContext::delivered`.
+    pub(super) fn count_delivered_send(&mut self, qp: &QpContext) {
+        self.send_msn = self.send_msn.wrapping_add(1);
+        self.count_delivered();
+        qp.set_delivered(self.delivered.max(self.acked_parked));
+        self.written = 0;
     }
 
     /// Ends a Read or Atomic Request, which has a single segment: counts it as delivered, and queues its response.
     /// Called when the request has arrived whole and is valid.
     fn end_read_or_atomic(&mut self, qp: &QpContext, request: RemoteRequest) {
         self.read_msn = self.read_msn.wrapping_add(1);
-        // Not stored in `qp.delivered`, because there is no completion that the program could poll. The tx half learns
-        // the number from `publish_delivered`, at the end of the turn.
-        self.delivered += 1;
+        // The tx half learns the number from `publish_delivered`, at the end of the turn: there is no completion that
+        // the program could poll before.
+        self.count_delivered();
         self.written = 0; // Immediate Data that follows does not belong to an earlier Write any more
         self.queue_response(qp, request);
     }
@@ -252,7 +272,7 @@ impl Rx {
     /// Queues a request for the tx half, which builds the response.
     fn queue_response(&mut self, qp: &QpContext, request: RemoteRequest) {
         let touch = std::mem::take(&mut self.touch);
-        let mut obligations = lock(&qp.obligations);
+        let mut obligations = qp.obligations.lock();
         obligations.inbound_reads += 1;
         obligations.responses.push_back(Response { request, touch });
         self.tx_has_work = true;

@@ -11,25 +11,29 @@
 
 mod deliver;
 mod failure;
+mod offer;
 mod parse;
 mod place;
 mod response;
+mod route;
 mod segment;
+mod straight;
 
-use super::MIN_DIRECT;
 use super::park::Park;
+use super::{MIN_DIRECT, SMALL_RECV};
 use crate::connect::{Agreed, Role, Rtr};
 use crate::context::{PEER_ENDED, QpContext, READABLE};
 use crate::error::QpError;
 use crate::half::Left;
 use crate::host::Span;
-use crate::link::{Link, LinkError};
+use crate::link::{Link, LinkError, Route};
 use crate::memory::{Guards, Spans, Touch};
 use crate::queue::{BlamedRequest, Receive};
 use crate::sync::lock;
 use failure::{RxFailure, Target};
-use ironwarp_wire::mpa::{Fpdu, FpduReader, RtrSet};
+use ironwarp_wire::mpa::{Fpdu, FpduReader, Framing, RtrSet};
 use ironwarp_wire::{Dialect, Header, MAX_HEADER, RemoteAddr, Terminate};
+use offer::OfferParts;
 use std::sync::Arc;
 
 /// Number of calls to the link after which a turn ends.
@@ -43,7 +47,7 @@ const MAX_SPINS: usize = 8;
 /// The result of one call to the link.
 #[derive(Clone, Copy, Debug, Default)]
 struct Received {
-    /// Number of bytes received.
+    /// Number of bytes received, without those that the link has to return again because they follow a switch signal.
     len: usize,
     /// The link returned fewer bytes than there was room for.
     short: bool,
@@ -55,8 +59,10 @@ pub(crate) struct Rx {
     link: Arc<dyn Link>,
     /// Takes the bytes of the stream apart into FPDUs.
     reader: FpduReader,
-    /// FPDUs have CRCs or markers, so all payload has to go through the staging buffer.
-    staged_only: bool,
+    /// A switch signal to this route was parsed, and not followed yet.
+    switch_to: Option<Route>,
+    /// The parts of an offer that have arrived. `None` if none is in progress.
+    offer: Option<Box<OfferParts>>,
     /// Maximum number of remote Reads and atomic operations pending at this end.
     ird: u16,
     /// The kinds of RTR that were agreed for the first FPDU. An RTR completes no receive. Empty at an initiator.
@@ -96,10 +102,16 @@ pub(crate) struct Rx {
     /// the next segment. Otherwise zero. While it is not zero, only these bytes are received into the staging buffer,
     /// because another large segment is expected, whose payload can then be received directly into its destination.
     gap: u8,
+    /// The last call to the link received only a few bytes, and so will probably the next.
+    expects_small: bool,
     /// Number of messages of the request class delivered.
     delivered: u64,
-    /// Number of delivered messages that was last published to the tx half.
-    published: u64,
+    /// The number of delivered messages has changed since it was last published to the tx half.
+    unpublished: bool,
+    /// The driver was told that a request was delivered.
+    reported_traffic: bool,
+    /// The peer wants to know how many messages were delivered.
+    acks_wanted: bool,
     /// Messages that wait for a receive.
     park: Park,
     /// Number of messages acknowledged although the last of them are still parked: see [`Rx::ack_parked`]. Zero if that
@@ -164,7 +176,8 @@ impl Rx {
         Self {
             link,
             reader: FpduReader::new(agreed.receive),
-            staged_only: agreed.receive.crc || agreed.receive.markers,
+            switch_to: None,
+            offer: None,
             ird: agreed.ird,
             rtr: match agreed.role {
                 Role::Responder { rtr } => rtr,
@@ -185,8 +198,11 @@ impl Rx {
             response_in_progress: false,
             segment: None,
             gap: 0,
+            expects_small: false,
             delivered: 0,
-            published: 0,
+            unpublished: false,
+            reported_traffic: false,
+            acks_wanted: false,
             park: Park::default(),
             acked_parked: 0,
             early: early.into(),
@@ -202,13 +218,19 @@ impl Rx {
     /// turn is over. `events` holds the flags [`READABLE`] and [`PEER_ENDED`] that the link has reported. Sets
     /// `tx_has_work` if the tx half has something to do.
     pub(crate) fn drive(&mut self, qp: &QpContext, events: u8, polls: usize, tx_has_work: &mut bool) -> Left {
-        let mut staging = qp.device().take_staging();
-        // If a short receive means that the link is empty, further calls are needed only to find the end of the link.
-        let reported_once = if self.link.is_empty_after_short_recv() { PEER_ENDED } else { READABLE };
-        self.until_empty |= events & reported_once != 0;
-        let room = staging.len().min(qp.device().max_call_len());
-        let left = self.run_turn(qp, polls, &mut staging[..room]);
-        qp.device().put_staging(staging);
+        if events != 0 {
+            // If a short receive means that the link is empty, further calls are needed only to find the end of the
+            // link.
+            let reported_once = if self.link.is_empty_after_short_recv() { PEER_ENDED } else { READABLE };
+            self.until_empty |= events & reported_once != 0;
+        }
+        let left = self.run_small_turn(qp, polls).unwrap_or_else(|| {
+            let mut staging = qp.device().take_staging();
+            let room = staging.len().min(qp.device().max_call_len());
+            let left = self.run_turn(qp, polls, &mut staging[..room]);
+            qp.device().put_staging(staging);
+            left
+        });
         let bulk = self.gap > 0;
         if qp.receives_bulk() != bulk {
             qp.set_receives_bulk(bulk);
@@ -239,11 +261,14 @@ impl Rx {
 
     /// Tells the tx half how many messages were delivered, which it acknowledges to the peer.
     pub(crate) fn publish_delivered(&mut self, qp: &QpContext) {
-        let delivered = self.delivered.max(self.acked_parked);
-        if delivered != self.published {
-            self.published = delivered;
-            lock(&qp.obligations).delivered = delivered;
-            qp.set_ack_may_be_due();
+        if std::mem::take(&mut self.unpublished) {
+            if !std::mem::replace(&mut self.reported_traffic, true) {
+                qp.report_traffic();
+            }
+            qp.set_delivered(self.delivered.max(self.acked_parked));
+            if self.acks_wanted {
+                qp.set_ack_may_be_due();
+            }
         }
     }
 
@@ -307,18 +332,21 @@ impl Rx {
 
     /// Receives bytes with one call to the link, and parses them. Returns `None` if nothing arrived, or on an error.
     fn receive(&mut self, qp: &QpContext, staging: &mut [u8]) -> Option<Received> {
-        let expects_large = !self.staged_only && self.gap > 0;
+        let Framing { crc, markers } = self.reader.framing();
+        let staged_only = crc || markers; // payload with CRCs or markers has to go through the staging buffer
+        let expects_large = !staged_only && self.gap > 0;
         let min_direct = if expects_large { 1 } else { MIN_DIRECT };
         // The run is the number of payload bytes that come next. It is zero between segments.
-        if !self.staged_only && self.reader.run_len() >= min_direct && !self.discarding {
+        if !staged_only && self.reader.run_len() >= min_direct && !self.discarding {
             return self.receive_directly(qp, staging);
         }
         // Before a large segment, receive only up to its payload.
         let room = if expects_large { self.gap.into() } else { staging.len() };
         match self.link.recv(&[], &mut staging[..room]) {
             Ok(n) => {
-                self.parse(qp, &staging[..n]);
-                Some(Received { len: n, short: n < room })
+                self.expects_small = n < SMALL_RECV;
+                let unread = self.parse(qp, &staging[..n]);
+                Some(Received { len: n - unread, short: n < room })
             }
             Err(error) => self.handle_recv_error(qp, error),
         }
@@ -352,8 +380,10 @@ impl Rx {
                 if let Some(segment) = &mut self.segment {
                     segment.done += placed;
                 }
-                self.parse(qp, &staging[..n - placed]);
-                Some(Received { len: n, short: n < direct })
+                let unread = self.parse(qp, &staging[..n - placed]);
+                // The link also returns fewer bytes if memory further on is not mapped, which the next call finds.
+                let short = n < direct && (spans.are_verified() || self.link.arrived() == 0);
+                Some(Received { len: n - unread, short })
             }
             Err(LinkError::Unmapped) => {
                 let failure = self.unmapped_failure(qp, &fpdu, done, run);
@@ -377,6 +407,10 @@ impl Rx {
 
     /// Handles the failure of a call to the link. Returns `None`, the result for the caller.
     fn handle_recv_error(&mut self, qp: &QpContext, error: LinkError) -> Option<Received> {
+        let error = match error {
+            LinkError::Lost(errno) if qp.outlives_peer(errno) => LinkError::Ended,
+            error => error,
+        };
         match error {
             LinkError::WouldBlock | LinkError::Unmapped => {}
             LinkError::Ended => {

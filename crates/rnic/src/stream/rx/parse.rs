@@ -10,16 +10,22 @@ use ironwarp_wire::{Header, MAX_HEADER};
 
 impl Rx {
     /// Parses bytes of the stream, and processes the segments in them. A segment that is not complete stays in
-    /// progress.
-    pub(super) fn parse(&mut self, qp: &QpContext, mut bytes: &[u8]) {
+    /// progress. Stops after a switch signal: the link gets the bytes behind it back. Returns their number.
+    pub(super) fn parse(&mut self, qp: &QpContext, mut bytes: &[u8]) -> usize {
         let mut cached = None;
-        while !self.discarding
+        while !bytes.is_empty()
+            && !self.discarding
             && let Some(more) = self.parse_next(qp, &mut bytes, &mut cached)
         {
+            if let Some(route) = self.switch_to {
+                self.follow_switch(qp, route, bytes);
+                return bytes.len();
+            }
             if !more {
                 break;
             }
         }
+        0
     }
 
     /// Processes one FPDU if `bytes` contains all of it, or else one piece of it: its header, a part of its payload,
@@ -107,6 +113,9 @@ impl Rx {
         payload: &[u8],
         cached: &mut Option<CachedGuard<'q>>,
     ) -> bool {
+        if let Some(goes_on) = self.process_straight(qp, fpdu, payload, cached) {
+            return goes_on;
+        }
         let begun = self.begin_and_predict(qp, fpdu, true);
         match fpdu.header {
             Header::Write(_) => self.place_and_end(qp, fpdu, payload, begun, cached),
@@ -119,7 +128,7 @@ impl Rx {
 
     /// Does the second and the third step of a segment that arrived in one piece. `begun` is the result of the first
     /// step. Returns false if the stream failed.
-    fn place_and_end<'q>(
+    pub(super) fn place_and_end<'q>(
         &mut self,
         qp: &'q QpContext,
         fpdu: &Fpdu,

@@ -64,7 +64,7 @@ impl Rx {
     /// of a standard peer in all FPDUs. Returns true if the FPDU is an agreed RTR, which has no other meaning.
     fn handle_opening(&mut self, qp: &QpContext, fpdu: &Fpdu) -> bool {
         if std::mem::take(&mut self.awaiting_first) {
-            lock(&qp.obligations).received_any = true;
+            qp.obligations.lock().received_any = true;
             self.opens = if self.is_rtr(fpdu) { Opens::Rtr } else { Opens::Yes };
         }
         if self.opens == Opens::Rtr {
@@ -89,7 +89,7 @@ impl Rx {
         if !matches!(&fpdu.header, Header::Write(write) if signal_of(qp, write, fpdu.payload_len.into()).is_some())
         {
             self.standard_peer = true;
-            lock(&qp.obligations).standard_peer = true;
+            qp.obligations.lock().standard_peer = true;
             self.tx_has_work = true; // a Send with Immediate may be waiting for this
         }
     }
@@ -111,7 +111,7 @@ impl Rx {
     /// Lets this end send, if it could not before. Called after the first FPDU was processed, because a signal of the
     /// peer has to be answered with a signal before anything else is sent.
     pub(super) fn open_sending(&mut self, qp: &QpContext) {
-        let mut obligations = lock(&qp.obligations);
+        let mut obligations = qp.obligations.lock();
         if !obligations.open {
             obligations.open = true;
             self.tx_has_work = true;
@@ -211,7 +211,7 @@ impl Rx {
         if found != self.read_msn {
             return Err(Protocol::Sequence { queue: 1, expected: self.read_msn, found }.into());
         }
-        if lock(&qp.obligations).inbound_reads >= usize::from(self.ird) {
+        if qp.obligations.lock().inbound_reads >= usize::from(self.ird) {
             return Err(Protocol::ReadsExceeded { ird: self.ird }.into());
         }
         Ok(())

@@ -11,7 +11,6 @@ use crate::sync::lock;
 use ironwarp_wire::mpa::MAX_ULPDU;
 use ironwarp_wire::private::Signal;
 use ironwarp_wire::{Header, ReadRequest, RemoteAddr};
-use std::sync::atomic::Ordering;
 
 impl Tx {
     /// Fills the batch with everything that may be sent now. Records each request before it is sent, because the peer's
@@ -22,12 +21,9 @@ impl Tx {
         batch: &mut TxBatch,
         guards: &mut Guards<'q>,
     ) -> bool {
-        batch.obligations = lock(&qp.obligations).snapshot();
-        if let Some(delivered) = &mut batch.obligations.delivered {
-            // A thread that posted a request of this batch may have polled receives that the snapshot does not count
-            // yet. Their acknowledgement must precede that request: see `add_request`.
-            *delivered = qp.delivered.load(Ordering::Relaxed).max(*delivered);
-        }
+        // A thread that posted a request of this batch may have polled receives. `delivered` counts them, so that their
+        // acknowledgement precedes that request: see `add_request`.
+        batch.obligations = qp.obligations.lock().snapshot(qp.delivered());
         let stop = loop {
             if batch.is_full() {
                 break Stop::Full;
@@ -63,12 +59,10 @@ impl Tx {
                 self.add_acknowledgement(qp, batch);
             }
         }
-        let mut sq = lock(&qp.sq);
-        sq.set_acknowledgeable(self.cursor.requests);
+        qp.set_acknowledgeable(self.cursor.requests);
         if !batch.is_empty() {
-            sq.begin_sending();
+            lock(&qp.sq).begin_sending();
         }
-        drop(sq);
         more
     }
 
@@ -85,9 +79,10 @@ impl Tx {
         if qp.is_ended() {
             return if self.add_terminate(qp, batch) { Ok(()) } else { Err(Stop::Idle) };
         }
-        if self.add_opening(qp, batch) {
+        if self.add_opening(qp, batch) || self.add_offer(qp, batch) {
             return Ok(());
         }
+        self.add_switch(batch)?;
         match self.cursor.in_progress {
             InProgress::Request | InProgress::Immediate => self.add_request(qp, batch, guards),
             InProgress::Response => self.add_response(qp, batch, guards),
@@ -124,7 +119,7 @@ impl Tx {
         if !opening && !batch.obligations.nudge {
             return false;
         }
-        let mut obligations = lock(&qp.obligations);
+        let mut obligations = qp.obligations.lock();
         let header =
             if opening { obligations.opening.map(Opening::header) } else { obligations.take_nudge() };
         drop(obligations);
@@ -138,14 +133,14 @@ impl Tx {
     /// Adds the Terminate, if there is one that was not added before. Returns whether it was added. Nothing follows the
     /// Terminate, and it may cut a message short (RFC 5040 §4.8).
     fn add_terminate(&mut self, qp: &QpContext, batch: &mut TxBatch) -> bool {
-        let Some(terminate) = lock(&qp.obligations).terminate.clone().filter(|_| !self.cursor.terminate)
+        let Some(terminate) = qp.obligations.lock().terminate.clone().filter(|_| !self.cursor.terminate)
         else {
             return false;
         };
         // Acknowledge first, so that the peer knows which of its messages failed: the first that was not
         // delivered.
-        let (known, delivered) = (self.cursor.acknowledged, lock(&qp.obligations).final_ack());
-        if let Some(delivered) = delivered.filter(|delivered| *delivered > known) {
+        let delivered = qp.delivered();
+        if delivered > self.cursor.acknowledged && qp.obligations.lock().peer_sends_acks() {
             self.cursor.acknowledged = delivered;
             self.add_empty(batch, &Signal::Acknowledged(delivered).to_header(), FrameKind::Other);
         }
@@ -181,7 +176,7 @@ impl Tx {
         if !self.may_signal(qp, batch) && !self.may_end_with_signal(qp, batch) {
             return;
         }
-        let mut obligations = lock(&qp.obligations);
+        let mut obligations = qp.obligations.lock();
         obligations.ack_now = false;
         obligations.acknowledged = obligations.acknowledged.max(delivered);
         drop(obligations);
@@ -245,7 +240,7 @@ impl Tx {
 
     /// Returns the maximum length of a segment's payload.
     pub(super) fn max_payload(&self, batch: &TxBatch, header_len: usize) -> usize {
-        let max_ulpdu = if batch.obligations.large { MAX_ULPDU } else { self.mulpdu };
+        let max_ulpdu = if batch.obligations.large { MAX_ULPDU } else { self.mulpdu.into() };
         // Round down to a multiple of eight, so that the segments of an aligned buffer stay aligned.
         (max_ulpdu - header_len) & !7
     }

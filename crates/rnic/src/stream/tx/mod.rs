@@ -10,8 +10,10 @@ mod build;
 mod payload;
 mod request;
 mod response;
+mod route;
 mod short;
 mod stop;
+mod straight;
 
 use crate::broken;
 use crate::context::QpContext;
@@ -30,23 +32,43 @@ use std::sync::Arc;
 /// Maximum number of batches sent before other streams get a turn.
 const BATCHES_PER_TURN: usize = 2;
 
+/// The errno of a connection that was inherited over a fork: EBADF on Linux.
+const EBADF: i32 = 9;
+
 /// The sending half of a stream.
 #[derive(Debug)]
 pub(crate) struct Tx {
     link: Arc<dyn Link>,
     /// The position after the last FPDU that was built.
     cursor: Cursor,
+    /// CRCs were agreed for TCP.
+    crc: bool,
     /// Maximum number of outstanding Reads and atomic operations.
-    ord: usize,
+    ord: u16,
     /// The unsent tail of an FPDU that the link took in part. `None` unless the link is blocked.
     unsent: Option<Box<Unsent>>,
     /// Maximum length of a segment (MULPDU) for peers that do not accept large FPDUs, in bytes.
-    mulpdu: usize,
+    mulpdu: u16,
     /// A registration was refused: no request is started until the consumer has moved the queue pair back to
     /// ready-to-send.
     registration_refused: bool,
     /// Sending has ended: the last byte was sent, or the link was aborted.
     finished: bool,
+    /// The driver was told that a request was sent.
+    reported_traffic: bool,
+    /// Set while nothing is to be sent but requests.
+    quiet: Option<Quiet>,
+}
+
+/// What the tx half knows of its obligations while it has none: nothing is to be sent but requests.
+#[derive(Clone, Copy, Debug)]
+struct Quiet {
+    /// The number of changes of the obligations when this was found. It holds until there are more.
+    changes: u32,
+    /// The peer wants to know how many messages were delivered.
+    wants_acks: bool,
+    /// The peer acknowledges the messages that it delivered.
+    sends_acks: bool,
 }
 
 /// The part of an FPDU that the link did not take.
@@ -63,13 +85,16 @@ impl Tx {
     /// Creates the sending half of a stream that has sent nothing.
     pub(crate) fn new(link: Arc<dyn Link>, framing: Framing, ord: u16) -> Self {
         Self {
-            mulpdu: max_ulpdu(link.segment_size(), framing.markers),
+            mulpdu: mulpdu_of(&*link, framing),
             link,
             cursor: Cursor::new(framing),
-            ord: ord.into(),
+            crc: framing.crc,
+            ord,
             unsent: None,
             registration_refused: false,
             finished: false,
+            reported_traffic: false,
+            quiet: None,
         }
     }
 
@@ -77,6 +102,11 @@ impl Tx {
     /// the turn is over.
     pub(crate) fn drive(&mut self, qp: &QpContext) -> Left {
         qp.set_blocked(false);
+        self.quiet = None; // it depends on the cursor
+        if qp.device().host().is_inherited() {
+            self.abort(qp, QpError::Lost(EBADF));
+            return Left::Nothing;
+        }
         let mut batch = qp.device().take_batch();
         let mut left = Left::Work;
         for _ in 0..BATCHES_PER_TURN {
@@ -89,6 +119,10 @@ impl Tx {
             batch.current = None; // the next user of this batch may be another stream
         }
         qp.device().put_batch(batch);
+        if !self.reported_traffic && self.cursor.requests > 0 {
+            self.reported_traffic = true;
+            qp.report_traffic();
+        }
         if qp.is_draining() && self.unsent.is_none() && self.cursor.is_between_requests() {
             qp.report_drained(self.cursor.seq);
         }
@@ -116,6 +150,9 @@ impl Tx {
         self.account_sent(qp, batch, sent.unwrap_or(0));
         drop(guards);
         self.settle_responses(qp);
+        if batch.obligations.offers > 0 {
+            self.settle_offer(qp);
+        }
         match sent {
             // A link that took only a part is called until it would block: only then does it report when it is
             // writable again. After `finish` was set, another round closes the link.
@@ -159,6 +196,8 @@ impl Tx {
     fn handle_send_error(&mut self, qp: &QpContext, error: LinkError) -> bool {
         match error {
             LinkError::WouldBlock => qp.set_blocked(true),
+            // The rx half handles the close when it finds the end of the link.
+            LinkError::Lost(errno) if qp.outlives_peer(errno) => self.close(qp),
             LinkError::Lost(errno) => self.abort(qp, QpError::Lost(errno)),
             LinkError::Unmapped | LinkError::Ended => self.abort(qp, QpError::HalfSent),
         }
@@ -183,7 +222,8 @@ impl Tx {
         }
         // The number of FPDUs that are not rolled back: those sent in full, and then also the one that was cut.
         let mut kept = frames.partition_point(|frame| frame.end <= n);
-        // The result is false: a Terminate is the last frame of a batch, and the batch was not sent in full.
+        // The result is not needed: a Terminate or a switch is the last frame of a batch, and the batch was not sent in
+        // full.
         account_frames(qp, &mut lock(&qp.sq), frames[..kept].iter().map(|frame| frame.kind));
         let whole = kept.checked_sub(1).map_or(0, |last| frames[last].end); // number of bytes of the FPDUs sent in full
         if n > whole {
@@ -205,10 +245,15 @@ impl Tx {
     }
 
     /// Accounts for frames that were sent, when nothing is left unsent: completes the requests that were only waiting
-    /// for that, and closes the link after a Terminate.
+    /// for that, closes the link after a Terminate, and switches it to another route after the signal for that.
     fn account_all(&mut self, qp: &QpContext, frames: impl IntoIterator<Item = FrameKind>) {
-        if qp.end_sending(|sq| account_frames(qp, sq, frames)) {
-            self.close(qp);
+        match qp.end_sending(|sq| account_frames(qp, sq, frames)) {
+            FrameKind::Terminate => self.close(qp),
+            FrameKind::Switch(route) => {
+                self.link.switch_send(route);
+                qp.set_send_route(route);
+            }
+            _ => {}
         }
     }
 
@@ -219,9 +264,9 @@ impl Tx {
         sq.roll_back_reads(count(|kind| matches!(kind, FrameKind::Read(_))));
         // A request of which a segment was sent keeps its number.
         sq.roll_back_numbers(self.cursor.seq + u64::from(!self.cursor.is_between_requests()));
-        sq.set_acknowledgeable(self.cursor.requests);
         drop(sq);
-        let mut obligations = lock(&qp.obligations);
+        qp.set_acknowledgeable(self.cursor.requests);
+        let mut obligations = qp.obligations.lock();
         obligations.inbound_reads += count(|kind| *kind == FrameKind::Response);
         obligations.ack_now = true; // an acknowledgement may have been among them
     }
@@ -232,7 +277,7 @@ impl Tx {
         if self.cursor.responded == 0 {
             return;
         }
-        let mut obligations = lock(&qp.obligations);
+        let mut obligations = qp.obligations.lock();
         let settled =
             obligations.responses.drain(..self.cursor.responded as usize).map(|response| response.touch);
         let ended: SmallVec<[Touch; 1]> = settled.filter(Touch::is_complete).collect();
@@ -245,7 +290,7 @@ impl Tx {
 
     /// Closes this direction of the link if this end is closing. Called when nothing is left to send.
     fn close_if_due(&mut self, qp: &QpContext, batch: &TxBatch) {
-        let obligations = lock(&qp.obligations);
+        let obligations = qp.obligations.lock();
         // The stream may have failed since the batch was built, in which case its Terminate is still to be
         // sent.
         let no_terminate_due = obligations.terminate.is_none() || self.cursor.terminate || !obligations.open;
@@ -277,17 +322,28 @@ impl Tx {
     }
 }
 
+/// Returns the maximum length of a segment (MULPDU) on this link, for peers that do not accept large FPDUs.
+fn mulpdu_of(link: &dyn Link, framing: Framing) -> u16 {
+    let max = max_ulpdu(link.segment_size(), framing.markers);
+    u16::try_from(max).unwrap_or(u16::MAX)
+}
+
 /// Accounts for frames that were sent: marks their requests as sent, and completes those that need not wait for an
-/// acknowledgement or a response. Returns whether the Terminate was among the frames: nothing may be sent after it.
-fn account_frames(qp: &QpContext, sq: &mut SendQueue, frames: impl IntoIterator<Item = FrameKind>) -> bool {
-    let mut terminated = false;
+/// acknowledgement or a response. Returns the last frame if it changes the link, because it is a Terminate or a switch,
+/// and [`FrameKind::Other`] if not.
+fn account_frames(
+    qp: &QpContext,
+    sq: &mut SendQueue,
+    frames: impl IntoIterator<Item = FrameKind>,
+) -> FrameKind {
+    let mut last = FrameKind::Other;
     for kind in frames {
         match kind {
             FrameKind::Request(seq) | FrameKind::Read(Some(seq)) => sq.mark_sent(seq),
             FrameKind::Read(None) | FrameKind::Response | FrameKind::Other => {}
-            FrameKind::Terminate => terminated = true,
+            FrameKind::Terminate | FrameKind::Switch(_) => last = kind,
         }
     }
     qp.retire_from(sq);
-    terminated
+    last
 }

@@ -5,7 +5,7 @@ use crate::context::QpContext;
 use crate::error::QpError;
 use crate::memory::Guards;
 use crate::memory::{CachedGuard, Rights, Spans, Touch};
-use crate::outbound::TxBatch;
+use crate::outbound::{ReadResponses, TxBatch};
 use crate::queue::{Data, Sge, Sges};
 use crate::stream::MIN_DIRECT;
 use ironwarp_wire::{Header, RemoteAddr};
@@ -41,15 +41,27 @@ impl Tx {
         }
         let framing = writer.framing();
         let inline = matches!(source, Source::Inline(_));
-        if inline || framing.crc || framing.markers || len < MIN_DIRECT {
-            return batch.push_copied(writer, header, len, |to| fetch(qp, &mut guards.cached, source, to));
+        let is_response = matches!(source, Source::Remote(..));
+        // Reads are executed in order. If this response was copied, its memory would be read before that of the
+        // responses that are referenced, which is read when the batch is sent.
+        let is_short =
+            len < MIN_DIRECT && !(is_response && batch.read_responses() == ReadResponses::Referenced);
+        if inline || framing.crc || framing.markers || is_short {
+            batch.push_copied(writer, header, len, |to| fetch(qp, &mut guards.cached, source, to))?;
+            if is_response {
+                batch.add_read_response(ReadResponses::Copied);
+            }
+            return Ok(());
         }
         let mut spans = Spans::new();
         let addr = resolve(qp, source, len, &mut spans, guards)?;
         if !spans.are_mapped(qp.device().host()) {
-            return Err(QpError::Unmapped { addr, len, remote: matches!(source, Source::Remote(..)) });
+            return Err(QpError::Unmapped { addr, len, remote: is_response });
         }
         batch.push_referenced(writer, header, len, &spans);
+        if is_response {
+            batch.add_read_response(ReadResponses::Referenced);
+        }
         Ok(())
     }
 }
@@ -92,7 +104,7 @@ fn fetch<'q>(
 }
 
 /// Checks the memory of `sge`, and copies its bytes to `into`, which has the same length.
-fn fetch_sge<'q>(
+pub(super) fn fetch_sge<'q>(
     qp: &'q QpContext,
     cached: &mut Option<CachedGuard<'q>>,
     sge: Sge,

@@ -1,9 +1,9 @@
 //! Adds work requests to a batch: decides whether the next one may start, executes local operations, and cuts messages
 //! into segments.
 
-use super::Tx;
 use super::payload::{Source, check_memory};
 use super::stop::Stop;
+use super::{Tx, mulpdu_of};
 use crate::context::QpContext;
 use crate::error::QpError;
 use crate::memory::{Guards, Rights};
@@ -11,7 +11,6 @@ use crate::outbound::{FrameKind, InProgress, TxBatch, UNUSED_ADDR};
 use crate::queue::{BlamedRequest, Data, Operation, Status, WorkRequest};
 use crate::sync::lock;
 use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
-use ironwarp_wire::mpa::max_ulpdu;
 use ironwarp_wire::private::{ReadV2Request, SendImmediate};
 use ironwarp_wire::{AtomicRequest, Header, Immediate, ImmediateData, ReadRequest, Send, SendWord, Tagged};
 
@@ -74,7 +73,7 @@ impl Tx {
             let seq = self.cursor.seq;
             let mut sq = lock(&qp.sq);
             let Some(request) = sq.request(seq).filter(|_| self.may_begin(qp)) else {
-                let needed = sq.needs_probe(self.cursor.requests) && sq.outstanding_reads() < self.ord;
+                let needed = sq.needs_probe(self.cursor.requests) && sq.outstanding_reads() < self.ord.into();
                 drop(sq);
                 return self.add_probe_if(qp, batch, needed);
             };
@@ -83,7 +82,7 @@ impl Tx {
             }
             if !request.operation.is_local() {
                 let is_read = matches!(request.operation, Operation::Read(_) | Operation::Atomic { .. });
-                if is_read && sq.outstanding_reads() >= self.ord {
+                if is_read && sq.outstanding_reads() >= self.ord.into() {
                     return Err(Stop::Idle);
                 }
                 let right = if is_read { Rights::LOCAL_WRITE } else { Rights::LOCAL_READ };
@@ -136,7 +135,7 @@ impl Tx {
     /// Adds a probe if one is `needed` and the peer does not send acknowledgements. A probe is an empty Read. Its
     /// response acknowledges all messages before it, because the peer delivers these first (RFC 5040 §5.5).
     fn add_probe_if(&mut self, qp: &QpContext, batch: &mut TxBatch, needed: bool) -> Result<Started, Stop> {
-        if !needed || lock(&qp.obligations).peer_sends_acks() {
+        if !needed || qp.obligations.lock().peer_sends_acks() {
             return Err(Stop::Idle);
         }
         self.cursor.requests += 1;
@@ -170,8 +169,8 @@ impl Tx {
     /// Updates the MULPDU if a message longer than that begins, because the path may have changed: a peer that does not
     /// accept large FPDUs must not get one that exceeds a TCP segment.
     fn update_mulpdu(&mut self, batch: &TxBatch, data: &Data) {
-        if !batch.obligations.large && data.len() > self.mulpdu as u64 {
-            self.mulpdu = max_ulpdu(self.link.segment_size(), self.cursor.writer.framing().markers);
+        if !batch.obligations.large && data.len() > self.mulpdu.into() {
+            self.mulpdu = mulpdu_of(&*self.link, self.cursor.writer.framing());
         }
     }
 

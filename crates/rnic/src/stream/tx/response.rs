@@ -10,9 +10,8 @@ use crate::error::{QpError, UNMAPPED};
 use crate::memory::Guards;
 use crate::memory::Touch;
 use crate::outbound::{Cursor, FrameKind, InProgress};
-use crate::outbound::{RemoteRequest, Response, TxBatch};
+use crate::outbound::{ReadResponses, RemoteRequest, Response, TxBatch};
 use crate::stream::atomic;
-use crate::sync::lock;
 use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use ironwarp_wire::private::{ReadV2Request, ReadV2Response};
 use ironwarp_wire::{
@@ -31,7 +30,7 @@ impl Tx {
         if batch.obligations.responses <= self.cursor.responded as usize {
             return Err(Stop::Idle);
         }
-        let Some(response) = lock(&qp.obligations).responses.get(self.cursor.responded as usize).copied()
+        let Some(response) = qp.obligations.lock().responses.get(self.cursor.responded as usize).copied()
         else {
             return Err(Stop::Idle);
         };
@@ -39,6 +38,9 @@ impl Tx {
             RemoteRequest::Read(_) | RemoteRequest::ReadV2(_) => {
                 self.add_read_response(qp, batch, guards, &response)
             }
+            // Memory that the batch references is read when it is sent, and Reads that are not sent are built again:
+            // both would see the new value.
+            RemoteRequest::Atomic(_) if batch.read_responses() != ReadResponses::None => Err(Stop::Full),
             RemoteRequest::Atomic(request) => self.serve_atomic(qp, batch, &request, response.touch),
             RemoteRequest::AtomicDone { id, original } => {
                 self.add_atomic_response(qp, batch, id, original);
@@ -64,7 +66,7 @@ impl Tx {
             Stop::Failed(Box::new(TxFailure { error, terminate, blamed: None }))
         })?;
         let id = request.id;
-        if let Some(response) = lock(&qp.obligations).responses.get_mut(self.cursor.responded as usize)
+        if let Some(response) = qp.obligations.lock().responses.get_mut(self.cursor.responded as usize)
             && !broken::is("atomic")
         {
             response.request = RemoteRequest::AtomicDone { id, original };
@@ -90,7 +92,7 @@ impl Tx {
     fn finish_response(&mut self, qp: &QpContext) {
         self.cursor.responded += 1;
         self.cursor.response_next = false;
-        lock(&qp.obligations).inbound_reads -= 1;
+        qp.obligations.lock().inbound_reads -= 1;
     }
 
     /// Adds the next segment of the response to a remote Read.

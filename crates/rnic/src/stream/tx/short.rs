@@ -6,12 +6,10 @@ use super::payload::Source;
 use super::stop::Stop;
 use crate::context::QpContext;
 use crate::memory::Guards;
-use crate::outbound::{FrameKind, InProgress, Message, Payload, ShortRequest};
-use crate::outbound::{TxBatch, UNUSED_ADDR};
+use crate::outbound::{FrameKind, InProgress, Payload, ShortRequest, TxBatch};
 use crate::stream::MIN_DIRECT;
 use crate::sync::lock;
 use ironwarp_wire::ddp::UNTAGGED_LEN;
-use ironwarp_wire::{Header, Send, Tagged};
 
 /// Maximum number of requests taken at once. Beyond that, the cost of the lock no longer matters.
 const MAX_AT_ONCE: usize = 16;
@@ -37,7 +35,7 @@ impl Tx {
             let short = ShortRequest::of(request, room)?;
             let own = msn;
             number += 1;
-            msn = msn.wrapping_add(u32::from(matches!(short.message, Message::Send { .. })));
+            msn = msn.wrapping_add(short.msns());
             shorts.push(short);
             Some((number, own))
         });
@@ -81,18 +79,10 @@ impl Tx {
             Payload::Memory(sge) => (Source::Sge(*sge), sge.len as usize),
             Payload::Inline(bytes) => (Source::Inline(bytes), bytes.len()),
         };
-        let msn = self.cursor.send_msn;
-        let (header, sends) = match short.message {
-            Message::Send { solicited, word } => {
-                (Header::Send(Send { msn, last: true, offset: 0, solicited, word }), 1)
-            }
-            // An empty Write carries no address: see `add_request_segment`.
-            Message::Write(_) if len == 0 => (Header::Write(Tagged { last: true, addr: UNUSED_ADDR }), 0),
-            Message::Write(addr) => (Header::Write(Tagged { last: true, addr }), 0),
-        };
+        let header = short.header(self.cursor.send_msn);
         self.add_payload(qp, batch, guards, &header, &source, len)
             .map_err(|fault| Stop::denied_locally(fault, seq))?;
-        self.cursor.send_msn = msn.wrapping_add(sends);
+        self.cursor.send_msn = self.cursor.send_msn.wrapping_add(short.msns());
         self.cursor.requests += 1;
         self.cursor.seq += 1;
         self.cursor.response_next = true;
