@@ -6,6 +6,7 @@
 )]
 
 use super::denied::Denied;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -147,6 +148,18 @@ pub(crate) fn wait_readable(
         if ready != 0 || is_over() || left.is_some_and(|left| left <= MAX_POLL) {
             return Ok(());
         }
+    }
+}
+
+/// Sleeps until one of the descriptors is readable, a signal was caught, or the timeout expires. Unlike
+/// [`wait_readable`], not a cancellation point. Fails with EBADF if one of the descriptors is closed.
+pub(crate) fn wait_readable_briefly(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<()> {
+    let mut list: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+    match poll(&mut list, Some(&timeout)) {
+        Ok(_) if list.iter().any(|fd| fd.revents().contains(PollFlags::NVAL)) => Err(Errno::BADF.into()),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

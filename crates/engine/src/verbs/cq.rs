@@ -11,7 +11,6 @@ use crate::steering::Steering;
 use ironwarp_rnic::event::{AsyncEvent, AsyncEvents};
 use ironwarp_rnic::queue::{Arm, Completion, Cq, Overrun};
 use ironwarp_rnic::sync::{self, lock};
-use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -20,40 +19,18 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, Weak};
 mod channel;
 #[cfg(test)]
 mod channel_tests;
+mod idle;
 #[cfg(test)]
 mod tests;
 mod wait;
 
 pub use wait::WaitError;
 
-/// Number of consecutive polls without a completion after which a thread yields the processor at each further one.
-const POLLS_BEFORE_YIELD: u32 = 64;
-
 /// Number of consecutive polls without a completion after which each poll reads the socket [`REPEATED_READS`] times:
 /// the thread waits for the socket anyway, and the rest of a poll takes as long as one read.
 const POLLS_BEFORE_REPEATED_READS: u32 = 4;
 /// Number of reads of the socket in such a poll, while nothing arrives.
 const REPEATED_READS: usize = 4;
-
-thread_local! {
-    /// Number of consecutive polls of this thread without a completion, up to [`POLLS_BEFORE_YIELD`]. Counts the polls
-    /// of all completion queues.
-    static EMPTY_POLLS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Counts a poll of this thread that found `found` completions. After many polls without one, yields the processor: the
-/// thread that would produce the completion may need it. A yield takes a fraction of a microsecond if no other thread
-/// is ready, which is little compared with the time that was already spent polling.
-#[inline]
-fn record_poll(found: usize) {
-    if found > 0 {
-        EMPTY_POLLS.set(0);
-    } else if EMPTY_POLLS.get() < POLLS_BEFORE_YIELD {
-        EMPTY_POLLS.set(EMPTY_POLLS.get() + 1);
-    } else {
-        std::thread::yield_now();
-    }
-}
 
 /// A completion queue, and the poll sets that contain the sockets of its queue pairs.
 #[derive(Debug)]
@@ -146,7 +123,7 @@ impl CompletionQueue {
     pub fn poll(&self, max: usize, mut each: impl FnMut(Completion)) -> Result<usize, Overrun> {
         let found = self.cq.poll(max, &mut each)?;
         if found > 0 {
-            record_poll(found);
+            self.record_found(found);
             return Ok(found);
         }
         if self.cq.is_armed() && self.is_armed_in_channel() {
@@ -160,7 +137,7 @@ impl CompletionQueue {
             self.progress();
         }
         let found = self.cq.poll(max, &mut each)?;
-        record_poll(found);
+        self.record_found(found);
         Ok(found)
     }
 
@@ -219,7 +196,7 @@ impl CompletionQueue {
             if set.has_carriers() {
                 set.poll_carriers_of(&only);
             } else {
-                let repeated = EMPTY_POLLS.get() >= POLLS_BEFORE_REPEATED_READS;
+                let repeated = idle::empty_polls() >= POLLS_BEFORE_REPEATED_READS;
                 only.qp.poll(if repeated { REPEATED_READS } else { 1 });
             }
             if self.cq.is_empty() {

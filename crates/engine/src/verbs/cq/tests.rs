@@ -106,6 +106,25 @@ pub(super) fn send(from: &QueuePair) {
     from.post_send(vec![request]).unwrap();
 }
 
+/// A thread that polls in vain on a busy processor sleeps for a moment at a time (`idle.rs`).
+#[test]
+fn a_message_ends_the_nap_of_a_thread_that_polls() {
+    for ends in [Ends::new(), Ends::shared()] {
+        ends.receive();
+        let cq = Arc::clone(&ends.cq);
+        let start = Instant::now();
+        let thread = RawThread::spawn(move || {
+            cq.nap(TIMEOUT).unwrap();
+            assert_eq!(cq.poll(1, drop), Ok(1));
+        });
+        until(|| ends.cq.sets().iter().all(|set| set.is_slept_on()));
+        until(|| thread.is_asleep());
+        ends.send();
+        thread.join();
+        assert!(start.elapsed() < TIMEOUT, "the message did not wake the thread");
+    }
+}
+
 /// A poll set whose program was woken for a message, which the program has not acknowledged.
 struct Woken {
     set: Arc<PollSet>,

@@ -3,7 +3,7 @@
 use super::CompletionQueue;
 use crate::reactor::poll_set::PollSet;
 use crate::reactor::waiters::WaiterGuard;
-use crate::sys::thread::wait_readable;
+use crate::sys::thread::{wait_readable, wait_readable_briefly};
 use ironwarp_rnic::queue::Overrun;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -56,6 +56,17 @@ impl CompletionQueue {
     /// Sleeps until there may be a completion, the timeout expires, or the adapter has stopped. Fails if the program
     /// has closed a descriptor of the adapter.
     fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.sleep_with(|fds| wait_readable(fds, timeout, || self.has_stopped()))
+    }
+
+    /// Sleeps for a short time until there may be a completion. Not a cancellation point, because
+    /// [`poll`](Self::poll) is none.
+    pub(super) fn nap(&self, timeout: Duration) -> io::Result<()> {
+        self.sleep_with(|fds| wait_readable_briefly(fds, timeout))
+    }
+
+    /// Sleeps until `wait` returns, which waits for the descriptors that become readable when there may be a completion.
+    fn sleep_with(&self, wait: impl FnOnce(&[BorrowedFd<'_>]) -> io::Result<()>) -> io::Result<()> {
         let waiter = self.waiters.register();
         if self.cq.is_ready() {
             waiter.wake_others();
@@ -79,7 +90,7 @@ impl CompletionQueue {
         }
         let sockets = sets.iter().map(|set| set.epoll().as_fd());
         let fds: Vec<BorrowedFd<'_>> = std::iter::once(waiter.alarm()).chain(sockets).collect();
-        wait_readable(&fds, timeout, || self.has_stopped())
+        wait(&fds)
     }
 
     /// Returns whether nothing will complete any more: the adapter has stopped, the queue is empty and no connection is

@@ -1,0 +1,202 @@
+//! What a thread does that polls completion queues and finds nothing.
+//!
+//! It polls on for a moment, then yields the processor at each poll: the thread that would produce the completion may
+//! need it. A yield takes a fraction of a microsecond if no other thread is ready. If others compute all the time, it
+//! takes milliseconds, and a message does not end it. A thread that sleeps is woken by a message, before the others have
+//! used up their time. So while yields take long, the thread sleeps instead, at most as long as a yield would have taken.
+
+use super::CompletionQueue;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+/// Number of consecutive polls without a completion after which a thread yields or sleeps.
+const POLLS_BEFORE_YIELD: u32 = 64;
+/// A yield that takes longer shows that other threads use the processor.
+const LONG_YIELD: Duration = Duration::from_micros(300);
+/// How long threads sleep instead of yielding after a long yield. Then the next yield shows whether others still compute.
+const BUSY_TIME: Duration = Duration::from_millis(200);
+/// How long a thread polls before it sleeps: most answers arrive sooner than a sleeping thread would wake.
+const SPIN_TIME: Duration = Duration::from_micros(50);
+/// Maximum duration of a sleep. The program may have other work than to wait for this queue.
+const MAX_SLEEP: Duration = Duration::from_millis(1);
+
+thread_local! {
+    static IDLE: IdlePolls = const { IdlePolls::new() };
+}
+
+/// The polls of a thread that found nothing.
+#[derive(Debug)]
+struct IdlePolls {
+    /// Number of consecutive polls without a completion, of all completion queues, up to [`POLLS_BEFORE_YIELD`].
+    count: Cell<u32>,
+    /// When the first poll after that maximum found nothing.
+    since: Cell<Option<Instant>>,
+    /// The completion queue that was polled last, by its number.
+    queue: Cell<u32>,
+    /// Whether other queues were polled as well since the last completion.
+    several: Cell<bool>,
+    /// Until when threads sleep instead of yielding.
+    busy_until: Cell<Option<Instant>>,
+}
+
+/// What to do after a poll without a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Poll again.
+    Poll,
+    Yield,
+    Sleep,
+}
+
+impl IdlePolls {
+    const fn new() -> Self {
+        Self {
+            count: Cell::new(0),
+            since: Cell::new(None),
+            queue: Cell::new(0),
+            several: Cell::new(false),
+            busy_until: Cell::new(None),
+        }
+    }
+
+    /// Counts a poll that found nothing. Returns whether there were many.
+    #[inline]
+    fn record(&self) -> bool {
+        let count = self.count.get();
+        if count == POLLS_BEFORE_YIELD {
+            return true;
+        }
+        self.count.set(count + 1);
+        self.since.set(None);
+        false
+    }
+
+    /// Returns what to do after many polls without a completion, the last one of this queue.
+    fn next(&self, queue: u32, now: Instant) -> Step {
+        let since = match self.since.get() {
+            Some(since) => since,
+            None => {
+                self.since.set(Some(now));
+                self.several.set(false);
+                self.queue.set(queue);
+                now
+            }
+        };
+        if self.queue.replace(queue) != queue {
+            self.several.set(true);
+        }
+        if self.busy_until.get().is_none_or(|until| now >= until) {
+            return Step::Yield;
+        }
+        // A thread that sleeps for one queue would not notice the others.
+        match now.duration_since(since) < SPIN_TIME {
+            true => Step::Poll,
+            false if self.several.get() => Step::Yield,
+            false => Step::Sleep,
+        }
+    }
+
+    /// Records how long a yield has taken.
+    fn record_yield(&self, start: Instant, end: Instant) {
+        let took_long = end.duration_since(start) >= LONG_YIELD;
+        self.busy_until.set(took_long.then(|| end + BUSY_TIME));
+    }
+}
+
+/// Returns the number of consecutive polls of this thread without a completion, up to a maximum.
+#[inline]
+pub(super) fn empty_polls() -> u32 {
+    IDLE.with(|idle| idle.count.get())
+}
+
+impl CompletionQueue {
+    /// Counts a poll of this thread that found `found` completions, and yields or sleeps after many that found none.
+    #[inline]
+    pub(super) fn record_found(&self, found: usize) {
+        IDLE.with(|idle| {
+            if found > 0 {
+                idle.count.set(0);
+                return;
+            }
+            if idle.record() {
+                self.rest(idle);
+            }
+        });
+    }
+
+    /// Yields or sleeps.
+    #[cold]
+    fn rest(&self, idle: &IdlePolls) {
+        let now = Instant::now();
+        match idle.next(self.cq.id(), now) {
+            Step::Poll => {}
+            // While the queue is armed, the lanes serve the sockets. They keep them if this thread does not sleep on them.
+            Step::Sleep if !self.cq.is_armed() && self.nap(MAX_SLEEP).is_ok() => {}
+            Step::Yield | Step::Sleep => {
+                std::thread::yield_now();
+                idle.record_yield(now, Instant::now());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUEUE: u32 = 3;
+    const MICROSECOND: Duration = Duration::from_micros(1);
+
+    /// Returns the polls of a thread that has found nothing for a while.
+    fn idle() -> IdlePolls {
+        let idle = IdlePolls::new();
+        assert!((0..POLLS_BEFORE_YIELD).all(|_| !idle.record()) && idle.record());
+        idle
+    }
+
+    #[test]
+    fn a_thread_yields_while_yields_are_short() {
+        let (idle, start) = (idle(), Instant::now());
+        for micros in 0..1000 {
+            let now = start + micros * MICROSECOND;
+            assert_eq!(idle.next(QUEUE, now), Step::Yield);
+            idle.record_yield(now, now + MICROSECOND);
+        }
+    }
+
+    #[test]
+    fn after_a_long_yield_a_thread_sleeps_for_a_while() {
+        let (idle, start) = (idle(), Instant::now());
+        assert_eq!(idle.next(QUEUE, start), Step::Yield);
+        let end = start + 3 * LONG_YIELD;
+        idle.record_yield(start, end);
+        assert_eq!(idle.next(QUEUE, end), Step::Sleep);
+        // A completion comes; it polls before it sleeps again.
+        idle.count.set(0);
+        while !idle.record() {}
+        assert_eq!(idle.next(QUEUE, end), Step::Poll);
+        assert_eq!(idle.next(QUEUE, end + SPIN_TIME - MICROSECOND), Step::Poll);
+        assert_eq!(idle.next(QUEUE, end + SPIN_TIME), Step::Sleep);
+        assert_eq!(idle.next(QUEUE, end + BUSY_TIME - MICROSECOND), Step::Sleep);
+        // The others may have stopped.
+        let end = end + BUSY_TIME;
+        assert_eq!(idle.next(QUEUE, end), Step::Yield);
+        idle.record_yield(end, end + MICROSECOND);
+        assert_eq!(idle.next(QUEUE, end + 2 * MICROSECOND), Step::Yield);
+    }
+
+    #[test]
+    fn a_thread_that_polls_several_queues_does_not_sleep() {
+        let (idle, start) = (idle(), Instant::now());
+        assert_eq!(idle.next(QUEUE, start), Step::Yield);
+        let end = start + LONG_YIELD;
+        idle.record_yield(start, end);
+        assert_eq!(idle.next(QUEUE + 1, end), Step::Yield);
+        assert_eq!(idle.next(QUEUE + 1, end), Step::Yield);
+        // It polls only one of them from now on.
+        idle.count.set(0);
+        while !idle.record() {}
+        assert_eq!(idle.next(QUEUE, end), Step::Poll);
+        assert_eq!(idle.next(QUEUE, end + SPIN_TIME), Step::Sleep);
+    }
+}
