@@ -190,7 +190,7 @@ impl Engine {
                 Some(Moderation { count, period, timer })
             }
         };
-        cq.cq().moderate(moderation);
+        cq.moderate(moderation);
         Ok(())
     }
 

@@ -1,38 +1,84 @@
 //! Event channels, from which a program takes events, and event sinks, which receive them by a call.
 
 use crate::sys::poller::EventFd;
-use crate::sys::thread::wait_readable;
+use crate::sys::thread::{Awaited, wait_readable};
 use ironwarp_rnic::event::{Channel, Wake};
+use ironwarp_rnic::sync::lock;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A [`Wake`] with a file descriptor that is readable while events are pending.
 #[derive(Clone, Debug)]
-pub struct EventFdWake(Arc<EventFd>);
+pub struct EventFdWake(Arc<Semaphore>);
+
+/// The descriptor, and the events that it does not count.
+#[derive(Debug)]
+struct Semaphore {
+    fd: EventFd,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// Number of threads that are about to take events.
+    takers: usize,
+    /// Number of events that were signalled while threads were about to take them.
+    events: u64,
+}
 
 impl EventFdWake {
     /// Creates a wake whose descriptor is not readable.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(Arc::new(EventFd::semaphore()?)))
+        Ok(Self(Arc::new(Semaphore { fd: EventFd::semaphore()?, held: Mutex::default() })))
+    }
+
+    /// Keeps events from making the descriptor readable until the guard is dropped, because this thread is about to take
+    /// them. An event that the same thread raises and takes then needs no system call.
+    pub(crate) fn begin_take(&self) -> Taking<'_> {
+        lock(&self.0.held).takers += 1;
+        Taking(&self.0)
+    }
+}
+
+/// Keeps events from making the descriptor readable while it exists, because this thread is about to take them. When
+/// the last one is dropped, the descriptor becomes readable for those that are left.
+#[derive(Debug)]
+pub(crate) struct Taking<'w>(&'w Semaphore);
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        let mut held = lock(&self.0.held);
+        held.takers -= 1;
+        if held.takers == 0 {
+            (0..std::mem::take(&mut held.events)).for_each(|_| self.0.fd.signal());
+        }
     }
 }
 
 impl Wake for EventFdWake {
     fn signal(&self) {
-        self.0.signal();
+        let mut held = lock(&self.0.held);
+        match held.takers {
+            0 => self.0.fd.signal(),
+            _ => held.events += 1,
+        }
     }
 
     fn consume(&self) {
-        self.0.take();
+        let mut held = lock(&self.0.held);
+        match held.events {
+            0 => _ = self.0.fd.take(),
+            _ => held.events -= 1,
+        }
     }
 }
 
 impl AsFd for EventFdWake {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.0.fd.as_fd()
     }
 }
 
@@ -110,6 +156,17 @@ pub(crate) fn wait_for<E>(
     timeout: Option<Duration>,
     next: impl Fn() -> Option<E>,
 ) -> Option<E> {
+    // The closure never ends the wait early.
+    sleep_until(timeout, next, |left| wait_readable(&[Awaited::readable(wake)], left, || false))
+}
+
+/// Calls `sleep` until `next` returns an event, and returns it. Returns `None` if the timeout expires first, or `sleep`
+/// fails: the program has closed a descriptor.
+pub(crate) fn sleep_until<E>(
+    timeout: Option<Duration>,
+    mut next: impl FnMut() -> Option<E>,
+    mut sleep: impl FnMut(Option<Duration>) -> io::Result<()>,
+) -> Option<E> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
         if let Some(event) = next() {
@@ -119,8 +176,7 @@ pub(crate) fn wait_for<E>(
         if left.is_some_and(|left| left.is_zero()) {
             return None;
         }
-        // The closure never ends the wait early. An error means that the program has closed the descriptor.
-        wait_readable(&[wake.as_fd()], left, || false).ok()?;
+        sleep(left).ok()?;
     }
 }
 

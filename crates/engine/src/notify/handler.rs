@@ -1,22 +1,24 @@
 //! Completion handlers, which notify the program of completions, and the queue of asynchronous events.
 
-use super::channel::{EventFdWake, wait_for};
+use super::blocking::{BlockedThreads, Descriptors, EventSource};
+use super::channel::{EventFdWake, sleep_until, wait_for};
 use crate::reactor::class::{Class, SharedClass};
 use crate::reactor::handle::LaneHandle;
 use crate::sys::sched::set_low_latency;
+use crate::sys::thread::{Awaited, wait_readable};
 use ironwarp_rnic::event::{
     self, AsyncEvent, AsyncEvents, CqEvent, EventQueueStats, HandlerId, Moderated, Timer,
 };
 use ironwarp_rnic::sync::lock;
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// A completion queue, as far as its handler knows it: the handler's class decides which lane serves the queue's
 /// connections.
-pub(crate) trait ClassFollower: Send + Sync + fmt::Debug {
+pub(crate) trait ClassFollower: EventSource {
     /// Moves the connections of the completion queue to the lane for its class. [`CompletionHandler::set_class`] calls
     /// it when the class has become low latency, or was before. `class` identifies the handler: an implementation must
     /// do nothing if its queue has another handler by now.
@@ -33,12 +35,17 @@ pub struct CompletionHandler {
     class: Arc<SharedClass>,
     /// The handler's completion queues.
     queues: Mutex<Vec<Weak<dyn ClassFollower>>>,
+    /// Threads that wait for events.
+    blocked: BlockedThreads,
+    /// Whether wakeups of the program are limited.
+    is_moderated: AtomicBool,
 }
 
 impl CompletionHandler {
     pub(crate) fn new(inner: Arc<event::CompletionHandler>, wake: EventFdWake) -> Arc<Self> {
         let class = Arc::new(SharedClass::new(Class::DEFAULT));
-        Arc::new(Self { inner, wake, class, queues: Mutex::default() })
+        let (queues, blocked) = (Mutex::default(), BlockedThreads::default());
+        Arc::new(Self { inner, wake, class, queues, blocked, is_moderated: AtomicBool::new(false) })
     }
 
     pub(crate) fn inner(&self) -> &Arc<event::CompletionHandler> {
@@ -75,11 +82,16 @@ impl CompletionHandler {
         let mut queues = lock(&self.queues);
         queues.retain(|known| known.strong_count() > 0 && !is_same(known, &**queue));
         queues.push(Arc::downgrade(queue));
+        drop(queues);
+        self.blocked.remove_source(&**queue);
+        let source: Arc<dyn EventSource> = Arc::<dyn ClassFollower>::clone(queue);
+        self.blocked.add_source(Arc::downgrade(&source));
     }
 
     /// Removes a completion queue.
     pub(crate) fn remove_queue(&self, queue: &dyn ClassFollower) {
         lock(&self.queues).retain(|known| !is_same(known, queue));
+        self.blocked.remove_source(queue);
     }
 
     /// Returns counters of the handler's event queue.
@@ -98,7 +110,30 @@ impl CompletionHandler {
     /// This lasts until the thread waits for events of a handler of another class.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<CqEvent> {
         set_low_latency(self.class() == Class::LowLatency);
-        wait_for(&self.wake, timeout, || self.try_next())
+        if !self.is_served_directly() {
+            return wait_for(&self.wake, timeout, || self.try_next());
+        }
+        let next = || {
+            let _taking = self.wake.begin_take();
+            self.blocked.end();
+            self.try_next()
+        };
+        let sleep = |timeout| {
+            let mut fds = Descriptors::new();
+            fds.push(Awaited::readable(&self.wake));
+            match self.blocked.begin(&mut fds) {
+                true => wait_readable(&fds, timeout, || false).inspect_err(|_| self.blocked.end()),
+                false => Ok(()),
+            }
+        };
+        sleep_until(timeout, next, sleep)
+    }
+
+    /// Returns whether a thread that waits for events serves the sockets. Lanes serve them if wakeups are limited, or if
+    /// they divide their time between classes.
+    fn is_served_directly(&self) -> bool {
+        !self.is_moderated.load(Ordering::Relaxed)
+            && matches!(self.class(), Class::LowLatency | Class::DEFAULT)
     }
 
     /// Wakes the program at most once in each interval, with timers of this lane (requirement I10). An interval of zero
@@ -108,6 +143,7 @@ impl CompletionHandler {
             let timer: Arc<dyn Timer> = LaneTimer::new(lane, &self.inner);
             (interval, timer)
         });
+        self.is_moderated.store(moderation.is_some(), Ordering::Relaxed);
         self.inner.moderate(moderation);
     }
 }

@@ -1,5 +1,6 @@
 //! Notification of the program about events: event channels and completion handlers.
 
+pub(crate) mod blocking;
 pub(crate) mod channel;
 pub(crate) mod handler;
 pub(crate) mod sockets;

@@ -3,8 +3,9 @@
 //!
 //! The descriptor is an epoll set. Its first member is readable while the channel has events. If the program takes
 //! events without blocking, usually from an event loop, the sockets of the completion queues that it arms are members as
-//! well. A thread that blocks in a call waits for events only, and lanes serve the sockets.
+//! well. A thread that blocks in a call waits for those sockets in the call itself (`blocking.rs`).
 
+use super::blocking::{BlockedThreads, Descriptors, EventSource};
 use crate::reactor::poll_set::PollSet;
 use crate::sys::poller::{Events, Interest, ProgramEpoll};
 use ironwarp_rnic::event::HandlerId;
@@ -13,18 +14,19 @@ use smallvec::SmallVec;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 /// The value of the member that is readable while there are events. No poll set has this token.
 const EVENTS: u64 = 0;
 /// Maximum number of events of sockets that one call takes.
 const MAX_EVENTS: usize = 32;
 
-/// Values of [`ChannelSockets::mode`]: lanes serve the sockets, because the program has not taken an event yet, or blocks.
+/// Values of [`ChannelSockets::mode`]: the program has not taken an event yet, or blocks in a call. The sockets are not in
+/// the descriptor.
 const LANES: u8 = 0;
 /// The program takes events without blocking, and serves the sockets.
 const PROGRAM: u8 = 1;
-/// Lanes serve the sockets from now on: the program has made the descriptor blocking again.
+/// The same, from now on: the program has made the descriptor blocking again.
 const LANES_FOREVER: u8 = 2;
 
 /// The descriptor of a completion channel, and the sockets that make it readable.
@@ -36,6 +38,8 @@ pub struct ChannelSockets {
     sets: Mutex<Sets>,
     /// One of the constants above. Becomes `LANES_FOREVER` with `sets` locked, so that no set joins afterwards.
     mode: AtomicU8,
+    /// Threads that block until an event.
+    blocked: BlockedThreads,
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +56,8 @@ impl ChannelSockets {
         let epoll = Arc::new(ProgramEpoll::new()?);
         epoll.add(events, EVENTS, Interest::Readable)?;
         let sets = Mutex::new(Sets { list: Vec::new(), last_token: EVENTS });
-        Ok(Arc::new(Self { epoll, handler, sets, mode: AtomicU8::new(LANES) }))
+        let (mode, blocked) = (AtomicU8::new(LANES), BlockedThreads::default());
+        Ok(Arc::new(Self { epoll, handler, sets, mode, blocked }))
     }
 
     /// Returns the descriptor.
@@ -77,7 +82,8 @@ impl ChannelSockets {
         let _ = self.mode.compare_exchange(LANES, PROGRAM, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Records that a thread of the program is about to wait for an event in a call. From now on lanes serve all sockets.
+    /// Records that a thread of the program is about to wait for an event in a call. From now on the sockets are not in the
+    /// descriptor.
     pub fn leave_sockets_to_lanes(&self) {
         if self.wakes_program() {
             let list = {
@@ -121,6 +127,31 @@ impl ChannelSockets {
             received.iter().for_each(|set| set.raise_early_events());
             next()
         })
+    }
+
+    /// Adds a completion queue.
+    pub(crate) fn add_queue(&self, queue: Weak<dyn EventSource>) {
+        self.blocked.add_source(queue);
+    }
+
+    /// Removes a completion queue that is about to be destroyed.
+    pub(crate) fn remove_queue(&self, queue: &dyn EventSource) {
+        self.blocked.remove_source(queue);
+    }
+
+    /// Registers the calling thread, which is about to block until an event, and calls `add` with the descriptors of the
+    /// sockets that it has to wait for besides. Returns false if something has arrived: then the thread must not block, and
+    /// is not registered.
+    pub fn begin_block(&self, add: impl FnMut(RawFd)) -> bool {
+        let mut fds = Descriptors::new();
+        let may_block = self.blocked.begin(&mut fds);
+        fds.iter().map(AsRawFd::as_raw_fd).for_each(add);
+        may_block
+    }
+
+    /// Unregisters the calling thread, and serves the sockets.
+    pub fn end_block(&self) {
+        self.blocked.end();
     }
 
     /// Adds the sockets of a completion queue that is being armed. Returns false if lanes must serve them.

@@ -31,6 +31,8 @@ struct Waiter {
     thread: Thread,
     /// Whether it sleeps on the sockets, not only on the alarm. At most one waiter does.
     direct: bool,
+    /// Whether it sleeps on the alarm. A thread that waits for an event of the queue's handler does not.
+    alarmed: bool,
 }
 
 impl Waiters {
@@ -51,7 +53,7 @@ impl Waiters {
         let mut list = lock(&self.list);
         self.reap(&mut list);
         let has_direct = list.iter().any(|other| other.direct);
-        let me = Waiter { thread: Thread::current(), direct: !has_direct };
+        let me = Waiter { thread: Thread::current(), direct: !has_direct, alarmed: true };
         list.push(me);
         self.cq.begin_sleep();
         WaiterGuard { waiters: self, me }
@@ -68,11 +70,36 @@ impl Waiters {
         list.retain(|waiter| {
             // The calling thread does not sleep either, if it is listed because it left an earlier wait by `longjmp`.
             let sleeps = waiter.thread != me && waiter.thread.exists();
-            if !sleeps {
+            if !sleeps && waiter.alarmed {
                 self.cq.end_sleep();
             }
             sleeps
         });
+    }
+
+    /// Registers the calling thread, which is about to sleep on the sockets until an event of the queue's handler. Returns
+    /// false if another thread sleeps on them.
+    pub(crate) fn register_for_event(&self) -> bool {
+        let mut list = lock(&self.list);
+        self.reap(&mut list);
+        let is_free = list.iter().all(|other| !other.direct);
+        if is_free {
+            list.push(Waiter { thread: Thread::current(), direct: true, alarmed: false });
+        }
+        is_free
+    }
+
+    /// Unregisters the calling thread. Returns whether it was [registered](Self::register_for_event).
+    pub(crate) fn unregister_for_event(&self) -> bool {
+        let me = Thread::current();
+        let mut list = lock(&self.list);
+        let before = list.len();
+        list.retain(|waiter| waiter.thread != me || waiter.alarmed);
+        let was_registered = list.len() < before;
+        if was_registered && !list.is_empty() {
+            self.alarm.signal(); // one of the others becomes the direct waiter
+        }
+        was_registered
     }
 
     /// Returns the number of waiters, and how many of them sleep on the sockets.

@@ -6,25 +6,39 @@
 )]
 
 use super::denied::Denied;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsRawFd, BorrowedFd};
+use super::fork::Creator;
+use rustix::fd::{AsFd, AsRawFd, RawFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use smallvec::SmallVec;
+use std::cell::Cell;
 use std::io;
 use std::ptr;
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+thread_local! {
+    /// The calling thread, and the process that it was determined in.
+    static CURRENT: Cell<Option<(Creator, Thread)>> = const { Cell::new(None) };
+}
+
 /// A thread of this process, by its thread ID (gettid(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Thread(Pid);
 
 impl Thread {
-    /// Returns the calling thread.
+    /// Returns the calling thread. Asks the kernel once per thread, and again in a forked child.
     pub(crate) fn current() -> Self {
-        Self(rustix::thread::gettid())
+        match CURRENT.get() {
+            Some((creator, thread)) if !creator.is_parent() => thread,
+            _ => {
+                let thread = Self(rustix::thread::gettid());
+                CURRENT.set(Some((Creator::this(), thread)));
+                thread
+            }
+        }
     }
 
     /// Returns the thread ID.
@@ -120,16 +134,56 @@ unsafe extern "C-unwind" {
 /// that wait for it: the next `ppoll` reports it.
 const MAX_POLL: Duration = Duration::from_secs(1);
 
-/// Sleeps until one of the descriptors is readable, a signal was caught, the timeout expires, or `is_over` returns
+/// A descriptor that a thread waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Awaited {
+    fd: RawFd,
+    /// Whether the adapter may close the descriptor while the thread waits, which ends the wait within a second.
+    may_close: bool,
+}
+
+impl Awaited {
+    /// Waits until the descriptor is readable. It must stay open.
+    pub(crate) fn readable(fd: impl AsFd) -> Self {
+        Self { fd: fd.as_fd().as_raw_fd(), may_close: false }
+    }
+
+    /// Waits until a socket is readable, or was closed.
+    pub(crate) fn socket(socket: impl AsFd) -> Self {
+        Self { may_close: true, ..Self::readable(socket) }
+    }
+}
+
+impl AsRawFd for Awaited {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd
+    }
+}
+
+/// Returns the entries of poll(2) for a few descriptors.
+fn entries(fds: &[Awaited]) -> SmallVec<[libc::pollfd; 4]> {
+    fds.iter().map(|it| libc::pollfd { fd: it.fd, events: libc::POLLIN, revents: 0 }).collect()
+}
+
+/// Fails with EBADF if the program has closed a descriptor that must stay open.
+fn check_open(fds: &[Awaited], entries: &[libc::pollfd]) -> io::Result<()> {
+    let is_lost =
+        |(fd, entry): (&Awaited, &libc::pollfd)| entry.revents & libc::POLLNVAL != 0 && !fd.may_close;
+    match fds.iter().zip(entries).any(is_lost) {
+        true => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        false => Ok(()),
+    }
+}
+
+/// Sleeps until one of the descriptors is ready, a signal was caught, the timeout expires, or `is_over` returns
 /// true, which is checked once a second. Does not return which of these happened: the caller checks its own conditions.
-/// Fails with EBADF if one of the descriptors is closed.
+/// Fails with EBADF if the program has closed a descriptor that must stay open.
 pub(crate) fn wait_readable(
-    fds: &[BorrowedFd<'_>],
+    fds: &[Awaited],
     timeout: Option<Duration>,
     is_over: impl Fn() -> bool,
 ) -> io::Result<()> {
-    let poll = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let mut list: Vec<_> = fds.iter().map(poll).collect();
+    let mut list = entries(fds);
     // A timeout beyond the range of the clock is treated as no timeout.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
@@ -141,8 +195,8 @@ pub(crate) fn wait_readable(
         // signal mask unchanged.
         let ready =
             unsafe { ppoll(list.as_mut_ptr(), list.len() as libc::nfds_t, &raw const time, ptr::null()) };
-        if ready > 0 && list.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
-            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        if ready > 0 {
+            check_open(fds, &list)?;
         }
         // `ready` is negative after a signal. If the time left was no longer than MAX_POLL, it has passed by now.
         if ready != 0 || is_over() || left.is_some_and(|left| left <= MAX_POLL) {
@@ -151,16 +205,18 @@ pub(crate) fn wait_readable(
     }
 }
 
-/// Sleeps until one of the descriptors is readable, a signal was caught, or the timeout expires. Unlike
-/// [`wait_readable`], not a cancellation point. Fails with EBADF if one of the descriptors is closed.
-pub(crate) fn wait_readable_briefly(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<()> {
-    let mut list: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-    let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
-    match poll(&mut list, Some(&timeout)) {
-        Ok(_) if list.iter().any(|fd| fd.revents().contains(PollFlags::NVAL)) => Err(Errno::BADF.into()),
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+/// Sleeps until one of the descriptors is ready, a signal was caught, or the timeout expires. Unlike
+/// [`wait_readable`], not a cancellation point. Fails with EBADF if the program has closed a descriptor that must stay open.
+pub(crate) fn wait_readable_briefly(fds: &[Awaited], timeout: Duration) -> io::Result<()> {
+    let mut list = entries(fds);
+    let tv_sec = libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX);
+    let mut time = libc::timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() };
+    let mask = ptr::null::<libc::sigset_t>();
+    // SAFETY: as in `wait_readable`. The system call itself, unlike the function of the C library, stores the time left.
+    let ready = unsafe {
+        libc::syscall(libc::SYS_ppoll, list.as_mut_ptr(), list.len(), &raw mut time, mask, 0_usize)
+    };
+    if ready > 0 { check_open(fds, &list) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::reactor::poll_set::PollSet;
 use crate::reactor::waiters::Waiters;
 use crate::steering::Steering;
 use ironwarp_rnic::event::{AsyncEvent, AsyncEvents};
-use ironwarp_rnic::queue::{Arm, Completion, Cq, Overrun};
+use ironwarp_rnic::queue::{Arm, Completion, Cq, Moderation, Overrun};
 use ironwarp_rnic::sync::{self, lock};
 use std::io;
 use std::net::SocketAddr;
@@ -19,12 +19,17 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, Weak};
 mod channel;
 #[cfg(test)]
 mod channel_tests;
+mod event_sleep;
+#[cfg(test)]
+mod event_sleep_tests;
 mod idle;
 #[cfg(test)]
 mod tests;
 mod wait;
 
 pub use wait::WaitError;
+
+use event_sleep::EventSleeps;
 
 /// Number of consecutive polls without a completion after which each poll reads the socket [`REPEATED_READS`] times:
 /// the thread waits for the socket anyway, and the rest of a poll takes as long as one read.
@@ -57,6 +62,7 @@ pub struct CompletionQueue {
     /// The completion vector: the lane that the program asked for; `None` if it named none.
     vector: Option<usize>,
     channel: ChannelState,
+    event_sleeps: EventSleeps,
 }
 
 /// The completion channel of a completion queue, if there is one.
@@ -100,6 +106,7 @@ impl CompletionQueue {
             steering: Arc::clone(steering),
             vector,
             channel: ChannelState::default(),
+            event_sleeps: EventSleeps::default(),
         }))
     }
 
@@ -111,6 +118,12 @@ impl CompletionQueue {
     /// Returns the completion vector: the lane that the program asked for; `None` if it named none.
     pub fn vector(&self) -> Option<usize> {
         self.vector
+    }
+
+    /// Sets the moderation of events (requirement I10). `None` ends moderation.
+    pub(crate) fn moderate(&self, moderation: Option<Moderation>) {
+        self.event_sleeps.set_moderated(moderation.is_some());
+        self.cq.moderate(moderation);
     }
 
     /// Returns the steering of the adapter.
@@ -129,16 +142,25 @@ impl CompletionQueue {
         if self.cq.is_armed() && self.is_armed_in_channel() {
             self.poll_armed();
         } else if self.cq.is_armed() {
-            // A program that has armed the queue polls once more and then sleeps until the event. The sockets stay with
-            // the lane: otherwise nothing would serve them until the lane notices that the program does not poll any
-            // more.
-            self.serve(PollSet::give_to_lane);
+            // A program that has armed the queue polls once more and then sleeps until the event. Sockets that the lane
+            // serves stay with it: otherwise nothing would serve them until the lane notices that the program does not
+            // poll any more.
+            self.serve(self.assign_armed());
         } else {
             self.progress();
         }
         let found = self.cq.poll(max, &mut each)?;
         self.record_found(found);
         Ok(found)
+    }
+
+    /// Counts a poll of this thread that found `found` completions, and yields or sleeps after many that found none.
+    #[inline]
+    fn record_found(&self, found: usize) {
+        if idle::record(found) {
+            // While the queue is armed, lanes may serve the sockets, and keep them if this thread does not sleep on them.
+            idle::rest(self.cq.id(), |time| !self.cq.is_armed() && self.nap(time).is_ok());
+        }
     }
 
     /// Arms the queue: requests one event for the next completion, through the [handler](Self::set_handler). Returns
@@ -149,10 +171,13 @@ impl CompletionQueue {
         }
         let has_completion = self.cq.arm(arm);
         if !has_completion {
-            // The program is about to sleep: the lane has to serve the sockets.
+            // The program is about to sleep.
+            let missed = self.sets().iter().filter(|set| set.take_left_armed()).count() > 0;
+            self.event_sleeps.record_arm(missed);
+            let assign = self.assign_armed();
             for set in self.sets().iter() {
                 set.acknowledge();
-                set.give_to_lane();
+                assign(set);
             }
         }
         has_completion

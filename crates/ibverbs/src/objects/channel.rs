@@ -5,12 +5,12 @@ use crate::abi::*;
 use crate::objects::context::Context;
 use crate::support::errno::Errno;
 use crate::support::object::{CCell, CObject, Uses, destroy_object, publish};
-use crate::support::wake::ChannelWake;
+use crate::support::wake::{ChannelWake, WaitList};
 use ironwarp_engine::{ChannelSockets, CompletionQueue};
 use ironwarp_rnic::event::CompletionHandler;
 use ironwarp_rnic::sync::lock;
+use std::cell::Cell;
 use std::collections::HashMap;
-use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// A completion queue whose events a channel delivers.
@@ -29,8 +29,23 @@ pub(crate) enum Taken {
     Event(Arc<dyn EventTarget>),
     /// No event, and the descriptor is non-blocking.
     Nothing,
-    /// No event. Wait for the next one at this descriptor, which is not that of the channel.
-    Wait(RawFd),
+    /// No event. Wait until one of these descriptors is readable, and call [`end_wait`] afterwards.
+    Wait(WaitList),
+    /// No event, but something has arrived. Try again.
+    Retry,
+}
+
+thread_local! {
+    /// The channel at which this thread waits for an event. It is here and not on the stack, because nothing with a
+    /// destructor may be there while the program can cancel the thread.
+    static WAITING: Cell<Option<Arc<ChannelSockets>>> = const { Cell::new(None) };
+}
+
+/// Ends the wait of the calling thread, whose channel may be gone.
+pub(crate) fn end_wait() {
+    if let Some(sockets) = WAITING.take() {
+        sockets.end_block();
+    }
 }
 
 /// A completion channel, which is a completion handler of the adapter.
@@ -66,7 +81,7 @@ impl Channel {
     }
 
     /// Starts to deliver the events of a queue. Events name `target`.
-    pub(crate) fn add(&self, queue: &CompletionQueue, target: Weak<dyn EventTarget>) {
+    pub(crate) fn add(&self, queue: &Arc<CompletionQueue>, target: Weak<dyn EventTarget>) {
         self.queues().insert(queue.cq().id(), target);
         queue.cq().set_handler(Some(Arc::clone(&self.handler)));
         queue.join_channel(&self.sockets);
@@ -89,7 +104,7 @@ impl Channel {
             if self.sockets.is_nonblocking() {
                 self.sockets.use_sockets();
             } else if pending.is_none() {
-                return Taken::Wait(self.wake.fd());
+                return self.begin_wait();
             }
         }
         if let Some(cq) = pending {
@@ -104,9 +119,27 @@ impl Channel {
             None if self.sockets.is_nonblocking() => Taken::Nothing,
             None => {
                 self.sockets.leave_sockets_to_lanes();
-                Taken::Wait(self.wake.fd())
+                self.begin_wait()
             }
         }
+    }
+
+    /// Registers the calling thread, which is about to wait for an event.
+    fn begin_wait(&self) -> Taken {
+        let mut list = WaitList::new(self.wake.fd());
+        let may_wait = self.sockets.begin_block(|fd| list.add(fd));
+        if !may_wait {
+            return Taken::Retry;
+        }
+        WAITING.set(Some(Arc::clone(&self.sockets)));
+        Taken::Wait(list)
+    }
+
+    /// Ends the wait of the calling thread, which serves the sockets, and takes the next event.
+    pub(crate) fn end_wait_and_take(&self) -> Option<Arc<dyn EventTarget>> {
+        let _taking = self.wake.begin_take();
+        end_wait();
+        self.next()
     }
 
     /// Locks the map of completion queues.

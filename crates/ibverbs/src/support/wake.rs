@@ -163,6 +163,64 @@ pub(crate) fn wait(fd: RawFd) -> Result<(), Errno> {
     }
 }
 
+/// The descriptors at which a thread waits for an event. Has no destructor, see [`wait`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitList {
+    entries: [libc::pollfd; Self::MAX],
+    len: usize,
+}
+
+impl WaitList {
+    /// Maximum number of descriptors. If there are more, lanes notice the others.
+    const MAX: usize = 16;
+
+    /// Creates a list of one descriptor, which must be that of a [`ChannelWake`].
+    pub(crate) fn new(wake: RawFd) -> Self {
+        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut list = Self { entries: [entry(-1); Self::MAX], len: 0 };
+        list.add(wake);
+        list
+    }
+
+    /// Adds a descriptor.
+    pub(crate) fn add(&mut self, fd: RawFd) {
+        if let Some(entry) = self.entries.get_mut(self.len) {
+            entry.fd = fd;
+            self.len += 1;
+        }
+    }
+
+    /// Waits until one of the descriptors is readable. Fails with EINTR after a signal, like [`wait`]. The thread may be
+    /// cancelled in this function.
+    pub(crate) fn wait(&mut self) -> Result<(), Errno> {
+        // SAFETY: the list has `len` entries.
+        let ready = unsafe { poll(self.entries.as_mut_ptr(), self.len as libc::nfds_t, -1) };
+        if ready < 0 {
+            // Unlike a read, poll(2) is never restarted.
+            return if all_handlers_restart() { Ok(()) } else { Err(Errno(libc::EINTR)) };
+        }
+        // The program has destroyed the channel, see `wait`.
+        if self.entries[0].revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
+            return Err(wait_for_signal());
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether all signal handlers of the program restart the system calls that they interrupt (SA_RESTART). Those of
+/// faults do not count: a thread that waits causes none.
+fn all_handlers_restart() -> bool {
+    const FAULTS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+    (1..=libc::SIGRTMAX()).filter(|signal| !FAULTS.contains(signal)).all(|signal| {
+        // SAFETY: `sigaction` has only integers, pointers and optional functions, for which zero is valid.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: only reads the action of the signal, and stores it in `action`.
+        let known = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) } == 0;
+        let is_handled = known && ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
+        !is_handled || action.sa_flags & libc::SA_RESTART != 0
+    })
+}
+
 /// Waits until a signal handler interrupts the thread, and returns EINTR. The thread may be cancelled, as in [`wait`].
 pub(crate) fn wait_for_signal() -> Errno {
     // SAFETY: `poll` does not access the list, because it has no elements.

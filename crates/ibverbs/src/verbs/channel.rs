@@ -8,7 +8,6 @@ use crate::objects::cq::Cq;
 use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, destroy_code, minus_one, object};
 use crate::support::object::{CObject, find, put};
-use crate::support::wake::wait;
 use std::ffi::{c_int, c_uint, c_void};
 
 #[unsafe(no_mangle)]
@@ -30,18 +29,26 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     let found = loop {
-        let fd = match without_cancellation(|| find::<Channel>(channel).map(|channel| channel.take())) {
+        let mut list = match without_cancellation(|| find::<Channel>(channel).map(|channel| channel.take())) {
             Err(_) => return minus_one!(Err(Errno::INVALID)),
             Ok(Taken::Nothing) => return minus_one!(Err(Errno::AGAIN)),
-            Ok(Taken::Wait(fd)) => fd,
+            Ok(Taken::Retry) => continue,
+            Ok(Taken::Wait(list)) => list,
             Ok(Taken::Event(cq)) => break cq,
         };
-        if let Err(errno) = wait(fd) {
+        if let Err(errno) = list.wait() {
+            without_cancellation(channel::end_wait);
             return minus_one!(Err(errno));
         }
-        // The descriptor blocks, so `take` need not ask the kernel about that again. Without an event, another thread took
-        // it, or destroyed the channel, which the next round reports.
-        if let Some(cq) = without_cancellation(|| find::<Channel>(channel).ok()?.next()) {
+        // Without an event, another thread took it, or destroyed the channel, which the next round reports.
+        let next = || match find::<Channel>(channel) {
+            Ok(channel) => channel.end_wait_and_take(),
+            Err(_) => {
+                channel::end_wait();
+                None
+            }
+        };
+        if let Some(cq) = without_cancellation(next) {
             break cq;
         }
     };

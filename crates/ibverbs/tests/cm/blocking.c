@@ -10,7 +10,15 @@ struct waiter {
 	void (*trigger)(void);
 	/* Returns the descriptor that becomes readable with an event. */
 	int (*fd)(void);
+	/* The system call in which a thread waits. */
+	long call;
 };
+
+#ifdef SYS_poll
+#define POLLS SYS_poll
+#else
+#define POLLS SYS_ppoll
+#endif
 
 static struct rdma_event_channel *channel;
 static struct rdma_cm_id *id;
@@ -122,9 +130,9 @@ static int fd_async(void)
 }
 
 static const struct waiter WAITERS[] = {
-	{ "ids", wait_cm, trigger_cm, fd_cm },
-	{ "completions", wait_cq, trigger_cq, fd_cq },
-	{ "asynchronous", wait_async, trigger_async, fd_async },
+	{ "ids", wait_cm, trigger_cm, fd_cm, SYS_recvfrom },
+	{ "completions", wait_cq, trigger_cq, fd_cq, POLLS },
+	{ "asynchronous", wait_async, trigger_async, fd_async, SYS_recvfrom },
 };
 
 static void set_up(void)
@@ -171,7 +179,7 @@ static void cancelled(void)
 			struct thread first, second;
 
 			start(&first, wait_in_thread, (void *)waiter);
-			wait_until_in(&first, SYS_recvfrom);
+			wait_until_in(&first, waiter->call);
 			CHECK(pthread_cancel(first.id) == 0);
 			CHECK(join(&first) == PTHREAD_CANCELED);
 			start(&second, wait_in_thread, (void *)waiter);
@@ -204,12 +212,12 @@ static void interrupted(void)
 			CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
 			caught = 0;
 			start(&thread, wait_in_thread, (void *)waiter);
-			wait_until_in(&thread, SYS_recvfrom);
+			wait_until_in(&thread, waiter->call);
 			CHECK(pthread_kill(thread.id, SIGUSR1) == 0);
 			if (restart) {
 				while (!caught)
 					sched_yield();
-				wait_until_in(&thread, SYS_recvfrom);
+				wait_until_in(&thread, waiter->call);
 				waiter->trigger();
 				CHECK(join(&thread) == NULL);
 			} else {
@@ -301,6 +309,33 @@ static void left_behind(void)
 	CHECK(join(&thread) == PTHREAD_CANCELED);
 }
 
+static void *wait_for_no_completion(void *arg)
+{
+	struct ibv_cq *which;
+	void *context;
+
+	CHECK(ibv_get_cq_event(arg, &which, &context) == 0);
+	return NULL;
+}
+
+/* As above, with a completion channel. The thread is not woken by anything else afterwards. */
+static void left_behind_at_completions(void)
+{
+	struct ibv_comp_channel *going;
+	struct thread thread;
+
+	set_up();
+	going = ibv_create_comp_channel(context());
+	CHECK(going);
+	start(&thread, wait_for_no_completion, going);
+	wait_until_in(&thread, POLLS);
+	CHECK(ibv_destroy_comp_channel(going) == 0);
+	trigger_cq(); /* takes longer than the thread needs to return, if it did */
+	wait_until_in(&thread, POLLS);
+	CHECK(pthread_cancel(thread.id) == 0);
+	CHECK(join(&thread) == PTHREAD_CANCELED);
+}
+
 /* Passed twice by both threads: when the first event has been taken, and when the channel has been destroyed. */
 static pthread_barrier_t barrier;
 
@@ -343,6 +378,7 @@ static void left_on_the_way(void)
 static const struct test TESTS[] = {
 	{ "cancelled", cancelled }, { "interrupted", interrupted }, { "unwilling", unwilling },
 	{ "together", together },   { "not_taken", not_taken },     { "left_behind", left_behind },
+	{ "left_behind_at_completions", left_behind_at_completions },
 	{ "left_on_the_way", left_on_the_way },
 };
 

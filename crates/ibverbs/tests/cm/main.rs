@@ -66,6 +66,7 @@ cases! {
         each_event_goes_to_one_thread: "together";
         no_library_thread_takes_a_signal: "not_taken";
         a_thread_keeps_waiting_when_its_channel_is_destroyed: "left_behind";
+        a_thread_keeps_waiting_when_its_completion_channel_is_destroyed: "left_behind_at_completions";
         a_thread_about_to_wait_for_a_destroyed_channel_waits_too: "left_on_the_way";
     }
     "events" as "roce" {

@@ -50,20 +50,23 @@ static struct ibv_cq *create_qp_on(struct rdma_cm_id *id, struct ibv_comp_channe
 	return cq;
 }
 
-/* Waits for the event of a completion queue, takes its completion, and arms the queue again. */
+/* Waits for the event of a completion queue, takes its completion, and arms the queue again. Waits with poll: a thread
+ * that blocks in ibv_get_cq_event serves its queue pairs itself. */
 static void take_completion(struct ibv_cq *cq, struct ibv_comp_channel *channel)
 {
 	struct ibv_wc wc;
 	struct ibv_cq *which;
 	void *context;
+	struct pollfd poll_fd = { .fd = channel->fd, .events = POLLIN };
 
+	CHECK(poll(&poll_fd, 1, -1) == 1);
 	CHECK(ibv_get_cq_event(channel, &which, &context) == 0 && which == cq);
 	ibv_ack_cq_events(cq, 1);
 	CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
 	CHECK(ibv_req_notify_cq(cq, 0) == 0);
 }
 
-/* Only the lane of its vector serves a program that waits for events. */
+/* Only the lane of its vector serves a program that waits for the descriptor of its channel. */
 static void check_vector(int vector)
 {
 	struct rdma_event_channel *near = rdma_create_event_channel(), *far = rdma_create_event_channel();

@@ -84,6 +84,15 @@ impl Carriers {
         !self.is_empty() && serve_all(&self.list())
     }
 
+    /// Takes the rings of all bells, for a thread that has slept on them. Returns false if a carrier is closed.
+    pub(super) fn hear(&self) -> bool {
+        self.is_empty()
+            || self.list().iter().fold(true, |open, carrier| {
+                carrier.hear(false);
+                open && !carrier.is_closed()
+            })
+    }
+
     /// Takes the rings of the bell with this token, and serves its carrier. `ended` tells that no more rings follow.
     pub(super) fn serve_bell(&self, epoll: &Epoll, token: u64, ended: bool) -> ServedBell {
         let carrier =

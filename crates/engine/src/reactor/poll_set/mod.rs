@@ -19,9 +19,9 @@ pub(crate) use only::BorrowedMember;
 use super::carrier::Carrier;
 use super::handle::LaneHandle;
 use super::member::{Member, ServedBy};
-use super::waiters::{WaiterGuard, Waiters};
-use crate::sys::poller::{Epoll, Event, Events, Interest, ProgramEpoll};
-use crate::sys::thread::Thread;
+use super::waiters::Waiters;
+use crate::sys::poller::{Event, Events, Interest, ProgramEpoll};
+use crate::sys::thread::{Awaited, Thread};
 use acks::PendingAcks;
 use carriers::ServedBell;
 use channel::SetChannel;
@@ -111,6 +111,8 @@ pub(crate) struct PollSet {
     checks_sleepers: AtomicBool,
     /// The completion channel whose descriptor contains the sockets.
     channel: SetChannel,
+    /// Whether the lane has taken the set while the program waited for an event, and no thread slept on the set.
+    was_left_armed: AtomicBool,
     /// Whether the lane was given the set because a socket was full. Not cleared at once when it has room again.
     has_blocked: AtomicBool,
 }
@@ -128,6 +130,7 @@ impl PollSet {
             sleepers: Mutex::default(),
             checks_sleepers: AtomicBool::new(false),
             channel: SetChannel::default(),
+            was_left_armed: AtomicBool::new(false),
             has_blocked: AtomicBool::new(false),
         });
         register(&set);
@@ -142,11 +145,6 @@ impl PollSet {
     /// Returns its token in the lane's epoll.
     pub(crate) fn token(&self) -> u64 {
         self.owner.token
-    }
-
-    /// Returns the epoll set of its sockets, for threads of the program to sleep on.
-    pub(crate) fn epoll(&self) -> &Epoll {
-        &self.owner.epoll
     }
 
     // --- Completion queues ---
@@ -184,6 +182,8 @@ impl PollSet {
         self.owner.epoll.add(&**member, token, Interest::Edges)?;
         if !self.channel.add_member(&**member) {
             self.give_to_lane();
+        } else if self.len() > 1 {
+            self.leave_to_lane_if_slept_on(); // that thread may wait for another member only
         }
         Ok(())
     }
@@ -208,6 +208,7 @@ impl PollSet {
             // Fails if the socket is closed, which has removed it from the epoll set.
             let _ = self.owner.epoll.delete(&**member);
             self.channel.remove_member(&**member);
+            self.leave_to_lane_if_slept_on(); // that thread may wait for this member only
         }
         removed.is_some()
     }
@@ -239,6 +240,7 @@ impl PollSet {
     fn record_carrier_change(&self) {
         self.members.begin_generation();
         self.update_only();
+        self.leave_to_lane_if_slept_on();
     }
 
     /// Updates what polls borrow, after members or carriers have changed.
@@ -404,11 +406,15 @@ impl PollSet {
     /// Returns whether a socket is full for which the lane was given the set.
     pub(crate) fn has_blocked(&self) -> bool {
         self.has_blocked.load(Ordering::Relaxed) && {
-            let is_blocked = |member: &Arc<dyn Member>| member.qp().is_some_and(|qp| qp.is_blocked());
-            let has_blocked = self.members().iter().any(is_blocked);
+            let has_blocked = self.has_full_socket();
             self.has_blocked.store(has_blocked, Ordering::Relaxed);
             has_blocked
         }
+    }
+
+    /// Returns whether a socket is full.
+    fn has_full_socket(&self) -> bool {
+        self.members().iter().any(|member| member.qp().is_some_and(|qp| qp.is_blocked()))
     }
 
     /// Raises the events of the completion queues that are armed.
@@ -430,10 +436,36 @@ impl PollSet {
     }
 
     /// Registers a thread of the program that is about to sleep on the set. The lane does not serve the set until
-    /// [`end_sleep`](Self::end_sleep).
-    pub(crate) fn begin_sleep(&self, waiter: &WaiterGuard<'_>) {
-        lock(&self.sleepers).push((waiter.thread(), Arc::downgrade(waiter.waiters())));
+    /// [`end_sleep`](Self::end_sleep). Adds the descriptors that the thread sleeps on.
+    pub(crate) fn begin_sleep(&self, thread: Thread, waiters: &Arc<Waiters>, fds: &mut impl Extend<Awaited>) {
+        lock(&self.sleepers).push((thread, Arc::downgrade(waiters)));
         self.record_poll();
+        // With `leave_to_lane_if_slept_on`: either that finds the sleeping thread, or this finds what has changed.
+        if let Some(only) = self.members.only()
+            && only.qp().is_some_and(|qp| !qp.is_blocked())
+            && only.take_received()
+        {
+            // Waiting for a socket itself, or for a bell, takes fewer system calls than waiting for the epoll set, whose
+            // events have to be taken before each sleep. But what is not received, the end of a connection for example,
+            // would wake the thread again and again. So it waits for the epoll set if nothing was received since its last
+            // sleep.
+            fds.extend([Awaited::socket(&*only)]);
+            fds.extend(self.owner.carriers.list().iter().map(Awaited::socket));
+        } else {
+            // Takes the events of sockets that were read directly, without epoll. Otherwise the wait would return at once
+            // for them, and the thread would spin instead of sleeping.
+            self.poll_sockets();
+            fds.extend([Awaited::readable(&self.owner.epoll)]);
+        }
+    }
+
+    /// Gives the set to the lane, if a thread sleeps on it. That thread may wait for messages of one connection only:
+    /// called if a socket is full, or if members or carriers have changed.
+    #[cold]
+    pub(crate) fn leave_to_lane_if_slept_on(&self) {
+        if !lock(&self.sleepers).is_empty() {
+            self.give_to_lane();
+        }
     }
 
     /// Has the bells of its carriers ring, for a registered thread that is about to sleep. Returns false if something has
@@ -443,10 +475,19 @@ impl PollSet {
     }
 
     /// Unregisters a thread that has woken up. The lane checks from now on whether that thread polls.
-    pub(crate) fn end_sleep(&self, waiter: &WaiterGuard<'_>) {
+    pub(crate) fn end_sleep(&self, thread: Thread) {
         self.owner.end_sleep();
+        if !self.owner.carriers.hear() {
+            self.poll_sockets(); // removes a carrier that is closed
+        }
         self.owner.watch();
-        lock(&self.sleepers).retain(|(thread, _)| *thread != waiter.thread());
+        lock(&self.sleepers).retain(|(sleeper, _)| *sleeper != thread);
+    }
+
+    /// Returns whether, since the last call, the lane has taken the set from a program that waited for an event without
+    /// sleeping on the set.
+    pub(crate) fn take_left_armed(&self) -> bool {
+        self.was_left_armed.load(Ordering::Relaxed) && self.was_left_armed.swap(false, Ordering::Relaxed)
     }
 
     /// Returns whether a thread sleeps on the set, and the lane does not serve it.
@@ -536,6 +577,9 @@ impl PollSet {
         }
         self.remove_from_channel();
         let is_slept_on = self.owner.take_from_program(|| !lock(&self.sleepers).is_empty());
+        if !is_slept_on && self.armed_cqs() > 0 {
+            self.was_left_armed.store(true, Ordering::Relaxed);
+        }
         // A program acknowledges when a poll finds nothing. If its last poll found a completion, something is still
         // owed.
         self.acknowledge();
@@ -554,6 +598,9 @@ impl PollSet {
         };
         dead.iter().for_each(|waiters| waiters.reap_dead());
         if !lock(&self.sleepers).is_empty() {
+            if self.has_full_socket() {
+                self.leave_to_lane_if_slept_on();
+            }
             return true;
         }
         self.checks_sleepers.store(false, Ordering::Release);

@@ -3,6 +3,7 @@
 //! that thread serves them when it takes the event.
 
 use super::{ChannelState, CompletionQueue};
+use crate::notify::blocking::EventSource;
 use crate::notify::sockets::ChannelSockets;
 use crate::reactor::poll_set::PollSet;
 use ironwarp_rnic::queue::Arm;
@@ -21,14 +22,18 @@ impl ChannelState {
 impl CompletionQueue {
     /// Sets the channel whose descriptor the sockets make readable. The handler of the queue must be that of the channel.
     /// Can be called once.
-    pub fn join_channel(&self, channel: &Arc<ChannelSockets>) {
-        let _ = self.channel.sockets.set(Arc::clone(channel));
+    pub fn join_channel(self: &Arc<Self>, channel: &Arc<ChannelSockets>) {
+        if self.channel.sockets.set(Arc::clone(channel)).is_ok() {
+            let queue: Arc<dyn EventSource> = Arc::<Self>::clone(self);
+            channel.add_queue(Arc::downgrade(&queue));
+        }
     }
 
     /// Removes the sockets from the descriptor of the channel, because the queue is about to be destroyed.
     pub fn leave_channel(&self) {
         self.channel.has_left.store(true, Ordering::Relaxed);
         if let Some(channel) = self.channel.sockets.get() {
+            channel.remove_queue(self);
             self.sets().iter().for_each(|set| channel.leave(set));
         }
     }
@@ -55,16 +60,20 @@ impl CompletionQueue {
     pub(crate) fn record_post(&self, is_blocked: impl FnOnce() -> bool) {
         if self.channel.in_use().is_some() {
             self.channel.posted.store(true, Ordering::Relaxed);
-            if is_blocked() {
-                self.leave_to_lanes();
-            }
+        }
+        if is_blocked() {
+            self.leave_to_lanes();
         }
     }
 
-    /// Has lanes serve the sockets. One of them waits for room in a socket, for which a completion channel wakes no thread.
+    /// Has lanes serve the sockets. One of them waits for room in a socket, for which neither a completion channel nor a
+    /// thread that sleeps on the socket is woken.
     #[cold]
     fn leave_to_lanes(&self) {
-        self.sets().iter().for_each(|set| set.leave_blocked_to_lane());
+        for set in self.sets().iter() {
+            set.leave_blocked_to_lane();
+            set.leave_to_lane_if_slept_on();
+        }
     }
 
     /// Arms the queue, as [`arm`](Self::arm) does. The sockets wake the program through the channel. Returns `None`, and

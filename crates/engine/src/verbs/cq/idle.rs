@@ -5,7 +5,6 @@
 //! takes milliseconds, and a message does not end it. A thread that sleeps is woken by a message, before the others have
 //! used up their time. So while yields take long, the thread sleeps instead, at most as long as a yield would have taken.
 
-use super::CompletionQueue;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -109,35 +108,34 @@ pub(super) fn empty_polls() -> u32 {
     IDLE.with(|idle| idle.count.get())
 }
 
-impl CompletionQueue {
-    /// Counts a poll of this thread that found `found` completions, and yields or sleeps after many that found none.
-    #[inline]
-    pub(super) fn record_found(&self, found: usize) {
-        IDLE.with(|idle| {
-            if found > 0 {
-                idle.count.set(0);
-                return;
-            }
-            if idle.record() {
-                self.rest(idle);
-            }
-        });
-    }
+/// Counts a poll of this thread that found `found` completions. Returns whether the thread should [rest](rest), because
+/// many polls have found none.
+#[inline]
+pub(super) fn record(found: usize) -> bool {
+    IDLE.with(|idle| match found {
+        0 => idle.record(),
+        _ => {
+            idle.count.set(0);
+            false
+        }
+    })
+}
 
-    /// Yields or sleeps.
-    #[cold]
-    fn rest(&self, idle: &IdlePolls) {
+/// Yields the processor, or calls `sleep`, which sleeps for at most the given time until something arrives for this queue.
+/// It returns false if it cannot sleep.
+#[cold]
+pub(super) fn rest(queue: u32, sleep: impl FnOnce(Duration) -> bool) {
+    IDLE.with(|idle| {
         let now = Instant::now();
-        match idle.next(self.cq.id(), now) {
+        match idle.next(queue, now) {
             Step::Poll => {}
-            // While the queue is armed, the lanes serve the sockets. They keep them if this thread does not sleep on them.
-            Step::Sleep if !self.cq.is_armed() && self.nap(MAX_SLEEP).is_ok() => {}
+            Step::Sleep if sleep(MAX_SLEEP) => {}
             Step::Yield | Step::Sleep => {
                 std::thread::yield_now();
                 idle.record_yield(now, Instant::now());
             }
         }
-    }
+    });
 }
 
 #[cfg(test)]

@@ -37,22 +37,14 @@ impl Ends {
 
     fn with(config: &Config) -> Self {
         let [client, server] = [(); 2].map(|()| Engine::new(config.clone()).unwrap());
-        let listener = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let end = |engine: &Arc<Engine>| {
-            let cq = engine.create_cq(64).unwrap();
-            let attributes = QueuePairAttributes::new(engine.device().allocate_domain(), &cq);
-            let completes = Completes::WhenAcknowledged;
-            (cq, engine.create_qp(QueuePairAttributes { completes, ..attributes }).unwrap())
-        };
-        let ((_, near), (cq, far)) = (end(&client), end(&server));
-        client.connect(&near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-        let incoming = listener.incoming().wait(Some(TIMEOUT)).unwrap();
-        far.qp().post_receive(ReceiveRequest { id: 7, buffers: Sges::default() }).unwrap();
-        incoming.accept(&far, server.terms(None, None), &[]).unwrap();
-        // A thread that went to sleep before the connection was established would not sleep on its socket.
-        near.wait_connected(TIMEOUT).unwrap();
-        far.wait_connected(TIMEOUT).unwrap();
+        let [near_cq, cq] = [&client, &server].map(|engine| engine.create_cq(64).unwrap());
+        let [near, far] = connect((&client, &near_cq), (&server, &cq));
         Self { server, near, cq, far, client }
+    }
+
+    /// Connects another queue pair of the client to another one of the server, with the same completion queues.
+    pub(super) fn connect_another(&self) -> [Arc<QueuePair>; 2] {
+        connect((&self.client, self.near.receive_cq()), (&self.server, &self.cq))
     }
 
     /// Connects two ends that use shared memory once a message was sent.
@@ -79,7 +71,7 @@ impl Ends {
     }
 
     /// Posts a receive at the server.
-    fn receive(&self) {
+    pub(super) fn receive(&self) {
         self.far.post_receive(ReceiveRequest { id: 8, buffers: Sges::default() }).unwrap();
     }
 
@@ -96,6 +88,27 @@ impl Ends {
         until(|| thread.is_asleep());
         thread
     }
+}
+
+/// Connects a queue pair of a client to one of a server, which has posted a receive.
+fn connect(
+    client: (&Arc<Engine>, &Arc<CompletionQueue>),
+    server: (&Arc<Engine>, &Arc<CompletionQueue>),
+) -> [Arc<QueuePair>; 2] {
+    let listener = server.0.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let [near, far] = [client, server].map(|(engine, cq)| {
+        let attributes = QueuePairAttributes::new(engine.device().allocate_domain(), cq);
+        let completes = Completes::WhenAcknowledged;
+        engine.create_qp(QueuePairAttributes { completes, ..attributes }).unwrap()
+    });
+    client.0.connect(&near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
+    let incoming = listener.incoming().wait(Some(TIMEOUT)).unwrap();
+    far.qp().post_receive(ReceiveRequest { id: 7, buffers: Sges::default() }).unwrap();
+    incoming.accept(&far, server.0.terms(None, None), &[]).unwrap();
+    // A thread that went to sleep before the connection was established would not sleep on its socket.
+    near.wait_connected(TIMEOUT).unwrap();
+    far.wait_connected(TIMEOUT).unwrap();
+    [near, far]
 }
 
 /// Sends an empty message.

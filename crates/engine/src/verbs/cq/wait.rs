@@ -1,12 +1,13 @@
 //! Waits for completions: polls for a short time, then sleeps on the sockets or on an alarm (`reactor/waiters.rs`).
 
 use super::CompletionQueue;
+use crate::notify::blocking::{Descriptors, EventSource};
 use crate::reactor::poll_set::PollSet;
 use crate::reactor::waiters::WaiterGuard;
-use crate::sys::thread::{wait_readable, wait_readable_briefly};
+use crate::sys::thread::{Awaited, Thread, wait_readable, wait_readable_briefly};
 use ironwarp_rnic::queue::Overrun;
+use smallvec::SmallVec;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// How long a thread polls before it sleeps: most answers arrive sooner than a sleeping thread would wake.
@@ -66,7 +67,7 @@ impl CompletionQueue {
     }
 
     /// Sleeps until `wait` returns, which waits for the descriptors that become readable when there may be a completion.
-    fn sleep_with(&self, wait: impl FnOnce(&[BorrowedFd<'_>]) -> io::Result<()>) -> io::Result<()> {
+    fn sleep_with(&self, wait: impl FnOnce(&[Awaited]) -> io::Result<()>) -> io::Result<()> {
         let waiter = self.waiters.register();
         if self.cq.is_ready() {
             waiter.wake_others();
@@ -75,12 +76,8 @@ impl CompletionQueue {
         // The sets are copied, because no lock may be held during the sleep. The lane serves a connection that is made
         // meanwhile, and the alarm wakes this thread.
         let sets = if waiter.is_direct() { self.sets().clone() } else { Vec::new() };
-        let _sleeping: Vec<_> = sets.iter().map(|set| SetSleep::new(set, &waiter)).collect();
-        // Consumes the events of sockets that were read directly, without epoll. Otherwise the wait below would return
-        // at once for them, and this thread would spin instead of sleeping.
-        for set in &sets {
-            set.poll_sockets();
-        }
+        let mut fds = SmallVec::<[Awaited; 4]>::from_iter([Awaited::readable(waiter.alarm())]);
+        let _sleeping: Vec<_> = sets.iter().map(|set| SetSleep::new(set, &waiter, &mut fds)).collect();
         // From now on, bells ring for what arrives in shared memory.
         if sets.iter().map(|set| set.await_bells()).fold(false, |any, may_sleep| any | !may_sleep)
             || self.cq.is_ready()
@@ -88,8 +85,6 @@ impl CompletionQueue {
             waiter.wake_others();
             return Ok(());
         }
-        let sockets = sets.iter().map(|set| set.epoll().as_fd());
-        let fds: Vec<BorrowedFd<'_>> = std::iter::once(waiter.alarm()).chain(sockets).collect();
         wait(&fds)
     }
 
@@ -100,6 +95,39 @@ impl CompletionQueue {
     }
 }
 
+impl CompletionQueue {
+    /// Returns the function that assigns a poll set of the armed queue: to the program if one of its threads is expected
+    /// to sleep on the sockets, or else to the lane.
+    #[inline]
+    pub(super) fn assign_armed(&self) -> fn(&PollSet) {
+        if self.event_sleeps.keeps_sockets() { PollSet::record_poll } else { PollSet::give_to_lane }
+    }
+}
+
+/// A thread that waits for an event of the queue.
+impl EventSource for CompletionQueue {
+    fn begin_event_sleep(&self, fds: &mut Descriptors) -> bool {
+        // A queue that is not armed raises no event, and the program or the lane serves its sockets as before.
+        let may_register = self.cq.is_armed() && self.event_sleeps.are_allowed();
+        if !may_register || !self.waiters.register_for_event() {
+            return true;
+        }
+        self.event_sleeps.record_sleep();
+        let (sets, thread) = (self.sets(), Thread::current());
+        sets.iter().for_each(|set| set.begin_sleep(thread, &self.waiters, fds));
+        // From now on, bells ring for what arrives in shared memory.
+        sets.iter().filter(|set| !set.await_bells()).count() == 0
+    }
+
+    fn end_event_sleep(&self) {
+        if self.waiters.unregister_for_event() {
+            let thread = Thread::current();
+            self.sets().iter().for_each(|set| set.end_sleep(thread));
+            self.progress();
+        }
+    }
+}
+
 /// Marks a poll set as slept on while it exists.
 struct SetSleep<'w> {
     set: &'w PollSet,
@@ -107,9 +135,9 @@ struct SetSleep<'w> {
 }
 
 impl<'w> SetSleep<'w> {
-    /// Marks the set.
-    fn new(set: &'w PollSet, waiter: &'w WaiterGuard<'w>) -> Self {
-        set.begin_sleep(waiter);
+    /// Marks the set, and adds the descriptors to sleep on.
+    fn new(set: &'w PollSet, waiter: &'w WaiterGuard<'w>, fds: &mut impl Extend<Awaited>) -> Self {
+        set.begin_sleep(waiter.thread(), waiter.waiters(), fds);
         Self { set, waiter }
     }
 }
@@ -117,6 +145,6 @@ impl<'w> SetSleep<'w> {
 impl Drop for SetSleep<'_> {
     /// Unmarks the set, however the sleep ends. The lane serves the set again, unless the thread polls it.
     fn drop(&mut self) {
-        self.set.end_sleep(self.waiter);
+        self.set.end_sleep(self.waiter.thread());
     }
 }
