@@ -72,17 +72,9 @@ impl QpContext {
         });
     }
 
-    /// Ends a call to the link that has taken only a part of a request that was started alone.
-    pub(crate) fn suspend_request(&self, begun: Begun) {
-        self.end_sending(|sq| sq.put_back(begun));
-    }
-
     /// Ends the attempt to send the request `seq`, which was started alone: it has to be started again.
-    pub(crate) fn cancel_request(&self, seq: u64, begun: Begun) {
-        self.end_sending(|sq| {
-            sq.put_back(begun);
-            sq.roll_back_numbers(seq);
-        });
+    pub(crate) fn cancel_request(&self, seq: u64) {
+        self.end_sending(|sq| sq.roll_back_numbers(seq));
     }
 
     /// Adds a completion to the completion queue of the send queue.

@@ -86,6 +86,9 @@ pub struct QpContext {
     /// Number of messages of the request class that the peer may acknowledge: they were passed to the link, or are
     /// about to be. Written by the tx half.
     acknowledgeable: AtomicU64,
+    /// The send queue may hold requests. Written with `sq` locked: set when one is added, and cleared when the queue is
+    /// found empty.
+    pub(crate) sq_used: AtomicBool,
     /// The link did not take all there was to send.
     send_blocked: AtomicBool,
     /// The last payload that arrived was large.
@@ -137,6 +140,7 @@ impl QpContext {
             shared_receives: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
             acknowledgeable: AtomicU64::new(0),
+            sq_used: AtomicBool::new(false),
             send_blocked: AtomicBool::new(false),
             bulk_receive: AtomicBool::new(false),
             sends_shared: AtomicBool::new(false),

@@ -72,13 +72,21 @@ impl Qp {
 
     /// Drives the tx half for at most this many rounds, unless another thread holds it.
     fn transmit(&self, rounds: usize) {
-        self.transmit_posted(rounds, None);
+        let left = self.tx.run(rounds, |half| self.run_tx_round(half, |tx| tx.drive(self)));
+        self.finish_turn(left);
     }
 
-    /// Drives the tx half like [`transmit`](Self::transmit). `posted` is the send queue, still locked, if a request was
-    /// just posted. The lock order allows this, because the half is never waited for.
-    pub(super) fn transmit_posted(&self, rounds: usize, mut posted: Option<MutexGuard<'_, SendQueue>>) {
-        let left = self.tx.run(rounds, |half| self.run_tx_round(half, posted.take()));
+    /// Sends the requests that were just posted to the send queue, which is still locked, and everything else that is to
+    /// be sent. The lock order allows this, because the half is never waited for.
+    pub(super) fn transmit_posted(&self, posted: MutexGuard<'_, SendQueue>) {
+        let mut posted = Some(posted);
+        let left = self.tx.run(ROUNDS, |half| {
+            let posted = posted.take();
+            self.run_tx_round(half, move |tx| match posted {
+                Some(sq) => tx.drive_posted(self, sq),
+                None => tx.drive(self),
+            })
+        });
         drop(posted); // if another thread holds the half
         self.finish_turn(left);
     }
@@ -86,22 +94,19 @@ impl Qp {
     /// Sends as far as possible, like [`drive_tx`](Self::drive_tx), but waits for a thread that is driving the half. For
     /// the control path only.
     pub(super) fn drive_tx_and_wait(&self) {
-        let (left, added) = self.tx.with(|half| self.run_tx_round(half, None));
+        let (left, added) = self.tx.with(|half| self.run_tx_round(half, |tx| tx.drive(self)));
         self.finish_turn(if added == Left::Work { added } else { left });
     }
 
-    /// Drives the tx half, which the caller has locked, for one round. Drops its state if that panics.
-    fn run_tx_round(&self, half: &mut Option<Tx>, posted: Option<MutexGuard<'_, SendQueue>>) -> Left {
+    /// Drives the tx half, which the caller has locked, for one round by calling `drive`. Drops its state if that panics.
+    #[inline]
+    pub(super) fn run_tx_round(&self, half: &mut Option<Tx>, drive: impl FnOnce(&mut Tx) -> Left) -> Left {
         let Some(tx) = half else {
-            drop(posted);
+            drop(drive); // it may have locked the send queue
             self.retire_empty_writes();
             return Left::Nothing;
         };
-        let drive = || match posted {
-            Some(sq) => tx.drive_posted(self, sq),
-            None => tx.drive(self),
-        };
-        bug::catch("transmitting", drive).unwrap_or_else(|bug| {
+        bug::catch("transmitting", || drive(tx)).unwrap_or_else(|bug| {
             *half = None;
             self.fail_tx(bug);
             Left::Nothing

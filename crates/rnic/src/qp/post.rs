@@ -1,9 +1,12 @@
 //! Posts requests and receives to a queue pair.
 
 use super::{Qp, Receives};
+use crate::context::{Attributes, QpContext};
 use crate::error::PostError;
-use crate::half::ROUNDS;
-use crate::queue::{QueueOwner, ReceiveRequest, SendQueue, SharedSendQueue, WorkRequest};
+use crate::half::{Left, ROUNDS};
+use crate::queue::{
+    Completes, QueueOwner, ReceiveRequest, SendQueue, SharedSendQueue, WorkRequest, check_request,
+};
 use crate::state::State;
 use crate::sync::{MutexGuard, lock};
 use std::sync::atomic::Ordering;
@@ -20,9 +23,20 @@ impl Qp {
     /// Posts requests to the send queue, all or none, and sends those that can be sent at once.
     pub fn post_send(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
         self.check_may_post()?;
-        let mut sq = lock(&self.sq);
-        sq.post(requests)?;
-        self.send_posted(sq);
+        let mut requests = requests.into_iter();
+        if requests.size_hint() == (1, Some(1))
+            && let Some(only) = requests.next()
+        {
+            return if self.may_bypass_queue(&only) { self.post_only(only) } else { self.post_all([only]) };
+        }
+        self.post_all(requests)
+    }
+
+    /// Posts requests to the send queue, all or none, and sends those that can be sent at once.
+    fn post_all(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
+        if let Some(sq) = self.enqueue(|sq| sq.post(requests))? {
+            self.transmit_posted(sq);
+        }
         Ok(())
     }
 
@@ -33,10 +47,39 @@ impl Qp {
         requests: impl IntoIterator<Item = WorkRequest>,
     ) -> Result<(), PostError> {
         self.check_may_post()?;
-        let mut sq = lock(&self.sq);
-        sq.post_shared(from, requests)?;
-        self.send_posted(sq);
+        if let Some(sq) = self.enqueue(|sq| sq.post_shared(from, requests))? {
+            self.transmit_posted(sq);
+        }
         Ok(())
+    }
+
+    /// Whether a request is complete as soon as the link has taken it, without a completion, so that the send queue need
+    /// not know it.
+    #[inline]
+    fn may_bypass_queue(&self, request: &WorkRequest) -> bool {
+        let Attributes { send_depth, shared_send, completes, .. } = self.attributes();
+        !request.signaled && *completes == Completes::WhenSent && *send_depth > 0 && shared_send.is_none()
+    }
+
+    /// Posts a request that [may bypass](Self::may_bypass_queue) the send queue: passes it to the link, or else adds it
+    /// to the queue.
+    fn post_only(&self, request: WorkRequest) -> Result<(), PostError> {
+        check_request(&request, self.attributes().max_sges)?;
+        let (mut request, mut posted) = (Some(request), Ok(()));
+        let left = self.tx.run(ROUNDS, |half| {
+            self.run_tx_round(half, |tx| {
+                tx.post_only(self, &mut request).unwrap_or_else(|error| {
+                    posted = Err(error);
+                    Left::Nothing
+                })
+            })
+        });
+        self.finish_turn(left);
+        match request {
+            // There is no stream, or another thread holds the half.
+            Some(request) => self.post_all([request]),
+            None => posted,
+        }
     }
 
     /// Checks that requests may be posted in the current state: once the queue pair is ready to send, and until
@@ -56,21 +99,6 @@ impl Qp {
         Ok(())
     }
 
-    /// Sends the requests that were just posted, as far as possible. Flushes them if the stream has ended, or after a
-    /// refused registration.
-    #[inline]
-    fn send_posted(&self, mut sq: MutexGuard<'_, SendQueue>) {
-        if let Some(error) = self.error() {
-            sq.fail(self.id(), None, error, |completion| self.complete_send(completion));
-            return;
-        }
-        if sq.is_refusing() {
-            sq.flush_posted();
-            self.retire_from(&mut sq);
-        }
-        self.transmit_posted(ROUNDS, Some(sq));
-    }
-
     /// Posts a receive.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
         if !matches!(self.attributes().receives, Receives::Own(_)) {
@@ -87,5 +115,49 @@ impl Qp {
             self.on_receive_posted();
         }
         Ok(())
+    }
+}
+
+impl QpContext {
+    /// Adds requests to the send queue with `post`. Returns the queue, still locked, if requests can be sent. Flushes the
+    /// requests if the stream has ended, or after a refused registration.
+    #[inline]
+    pub(crate) fn enqueue(
+        &self,
+        post: impl FnOnce(&mut SendQueue) -> Result<(), PostError>,
+    ) -> Result<Option<MutexGuard<'_, SendQueue>>, PostError> {
+        let mut sq = lock(&self.sq);
+        post(&mut sq)?;
+        self.sq_used.store(true, Ordering::Relaxed);
+        if let Some(error) = self.error() {
+            sq.fail(self.id(), None, error, |completion| self.complete_send(completion));
+            return Ok(None);
+        }
+        if sq.is_refusing() {
+            sq.flush_posted();
+            self.retire_from(&mut sq);
+        }
+        Ok(Some(sq))
+    }
+
+    /// Adds a request to the front of the send queue, without posting it, of which the link has taken a part. The number
+    /// and the message sequence number of its message are `numbers`.
+    pub(crate) fn enqueue_started(&self, request: WorkRequest, numbers: (u64, u32)) {
+        let mut sq = lock(&self.sq);
+        sq.add_started(request, numbers);
+        self.sq_used.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the send queue is empty.
+    #[inline]
+    pub(crate) fn is_sq_empty(&self) -> bool {
+        // No request that was posted before is missed: a thread that has posted one, or has learned of it, sees that
+        // `sq_used` was set, or that it was cleared after the request was complete.
+        !self.sq_used.load(Ordering::Relaxed) || {
+            let sq = lock(&self.sq);
+            let is_empty = sq.is_idle();
+            self.sq_used.store(!is_empty, Ordering::Relaxed);
+            is_empty
+        }
     }
 }

@@ -20,7 +20,7 @@ mod shared_send;
 pub use crate::status::Status;
 pub use completion::{Completes, Completion, Opcode, RequestError, Sender, WrId};
 pub use cq::{Arm, Cq, Overrun, TooSmall};
-pub(crate) use entry::{MAX_MESSAGE, OutstandingRead, ReadKind};
+pub(crate) use entry::{MAX_MESSAGE, OutstandingRead, ReadKind, check_request};
 pub use inline::InlineData;
 pub use moderation::Moderation;
 pub(crate) use owner::QueueOwner;

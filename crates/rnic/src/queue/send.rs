@@ -57,22 +57,15 @@ pub(crate) struct SendQueue {
     feed: Option<Box<Feed>>,
 }
 
-/// A request that was started by [`SendQueue::begin_last`], and how it completes.
-#[derive(Debug)]
-#[must_use = "a request that was removed has to be put back if it is not sent"]
+/// When a request completes that was started by [`SendQueue::begin_last`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "the queue has to be told when a request was sent"]
 pub(crate) enum Begun {
-    /// It completes when it is sent, with a completion or after other requests: the queue has to be told.
+    /// It completes when it is sent: the queue has to be told.
     UntilSent,
     /// It completes when it is acknowledged. Until then, it makes no difference whether the link has taken it.
     UntilAcknowledged,
-    /// It completes when it is sent, and needs no completion: it was removed from the queue, and is lent to the caller,
-    /// which has nothing more to do if the link takes all of it.
-    Removed(Lent),
 }
-
-/// A request that was removed from its queue, to be dropped when it is sent.
-#[derive(Debug)]
-pub(crate) struct Lent(Entry);
 
 /// The failure of a stream whose requests have not completed yet.
 #[derive(Debug)]
@@ -283,13 +276,8 @@ impl SendQueue {
         let entry = self.entries.back_mut().filter(|entry| !entry.refused)?;
         let begun = begin(&entry.request)?;
         (entry.number, entry.msn) = numbers;
-        let signaled = entry.request.signaled;
         let state = match self.completes {
             Completes::WhenAcknowledged => Begun::UntilAcknowledged,
-            Completes::WhenSent if !signaled && self.entries.len() == 1 => {
-                self.first += 1;
-                Begun::Removed(Lent(self.entries.pop_back()?))
-            }
             Completes::WhenSent => {
                 self.sending = true;
                 Begun::UntilSent
@@ -298,14 +286,12 @@ impl SendQueue {
         Some((begun, state))
     }
 
-    /// Puts a request back that was removed when it was started, because the link did not take all of it. If the stream
+    /// Adds a request that was not posted to the queue, and of which the link has taken a part, before all others, which
+    /// must not have been started. The number and the message sequence number of its message are `numbers`. If the stream
     /// has failed meanwhile, the request completes as if it was sent, which needs no completion.
-    pub(crate) fn put_back(&mut self, begun: Begun) {
-        if let Begun::Removed(Lent(entry)) = begun
-            && !self.failed
-        {
-            self.entries.push_front(entry);
-            self.first -= 1;
+    pub(crate) fn add_started(&mut self, request: WorkRequest, (number, msn): (u64, u32)) {
+        if !self.failed {
+            self.entries.push_front(Entry { number, msn, ..Entry::new(request) });
         }
     }
 

@@ -1,14 +1,15 @@
 //! The straight path: sends the one short request that was just posted, if nothing else is to be sent. Its FPDU is built
-//! on the stack and passed to the link, without a batch. Everything that the path cannot do is left to
-//! [`drive`](Tx::drive), which starts from the same state.
+//! on the stack and passed to the link, without a batch. A request that needs no completion does not even enter the send
+//! queue. Everything that the path cannot do is left to [`drive`](Tx::drive), which starts from the same state.
 
 use super::payload::fetch_sge;
 use super::{Quiet, Tx, Unsent};
 use crate::context::QpContext;
+use crate::error::PostError;
 use crate::half::Left;
-use crate::link::Piece;
+use crate::link::{LinkError, Piece};
 use crate::outbound::{FrameKind, InProgress, Payload, ShortRequest};
-use crate::queue::SendQueue;
+use crate::queue::{SendQueue, WorkRequest};
 use crate::state::State;
 use crate::sync::MutexGuard;
 use ironwarp_wire::ddp::UNTAGGED_LEN;
@@ -19,7 +20,77 @@ const MAX_PAYLOAD: usize = 128;
 /// Maximum length of the FPDU.
 const MAX_FRAME: usize = MAX_HEAD + MAX_PAYLOAD + MAX_TAIL;
 
+/// What became of a request that was passed to the link.
+enum Sent {
+    /// The link has taken all of it.
+    All,
+    /// The link has taken its front. These bytes are left.
+    Part(Vec<u8>),
+    /// The link has taken nothing.
+    Nothing(LinkError),
+    /// It was not passed to the link, because its memory must not or cannot be read. [`Tx::drive`] finds out why.
+    Unreadable,
+}
+
 impl Tx {
+    /// Posts `request`, which needs no completion and completes when it is sent, and takes it. If it is short, and nothing
+    /// else is to be sent, the link gets it at once, and the send queue never does. Otherwise adds it to the queue, and
+    /// sends as far as possible.
+    pub(crate) fn post_only(
+        &mut self,
+        qp: &QpContext,
+        request: &mut Option<WorkRequest>,
+    ) -> Result<Left, PostError> {
+        let numbers = (self.cursor.requests + 1, self.cursor.send_msn);
+        let sent = request.as_ref().and_then(|request| self.send_unqueued(qp, request));
+        if let Some(Sent::All) = sent {
+            *request = None;
+            return Ok(Left::Nothing);
+        }
+        let Some(request) = request.take() else { return Ok(self.drive(qp)) };
+        self.enqueue(qp, request, numbers, sent)
+    }
+
+    /// Passes a request to the link that is not in the send queue. Returns `None`, and changes nothing, if the request is
+    /// not short, or something else is to be sent.
+    #[inline]
+    fn send_unqueued(&mut self, qp: &QpContext, request: &WorkRequest) -> Option<Sent> {
+        if !qp.is_sq_empty() {
+            return None;
+        }
+        self.quiet(qp)?;
+        let short = ShortRequest::of(request, self.room())?;
+        Some(self.send_short(qp, &short))
+    }
+
+    /// Adds a request to the send queue that the link did not take, or not all of, and sends as far as possible. If it was
+    /// passed to the link, `sent` is the result, and its message has these `numbers`.
+    #[cold]
+    fn enqueue(
+        &mut self,
+        qp: &QpContext,
+        request: WorkRequest,
+        numbers: (u64, u32),
+        sent: Option<Sent>,
+    ) -> Result<Left, PostError> {
+        match sent {
+            Some(Sent::Part(rest)) => {
+                qp.enqueue_started(request, numbers);
+                self.keep_unsent(rest);
+                Ok(self.drive(qp))
+            }
+            Some(Sent::Nothing(error)) => {
+                let posted = qp.enqueue(|sq| sq.post([request])).map(drop);
+                self.handle_send_error(qp, error);
+                posted.map(|()| Left::Nothing)
+            }
+            _ => {
+                let posted = qp.enqueue(|sq| sq.post([request]))?;
+                Ok(posted.map_or(Left::Nothing, |sq| self.drive_posted(qp, sq)))
+            }
+        }
+    }
+
     /// Sends what was just posted to the locked send queue, and everything else that is to be sent, as
     /// [`drive`](Self::drive) does.
     pub(crate) fn drive_posted(&mut self, qp: &QpContext, sq: MutexGuard<'_, SendQueue>) -> Left {
@@ -30,42 +101,68 @@ impl Tx {
     /// done, or the link took nothing. If it returns false, [`drive`](Self::drive) has to be called.
     fn send_straight(&mut self, qp: &QpContext, mut sq: MutexGuard<'_, SendQueue>) -> bool {
         let Some(quiet) = self.quiet(qp) else { return false };
-        let (seq, msn) = (self.cursor.seq, self.cursor.send_msn);
-        let number = self.cursor.requests + 1;
-        let room = (usize::from(self.mulpdu).saturating_sub(UNTAGGED_LEN) & !7).min(MAX_PAYLOAD);
+        let (seq, room) = (self.cursor.seq, self.room());
+        let numbers = (self.cursor.requests + 1, self.cursor.send_msn);
         let short = |request: &_| ShortRequest::of(request, room);
-        let begun = sq.begin_last(seq, (number, msn), quiet.sends_acks, short);
+        let begun = sq.begin_last(seq, numbers, quiet.sends_acks, short);
         let Some((short, begun)) = begun else { return false };
         drop(sq);
+        match self.send_short(qp, &short) {
+            Sent::All => {
+                self.cursor.seq += 1;
+                qp.end_sending_request(seq, begun);
+                true
+            }
+            Sent::Part(rest) => {
+                self.keep_unsent(rest);
+                qp.end_sending(|_| ());
+                false
+            }
+            Sent::Nothing(error) => {
+                qp.cancel_request(seq);
+                self.handle_send_error(qp, error);
+                true
+            }
+            Sent::Unreadable => {
+                qp.cancel_request(seq);
+                false
+            }
+        }
+    }
+
+    /// Maximum number of payload bytes of a request that this path sends.
+    fn room(&self) -> usize {
+        (usize::from(self.mulpdu).saturating_sub(UNTAGGED_LEN) & !7).min(MAX_PAYLOAD)
+    }
+
+    /// Passes a request to the link, and moves the cursor behind its message, but not behind the request.
+    #[inline]
+    fn send_short(&mut self, qp: &QpContext, short: &ShortRequest) -> Sent {
         let mut frame = [0; MAX_FRAME];
-        let Some(len) = self.write_frame(qp, &short, &mut frame) else {
-            qp.cancel_request(seq, begun); // `drive` finds the failure again
-            return false;
-        };
+        let Some(len) = self.write_frame(qp, short, &mut frame) else { return Sent::Unreadable };
+        let number = self.cursor.requests + 1;
         qp.set_blocked(false);
         qp.set_acknowledgeable(number);
         match self.link.send(&[Piece::Own(&frame[..len])]) {
             Ok(sent) => {
-                self.cursor.send_msn = msn.wrapping_add(short.msns());
+                self.cursor.send_msn = self.cursor.send_msn.wrapping_add(short.msns());
                 self.cursor.requests = number;
-                self.cursor.seq += 1;
                 self.cursor.response_next = true;
-                if sent == len {
-                    qp.end_sending_request(seq, begun);
-                    return true;
-                }
-                let (bytes, kind) = (frame[sent..len].to_vec(), FrameKind::Request(seq));
-                self.unsent = Some(Box::new(Unsent { bytes, sent: 0, kind }));
-                qp.suspend_request(begun);
-                false
+                if sent == len { Sent::All } else { Sent::Part(frame[sent..len].to_vec()) }
             }
             Err(error) => {
                 qp.set_acknowledgeable(self.cursor.requests);
-                qp.cancel_request(seq, begun);
-                self.handle_send_error(qp, error);
-                true
+                Sent::Nothing(error)
             }
         }
+    }
+
+    /// Keeps the bytes that are left of the current request, and moves the cursor to the next one.
+    #[cold]
+    fn keep_unsent(&mut self, bytes: Vec<u8>) {
+        let kind = FrameKind::Request(self.cursor.seq);
+        self.unsent = Some(Box::new(Unsent { bytes, sent: 0, kind }));
+        self.cursor.seq += 1;
     }
 
     /// Returns what is known of the obligations, if nothing is to be sent but requests, and these can be started.
