@@ -101,7 +101,8 @@ impl FpduReader {
         if self.progress.framing.markers || !self.is_at_boundary() {
             return Ok(None);
         }
-        let Ok(Parse::Done(fpdu)) = Fpdu::parse(input, dialect) else { return Ok(None) };
+        let parsed = Fpdu::parse(input, dialect);
+        let Ok(Parse::Done(fpdu)) = &parsed else { return Ok(None) }; // by reference: it is large
         let Some((covered, rest)) = input.split_at_checked(fpdu.total_len() - CRC_FIELD) else {
             return Ok(None);
         };
@@ -114,7 +115,7 @@ impl FpduReader {
         }
         *input = rest;
         let (start, len) = (usize::from(fpdu.header_len), usize::from(fpdu.payload_len));
-        Ok(Some((fpdu, &covered[start..start + len])))
+        Ok(Some((*fpdu, &covered[start..start + len])))
     }
 
     /// Returns the number of payload bytes that come next, up to the next marker. They may be read directly to their

@@ -39,15 +39,15 @@ impl Rx {
     ) -> Option<bool> {
         let dialect = self.dialect;
         let before = *bytes;
-        let piece = match self.reader.take_whole(bytes, dialect) {
+        let piece = match &self.reader.take_whole(bytes, dialect) {
             Ok(Some((fpdu, payload))) => {
-                return self.process_whole(qp, &fpdu, payload, cached).then_some(true);
+                return self.process_whole(qp, fpdu, payload, cached).then_some(true);
             }
             Ok(None) => {
                 *cached = None;
                 self.reader.next(bytes, dialect)
             }
-            Err(violation) => Err(violation),
+            Err(violation) => Err(*violation),
         };
         let done = match piece {
             Ok(None) => return Some(false),
