@@ -141,11 +141,11 @@ impl Cq {
             return batch.push(completion);
         }
         let wakes = completion.raises_solicited_event();
-        let pushed = ring.push(completion, wakes);
+        ring.append(completion, wakes);
         self.ready.store(ring.ready(), Ordering::Relaxed);
         drop(ring);
         self.wake_sleepers();
-        pushed.map_err(|Full| Overrun { cq: self.id })
+        Ok(())
     }
 
     /// Returns an object that appends any number of completions and locks the queue only once, for the first of them.

@@ -59,18 +59,24 @@ impl Ring {
 
     /// Appends a completion. `wakes` tells whether it raises an event for solicited completions.
     #[inline]
-    pub(super) fn push(&mut self, mut completion: Completion, wakes: bool) -> Result<(), Full> {
+    pub(super) fn push(&mut self, completion: Completion, wakes: bool) -> Result<(), Full> {
         // Fail even if there is room again after an overrun: later completions would hide that some are missing.
         if !self.has_room() {
             self.overrun = true;
             return Err(Full);
         }
+        self.append(completion, wakes);
+        Ok(())
+    }
+
+    /// Appends a completion, for which there must be [room](Self::has_room).
+    #[inline]
+    pub(super) fn append(&mut self, mut completion: Completion, wakes: bool) {
         if let Some(clock) = self.clock {
             completion.time = clock();
         }
         self.completions.push_back(completion);
         self.waking += usize::from(wakes);
-        Ok(())
     }
 
     /// Computes the value of [`Cq::ready`](super::Cq::ready).
