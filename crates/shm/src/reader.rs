@@ -146,19 +146,17 @@ impl Reader {
         if let Some(corrupt) = self.corrupt {
             return Err(corrupt);
         }
-        let loaded = self.next();
-        self.corrupt = loaded.err();
-        self.front = loaded?;
+        self.front = self.next().inspect_err(|corrupt| self.corrupt = Some(*corrupt))?;
         Ok(self.front.is_some())
     }
 
     fn next(&mut self) -> Result<Option<Current>, Corrupt> {
         if self.head == self.position {
             let head = self.ring.words().head().load(Ordering::Acquire);
-            self.head = self.check(head)?;
-            if self.head == self.position {
+            if head == self.position {
                 return Ok(None);
             }
+            self.head = self.check(head)?;
         }
         let header = Header::from_word(self.ring.read_header(self.position));
         let len = header.len as usize;
