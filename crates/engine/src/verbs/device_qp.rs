@@ -2,6 +2,7 @@
 
 use ironwarp_rnic::qp::Qp;
 use ironwarp_rnic::sync;
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock, RwLock};
 
 /// A device's queue pair that can be replaced. Reading it takes no lock until it was replaced for the first time, which
@@ -14,6 +15,24 @@ pub(super) struct DeviceQp {
     current: OnceLock<Box<RwLock<Arc<Qp>>>>,
 }
 
+/// The current queue pair of a [`DeviceQp`].
+pub(super) enum BorrowedQp<'a> {
+    First(&'a Arc<Qp>),
+    Replacement(Arc<Qp>),
+}
+
+impl Deref for BorrowedQp<'_> {
+    type Target = Qp;
+
+    #[inline]
+    fn deref(&self) -> &Qp {
+        match self {
+            Self::First(qp) => qp,
+            Self::Replacement(qp) => qp,
+        }
+    }
+}
+
 impl DeviceQp {
     /// Creates a reference to `qp`.
     pub(super) fn new(qp: Arc<Qp>) -> Self {
@@ -22,21 +41,20 @@ impl DeviceQp {
 
     /// Returns the current one.
     pub(super) fn get(&self) -> Arc<Qp> {
-        self.with(Arc::clone)
+        match self.borrow() {
+            BorrowedQp::First(qp) => Arc::clone(qp),
+            BorrowedQp::Replacement(qp) => qp,
+        }
     }
 
-    /// Calls `act` with the current one.
+    /// Returns the current one without a copy of the reference, if it was not replaced.
     #[inline]
-    pub(super) fn with<R>(&self, act: impl FnOnce(&Arc<Qp>) -> R) -> R {
-        let replacement;
-        let qp = match self.current.get() {
-            None => &self.first,
-            Some(current) => {
-                replacement = Arc::clone(&sync::read(current)); // not locked during `act`, which may take long
-                &replacement
-            }
-        };
-        act(qp)
+    pub(super) fn borrow(&self) -> BorrowedQp<'_> {
+        match self.current.get() {
+            None => BorrowedQp::First(&self.first),
+            // Not locked while it is used, which may take long.
+            Some(current) => BorrowedQp::Replacement(Arc::clone(&sync::read(current))),
+        }
     }
 
     /// Replaces the current one by `fresh`, and returns the one before.

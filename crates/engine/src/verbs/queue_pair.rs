@@ -141,17 +141,16 @@ impl QueuePair {
     /// Posts requests to the send queue: all of them, or none if one is refused.
     pub fn post_send(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
         self.check_process()?;
-        self.qp.with(|qp| {
-            let posted = qp.post_send(requests);
-            self.receive_cq.record_post(|| qp.is_blocked());
-            posted
-        })
+        let qp = self.qp.borrow();
+        let posted = qp.post_send(requests);
+        self.receive_cq.record_post(|| qp.is_blocked());
+        posted
     }
 
     /// Posts a receive.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
         self.check_process()?;
-        self.qp.with(|qp| qp.post_receive(request))
+        self.qp.borrow().post_receive(request)
     }
 
     /// Fails in a forked child, which has neither the connection nor the buffers of its parent.
