@@ -46,6 +46,21 @@ impl Table {
         self.admit(cached, &Access::local(domain, tag, at, len, need), None, then)
     }
 
+    /// Does what [`with_local`](Self::with_local) does, for a single access. Returns `None` if the access is denied.
+    #[inline]
+    pub(crate) fn with_local_once<R>(
+        &self,
+        domain: Domain,
+        (tag, at): (Tag, u64),
+        len: usize,
+        need: Rights,
+        then: impl FnOnce(&Translation, u64) -> R,
+    ) -> Option<R> {
+        let Guard { body, state, .. } = &self.guard(tag)?;
+        let within = Access::local(domain, tag, at, len, need).check(body, *state).ok()?;
+        Some(then(body.translation.as_ref()?, body.skip + within))
+    }
+
     /// Checks the access of a remote message to `len` bytes at `addr` (requirement M9), appends their address
     /// ranges to `spans`, and returns a guard to hold during the access. For payload that the link sends or receives
     /// without a copy, and for atomic operations; payload that is copied uses [`with_remote`](Self::with_remote).

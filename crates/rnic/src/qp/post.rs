@@ -24,17 +24,42 @@ impl Qp {
     pub fn post_send(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
         self.check_may_post()?;
         let mut requests = requests.into_iter();
-        if requests.size_hint() == (1, Some(1))
-            && let Some(only) = requests.next()
-        {
-            return if self.may_bypass_queue(&only) { self.post_only(only) } else { self.post_all([only]) };
+        if requests.size_hint() == (1, Some(1)) {
+            return self.post_one(&mut requests.next());
         }
-        self.post_all(requests)
+        self.post_queued(lock(&self.sq), |sq| sq.post(requests))
     }
 
-    /// Posts requests to the send queue, all or none, and sends those that can be sent at once.
-    fn post_all(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
-        if let Some(sq) = self.enqueue(|sq| sq.post(requests))? {
+    /// Posts one request, which it takes, and sends it if it can be sent at once.
+    #[inline]
+    fn post_one(&self, request: &mut Option<WorkRequest>) -> Result<(), PostError> {
+        let mut locked = None;
+        if request.as_ref().is_some_and(|request| self.may_bypass_queue(request)) {
+            // No request that was posted before is missed: a thread that has posted one, or has learned of it, finds
+            // `sq_used` set, or cleared after that request was complete.
+            if self.sq_used.load(Ordering::Relaxed) {
+                let sq = lock(&self.sq);
+                self.sq_used.store(!sq.is_idle(), Ordering::Relaxed);
+                locked = (!sq.is_idle()).then_some(sq);
+            }
+            if locked.is_none() {
+                self.post_directly(request)?;
+                if request.is_none() {
+                    return Ok(());
+                }
+            }
+        }
+        let sq = locked.unwrap_or_else(|| lock(&self.sq));
+        self.post_queued(sq, |sq| sq.post_one(request))
+    }
+
+    /// Adds requests to the locked send queue with `post`, and sends those that can be sent at once.
+    fn post_queued(
+        &self,
+        sq: MutexGuard<'_, SendQueue>,
+        post: impl FnOnce(&mut SendQueue) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        if let Some(sq) = self.enqueue(sq, post)? {
             self.transmit_posted(sq);
         }
         Ok(())
@@ -47,10 +72,7 @@ impl Qp {
         requests: impl IntoIterator<Item = WorkRequest>,
     ) -> Result<(), PostError> {
         self.check_may_post()?;
-        if let Some(sq) = self.enqueue(|sq| sq.post_shared(from, requests))? {
-            self.transmit_posted(sq);
-        }
-        Ok(())
+        self.post_queued(lock(&self.sq), |sq| sq.post_shared(from, requests))
     }
 
     /// Whether a request is complete as soon as the link has taken it, without a completion, so that the send queue need
@@ -61,25 +83,23 @@ impl Qp {
         !request.signaled && *completes == Completes::WhenSent && *send_depth > 0 && shared_send.is_none()
     }
 
-    /// Posts a request that [may bypass](Self::may_bypass_queue) the send queue: passes it to the link, or else adds it
-    /// to the queue.
-    fn post_only(&self, request: WorkRequest) -> Result<(), PostError> {
-        check_request(&request, self.attributes().max_sges)?;
-        let (mut request, mut posted) = (Some(request), Ok(()));
+    /// Posts a request that [may bypass](Self::may_bypass_queue) the send queue, which is empty: passes it to the link, or
+    /// else adds it to the queue. Takes the request, unless there is no stream, or another thread holds the tx half.
+    fn post_directly(&self, request: &mut Option<WorkRequest>) -> Result<(), PostError> {
+        if let Some(request) = request {
+            check_request(request, self.attributes().max_sges)?;
+        }
+        let mut posted = Ok(());
         let left = self.tx.run(ROUNDS, |half| {
             self.run_tx_round(half, |tx| {
-                tx.post_only(self, &mut request).unwrap_or_else(|error| {
+                tx.post_directly(self, request).unwrap_or_else(|error| {
                     posted = Err(error);
                     Left::Nothing
                 })
             })
         });
         self.finish_turn(left);
-        match request {
-            // There is no stream, or another thread holds the half.
-            Some(request) => self.post_all([request]),
-            None => posted,
-        }
+        posted
     }
 
     /// Checks that requests may be posted in the current state: once the queue pair is ready to send, and until
@@ -119,14 +139,14 @@ impl Qp {
 }
 
 impl QpContext {
-    /// Adds requests to the send queue with `post`. Returns the queue, still locked, if requests can be sent. Flushes the
-    /// requests if the stream has ended, or after a refused registration.
+    /// Adds requests to the locked send queue with `post`. Returns the queue if requests can be sent. Flushes the requests
+    /// if the stream has ended, or after a refused registration.
     #[inline]
-    pub(crate) fn enqueue(
+    pub(crate) fn enqueue<'q>(
         &self,
+        mut sq: MutexGuard<'q, SendQueue>,
         post: impl FnOnce(&mut SendQueue) -> Result<(), PostError>,
-    ) -> Result<Option<MutexGuard<'_, SendQueue>>, PostError> {
-        let mut sq = lock(&self.sq);
+    ) -> Result<Option<MutexGuard<'q, SendQueue>>, PostError> {
         post(&mut sq)?;
         self.sq_used.store(true, Ordering::Relaxed);
         if let Some(error) = self.error() {
@@ -140,24 +160,11 @@ impl QpContext {
         Ok(Some(sq))
     }
 
-    /// Adds a request to the front of the send queue, without posting it, of which the link has taken a part. The number
-    /// and the message sequence number of its message are `numbers`.
-    pub(crate) fn enqueue_started(&self, request: WorkRequest, numbers: (u64, u32)) {
+    /// Adds the request `seq` to the send queue, of which the link has taken a part. The number and the message sequence
+    /// number of its message are `numbers`.
+    pub(crate) fn enqueue_started(&self, request: &mut Option<WorkRequest>, seq: u64, numbers: (u64, u32)) {
         let mut sq = lock(&self.sq);
-        sq.add_started(request, numbers);
+        sq.insert_started(request, seq, numbers);
         self.sq_used.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the send queue is empty.
-    #[inline]
-    pub(crate) fn is_sq_empty(&self) -> bool {
-        // No request that was posted before is missed: a thread that has posted one, or has learned of it, sees that
-        // `sq_used` was set, or that it was cleared after the request was complete.
-        !self.sq_used.load(Ordering::Relaxed) || {
-            let sq = lock(&self.sq);
-            let is_empty = sq.is_idle();
-            self.sq_used.store(!is_empty, Ordering::Relaxed);
-            is_empty
-        }
     }
 }

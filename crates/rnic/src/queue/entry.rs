@@ -67,6 +67,7 @@ impl Entry {
 }
 
 /// Checks whether a request may be posted: the number of its elements, and its length. Memory is checked later.
+#[inline]
 pub(crate) fn check_request(request: &WorkRequest, max_sges: usize) -> Result<(), PostError> {
     if let Data::Memory(sges) = &request.data
         && sges.as_slice().len() > max_sges

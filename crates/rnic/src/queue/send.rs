@@ -14,6 +14,8 @@
 mod ending;
 mod find;
 mod refusal;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use super::entry::{Entry, OutstandingRead, Refusals, check_request, success_completion};
 use super::feed::Feed;
@@ -116,18 +118,26 @@ impl SendQueue {
     /// Appends all of `requests`, or none.
     pub(crate) fn post(&mut self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
         let before = self.entries.len();
-        let posted = requests.into_iter().try_for_each(|request| {
-            if self.entries.len() >= self.capacity as usize {
-                return Err(self.full_error());
-            }
-            check_request(&request, self.max_sges as usize)?;
-            self.entries.push_back(Entry::new(request));
-            Ok(())
-        });
+        let posted = requests.into_iter().try_for_each(|request| self.post_one(&mut Some(request)));
         if posted.is_err() {
             self.entries.truncate(before);
         }
         posted
+    }
+
+    /// Appends a request, which it takes unless it fails.
+    #[inline]
+    pub(crate) fn post_one(&mut self, request: &mut Option<WorkRequest>) -> Result<(), PostError> {
+        if let Some(request) = request {
+            if self.entries.len() >= self.capacity as usize {
+                return Err(self.full_error());
+            }
+            check_request(request, self.max_sges as usize)?;
+        }
+        if let Some(request) = request.take() {
+            self.entries.push_back(Entry::new(request));
+        }
+        Ok(())
     }
 
     /// Returns the error for a request that does not fit. A queue that a shared send queue feeds has capacity zero, so
@@ -286,12 +296,20 @@ impl SendQueue {
         Some((begun, state))
     }
 
-    /// Adds a request that was not posted to the queue, and of which the link has taken a part, before all others, which
-    /// must not have been started. The number and the message sequence number of its message are `numbers`. If the stream
-    /// has failed meanwhile, the request completes as if it was sent, which needs no completion.
-    pub(crate) fn add_started(&mut self, request: WorkRequest, (number, msn): (u64, u32)) {
-        if !self.failed {
-            self.entries.push_front(Entry { number, msn, ..Entry::new(request) });
+    /// Takes a request of which the link has taken a part, although it was not in the queue, and inserts it. `seq` is the sequence number
+    /// of the first request that was not started: the new one gets it, and those that were not started get higher ones.
+    /// The number and the message sequence number of its message are `numbers`. If the stream has failed meanwhile, the
+    /// request completes as if it was sent, which needs no completion.
+    pub(crate) fn insert_started(
+        &mut self,
+        request: &mut Option<WorkRequest>,
+        seq: u64,
+        (number, msn): (u64, u32),
+    ) {
+        if let (Some(request), Some(at)) = (request.take(), self.index(seq))
+            && !self.failed
+        {
+            self.entries.insert(at, Entry { number, msn, ..Entry::new(request) });
         }
     }
 

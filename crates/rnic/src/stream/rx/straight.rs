@@ -123,9 +123,8 @@ impl Rx {
         let placed = only.filter(|_| payload.len() as u64 <= room).is_some_and(|sge| {
             let (device, addr) = (qp.device(), (sge.tag, sge.addr));
             let write = |memory: &Translation, at| memory.write(at, device.host(), payload);
-            let rights = Rights::LOCAL_WRITE;
-            let placed = device.table().with_local(&mut None, domain, addr, payload.len(), rights, write);
-            matches!(placed, Ok(Ok(())))
+            let (len, right) = (payload.len(), Rights::LOCAL_WRITE);
+            matches!(device.table().with_local_once(domain, addr, len, right, write), Some(Ok(())))
         });
         if !placed {
             // The general steps find out what is wrong, or place the payload in several buffers.

@@ -104,7 +104,7 @@ fn fetch<'q>(
 }
 
 /// Checks the memory of `sge`, and copies its bytes to `into`, which has the same length.
-pub(super) fn fetch_sge<'q>(
+fn fetch_sge<'q>(
     qp: &'q QpContext,
     cached: &mut Option<CachedGuard<'q>>,
     sge: Sge,

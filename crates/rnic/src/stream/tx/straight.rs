@@ -2,16 +2,16 @@
 //! on the stack and passed to the link, without a batch. A request that needs no completion does not even enter the send
 //! queue. Everything that the path cannot do is left to [`drive`](Tx::drive), which starts from the same state.
 
-use super::payload::fetch_sge;
 use super::{Quiet, Tx, Unsent};
 use crate::context::QpContext;
 use crate::error::PostError;
 use crate::half::Left;
 use crate::link::{LinkError, Piece};
+use crate::memory::{Rights, Translation};
 use crate::outbound::{FrameKind, InProgress, Payload, ShortRequest};
 use crate::queue::{SendQueue, WorkRequest};
 use crate::state::State;
-use crate::sync::MutexGuard;
+use crate::sync::{MutexGuard, lock};
 use ironwarp_wire::ddp::UNTAGGED_LEN;
 use ironwarp_wire::mpa::{MAX_HEAD, MAX_TAIL};
 
@@ -33,21 +33,21 @@ enum Sent {
 }
 
 impl Tx {
-    /// Posts `request`, which needs no completion and completes when it is sent, and takes it. If it is short, and nothing
-    /// else is to be sent, the link gets it at once, and the send queue never does. Otherwise adds it to the queue, and
-    /// sends as far as possible.
-    pub(crate) fn post_only(
+    /// Posts `request`, which needs no completion and completes when it is sent, and takes it unless that fails. If it is
+    /// short, and nothing else is to be sent, the link gets it at once, and the send queue never does. Otherwise adds it to
+    /// the queue, and sends as far as possible.
+    pub(crate) fn post_directly(
         &mut self,
         qp: &QpContext,
         request: &mut Option<WorkRequest>,
     ) -> Result<Left, PostError> {
+        let Some(posted) = request else { return Ok(self.drive(qp)) };
         let numbers = (self.cursor.requests + 1, self.cursor.send_msn);
-        let sent = request.as_ref().and_then(|request| self.send_unqueued(qp, request));
+        let sent = self.send_unqueued(qp, posted);
         if let Some(Sent::All) = sent {
             *request = None;
             return Ok(Left::Nothing);
         }
-        let Some(request) = request.take() else { return Ok(self.drive(qp)) };
         self.enqueue(qp, request, numbers, sent)
     }
 
@@ -55,9 +55,6 @@ impl Tx {
     /// not short, or something else is to be sent.
     #[inline]
     fn send_unqueued(&mut self, qp: &QpContext, request: &WorkRequest) -> Option<Sent> {
-        if !qp.is_sq_empty() {
-            return None;
-        }
         self.quiet(qp)?;
         let short = ShortRequest::of(request, self.room())?;
         Some(self.send_short(qp, &short))
@@ -69,24 +66,24 @@ impl Tx {
     fn enqueue(
         &mut self,
         qp: &QpContext,
-        request: WorkRequest,
+        request: &mut Option<WorkRequest>,
         numbers: (u64, u32),
         sent: Option<Sent>,
     ) -> Result<Left, PostError> {
         match sent {
             Some(Sent::Part(rest)) => {
-                qp.enqueue_started(request, numbers);
+                qp.enqueue_started(request, self.cursor.seq, numbers);
                 self.keep_unsent(rest);
                 Ok(self.drive(qp))
             }
             Some(Sent::Nothing(error)) => {
-                let posted = qp.enqueue(|sq| sq.post([request])).map(drop);
+                let posted = qp.enqueue(lock(&qp.sq), |sq| sq.post_one(request)).map(drop);
                 self.handle_send_error(qp, error);
                 posted.map(|()| Left::Nothing)
             }
             _ => {
-                let posted = qp.enqueue(|sq| sq.post([request]))?;
-                Ok(posted.map_or(Left::Nothing, |sq| self.drive_posted(qp, sq)))
+                qp.enqueue(lock(&qp.sq), |sq| sq.post_one(request)).map(drop)?;
+                Ok(self.drive(qp))
             }
         }
     }
@@ -220,7 +217,12 @@ impl Tx {
         match &short.data {
             Payload::Nothing => {}
             Payload::Inline(bytes) => to.copy_from_slice(bytes),
-            Payload::Memory(sge) => fetch_sge(qp, &mut None, *sge, to).ok()?,
+            Payload::Memory(sge) => {
+                let (device, len, right) = (qp.device(), to.len(), Rights::LOCAL_READ);
+                let read = |memory: &Translation, at| memory.read(at, device.host(), to);
+                let addr = (sge.tag, sge.addr);
+                device.table().with_local_once(qp.stream().domain, addr, len, right, read)?.ok()?;
+            }
         }
         Some(writer.end_whole(payload, frame))
     }
