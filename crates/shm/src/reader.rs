@@ -23,7 +23,9 @@ pub struct Reader {
     /// The tail that the writer sees.
     released: u64,
     /// The front record, once its header was read.
-    front: Option<Current>,
+    front: Option<Front>,
+    /// Length of the payload of the front record, at most `MAX_RECORD`.
+    len: usize,
     corrupt: Option<Corrupt>,
 }
 
@@ -38,32 +40,19 @@ pub struct Front {
     pub left: usize,
 }
 
-/// Our copy of the header of the front record.
-#[derive(Debug, Clone, Copy)]
-struct Current {
-    header: Header,
-    /// Length of the payload, at most `MAX_RECORD`.
-    len: usize,
-    taken: usize,
-}
-
 impl Reader {
     pub(crate) fn new(ring: Ring, progress: Arc<Progress>) -> Self {
-        Self { ring, progress, head: 0, position: 0, released: 0, front: None, corrupt: None }
+        Self { ring, progress, head: 0, position: 0, released: 0, front: None, len: 0, corrupt: None }
     }
 
     /// The record at the front, or `None` if the ring is empty. It stays at the front until all of its bytes are taken,
     /// or until it is [skipped](Self::skip).
     #[inline]
     pub fn front(&mut self) -> Result<Option<Front>, Corrupt> {
-        if self.front.is_none() && !self.load_front()? {
-            return Ok(None);
+        if self.front.is_none() {
+            self.front = self.load_front()?;
         }
-        Ok(self.front.map(|Current { header, len, taken }| Front {
-            channel: header.channel,
-            kind: header.kind,
-            left: len - taken,
-        }))
+        Ok(self.front)
     }
 
     /// Copies bytes of the front record, and returns how many. Copies none if [`front`](Self::front) returned no record
@@ -121,36 +110,37 @@ impl Reader {
 
     /// Number of bytes left of the front record; 0 if there is none.
     fn left(&self) -> usize {
-        self.front.map_or(0, |front| front.len - front.taken)
+        self.front.map_or(0, |front| front.left)
     }
 
     /// The position of the bytes that are left.
     fn payload(&self) -> u64 {
-        self.position + (HEADER + self.front.map_or(0, |front| front.taken)) as u64
+        self.position + (HEADER + self.len - self.left()) as u64
     }
 
     /// Counts `len` bytes as taken, at most what is left.
     #[inline]
     fn advance(&mut self, len: usize) {
         let Some(front) = &mut self.front else { return };
-        front.taken += len;
-        if front.taken == front.len {
-            self.position += record_len(front.len) as u64;
+        front.left -= len;
+        if front.left == 0 {
+            self.position += record_len(self.len) as u64;
             self.front = None;
             self.progress.set_consumed(self.position);
         }
     }
 
-    /// Reads the next header. Returns whether there is one.
-    fn load_front(&mut self) -> Result<bool, Corrupt> {
+    /// Reads the next header, if there is one.
+    #[inline]
+    fn load_front(&mut self) -> Result<Option<Front>, Corrupt> {
         if let Some(corrupt) = self.corrupt {
             return Err(corrupt);
         }
-        self.front = self.next().inspect_err(|corrupt| self.corrupt = Some(*corrupt))?;
-        Ok(self.front.is_some())
+        self.next().inspect_err(|corrupt| self.corrupt = Some(*corrupt))
     }
 
-    fn next(&mut self) -> Result<Option<Current>, Corrupt> {
+    #[inline]
+    fn next(&mut self) -> Result<Option<Front>, Corrupt> {
         if self.head == self.position {
             let head = self.ring.words().head().load(Ordering::Acquire);
             if head == self.position {
@@ -167,7 +157,8 @@ impl Reader {
         if record_len(len) > published {
             return Err(Corrupt::Incomplete { len: header.len, published });
         }
-        Ok(Some(Current { header, len, taken: 0 }))
+        self.len = len;
+        Ok(Some(Front { channel: header.channel, kind: header.kind, left: len }))
     }
 
     fn check(&self, head: u64) -> Result<u64, Corrupt> {

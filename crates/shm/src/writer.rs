@@ -43,9 +43,16 @@ impl Writer {
     #[inline]
     pub fn begin(&mut self, wanted: usize) -> Result<Option<Record<'_>>, Corrupt> {
         let wanted = wanted.min(MAX_RECORD);
-        if self.corrupt.is_some() || self.room() < record_len(wanted) {
-            self.load_tail()?;
+        if self.corrupt.is_none() && self.room() >= record_len(wanted) {
+            return Ok(Some(Record { granted: wanted, writer: self, len: 0 }));
         }
+        self.begin_after_load(wanted)
+    }
+
+    /// Begins a record of up to `wanted` bytes, at most `MAX_RECORD`, with the room that the reader has released by now.
+    #[cold]
+    fn begin_after_load(&mut self, wanted: usize) -> Result<Option<Record<'_>>, Corrupt> {
+        self.load_tail()?;
         let room = self.room();
         if room < record_len(wanted.min(MIN_GRANT)) {
             return Ok(None);

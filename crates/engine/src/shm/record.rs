@@ -95,7 +95,11 @@ pub(crate) struct Rest<'a> {
 
 impl<'a> Rest<'a> {
     pub(super) fn new(pieces: &'a [Piece<'a>]) -> Self {
-        Self { pieces, done: 0, len: pieces.iter().map(Piece::len).sum() }
+        let len = match pieces {
+            [one] => one.len(), // as of a small message
+            _ => pieces.iter().map(Piece::len).sum(),
+        };
+        Self { pieces, done: 0, len }
     }
 
     /// Returns the number of bytes that are left.
