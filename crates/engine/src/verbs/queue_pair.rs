@@ -148,6 +148,7 @@ impl QueuePair {
     }
 
     /// Posts a receive.
+    #[inline]
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
         self.check_process()?;
         self.qp.borrow().post_receive(request)
