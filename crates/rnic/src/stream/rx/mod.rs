@@ -321,7 +321,17 @@ impl Rx {
 
     /// Handles changes by other threads: stops delivery if the stream has ended, otherwise delivers parked messages for
     /// which a receive was posted.
+    #[inline]
     fn handle_changes(&mut self, qp: &QpContext) {
+        // Most of the time there is nothing to handle.
+        if qp.is_ended() || self.ended || !self.park.is_empty() {
+            self.apply_changes(qp);
+        }
+    }
+
+    /// Does what [`handle_changes`](Self::handle_changes) does.
+    #[inline(never)]
+    fn apply_changes(&mut self, qp: &QpContext) {
         if qp.is_ended() {
             self.stop_delivery(qp); // also drops the parked messages, for which `close_if_done` waits
         } else {
