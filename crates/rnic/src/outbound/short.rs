@@ -3,14 +3,15 @@
 use super::UNUSED_ADDR;
 use crate::queue::{Data, InlineData, Operation, Sge, WorkRequest};
 use ironwarp_wire::{Header, RemoteAddr, Send, SendWord, Tagged};
+use std::borrow::Borrow;
 
-/// The parts of a work request that are needed to build its only segment.
+/// The parts of a work request that are needed to build its only segment. `I` is its inline data, owned or borrowed.
 #[derive(Debug)]
-pub(crate) struct ShortRequest {
+pub(crate) struct ShortRequest<I = InlineData> {
     /// What the segment is.
     pub(crate) message: Message,
     /// The payload of the segment.
-    pub(crate) data: Payload,
+    pub(crate) data: Payload<I>,
 }
 
 /// The message of a short request.
@@ -24,19 +25,19 @@ pub(crate) enum Message {
 
 /// The payload of a short request.
 #[derive(Debug)]
-pub(crate) enum Payload {
+pub(crate) enum Payload<I = InlineData> {
     Nothing,
     /// One scatter/gather element.
     Memory(Sge),
     /// Bytes of the request itself.
-    Inline(InlineData),
+    Inline(I),
 }
 
-impl ShortRequest {
+impl<'a> ShortRequest<&'a InlineData> {
     /// Converts a Send or Write with at most `room` bytes in at most one scatter/gather element. `None` if the request
     /// needs something else, such as a fence or immediate data.
-    #[inline]
-    pub(crate) fn of(request: &WorkRequest, room: usize) -> Option<Self> {
+    #[inline(always)] // so that the result is not built in memory
+    pub(crate) fn of(request: &'a WorkRequest, room: usize) -> Option<Self> {
         if request.fence || request.immediate.is_some() {
             return None;
         }
@@ -51,7 +52,7 @@ impl ShortRequest {
         let data = match &request.data {
             Data::Inline(bytes) if bytes.len() > room => return None,
             Data::Inline(bytes) if bytes.is_empty() => Payload::Nothing,
-            Data::Inline(bytes) => Payload::Inline(bytes.clone()),
+            Data::Inline(bytes) => Payload::Inline(bytes),
             Data::Memory(sges) => match sges.as_slice() {
                 [one] if one.len as usize > room => return None,
                 [one] if one.len > 0 => Payload::Memory(*one),
@@ -62,6 +63,19 @@ impl ShortRequest {
         Some(Self { message, data })
     }
 
+    /// Copies the inline data, for use after the request was unlocked.
+    #[inline]
+    pub(crate) fn into_owned(self) -> ShortRequest {
+        let data = match self.data {
+            Payload::Nothing => Payload::Nothing,
+            Payload::Memory(sge) => Payload::Memory(sge),
+            Payload::Inline(bytes) => Payload::Inline(bytes.clone()),
+        };
+        ShortRequest { message: self.message, data }
+    }
+}
+
+impl<I: Borrow<InlineData>> ShortRequest<I> {
     /// Returns the header of the segment. A Send has the message sequence number `msn`.
     pub(crate) fn header(&self, msn: u32) -> Header {
         match self.message {
@@ -82,13 +96,13 @@ impl ShortRequest {
     }
 }
 
-impl Payload {
+impl<I: Borrow<InlineData>> Payload<I> {
     /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Nothing => 0,
             Self::Memory(sge) => sge.len as usize,
-            Self::Inline(bytes) => bytes.len(),
+            Self::Inline(bytes) => bytes.borrow().len(),
         }
     }
 }

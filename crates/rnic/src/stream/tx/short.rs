@@ -32,7 +32,7 @@ impl Tx {
         let (mut number, mut msn) = (self.cursor.requests, self.cursor.send_msn);
         let mut sq = lock(&qp.sq);
         let last = sq.begin_several(self.cursor.seq, MAX_AT_ONCE, |request| {
-            let short = ShortRequest::of(request, room)?;
+            let short = ShortRequest::of(request, room)?.into_owned();
             let own = msn;
             number += 1;
             msn = msn.wrapping_add(short.msns());

@@ -9,11 +9,12 @@ use crate::half::Left;
 use crate::link::{LinkError, Piece};
 use crate::memory::{Rights, Translation};
 use crate::outbound::{FrameKind, InProgress, Payload, ShortRequest};
-use crate::queue::{SendQueue, WorkRequest};
+use crate::queue::{InlineData, SendQueue, WorkRequest};
 use crate::state::State;
 use crate::sync::{MutexGuard, lock};
 use ironwarp_wire::ddp::UNTAGGED_LEN;
 use ironwarp_wire::mpa::{MAX_HEAD, MAX_TAIL};
+use std::borrow::Borrow;
 
 /// Maximum number of payload bytes. Longer messages spend their time elsewhere.
 const MAX_PAYLOAD: usize = 128;
@@ -21,11 +22,12 @@ const MAX_PAYLOAD: usize = 128;
 const MAX_FRAME: usize = MAX_HEAD + MAX_PAYLOAD + MAX_TAIL;
 
 /// What became of a request that was passed to the link.
+#[derive(Clone, Copy)]
 enum Sent {
     /// The link has taken all of it.
     All,
-    /// The link has taken its front. These bytes are left.
-    Part(Vec<u8>),
+    /// The link has taken its front, and [`Tx::unsent`] is the rest.
+    Part,
     /// The link has taken nothing.
     Nothing(LinkError),
     /// It was not passed to the link, because its memory must not or cannot be read. [`Tx::drive`] finds out why.
@@ -71,9 +73,9 @@ impl Tx {
         sent: Option<Sent>,
     ) -> Result<Left, PostError> {
         match sent {
-            Some(Sent::Part(rest)) => {
+            Some(Sent::Part) => {
                 qp.enqueue_started(request, self.cursor.seq, numbers);
-                self.keep_unsent(rest);
+                self.cursor.seq += 1;
                 Ok(self.drive(qp))
             }
             Some(Sent::Nothing(error)) => {
@@ -100,7 +102,7 @@ impl Tx {
         let Some(quiet) = self.quiet(qp) else { return false };
         let (seq, room) = (self.cursor.seq, self.room());
         let numbers = (self.cursor.requests + 1, self.cursor.send_msn);
-        let short = |request: &_| ShortRequest::of(request, room);
+        let short = |request: &_| ShortRequest::of(request, room).map(ShortRequest::into_owned);
         let begun = sq.begin_last(seq, numbers, quiet.sends_acks, short);
         let Some((short, begun)) = begun else { return false };
         drop(sq);
@@ -110,8 +112,8 @@ impl Tx {
                 qp.end_sending_request(seq, begun);
                 true
             }
-            Sent::Part(rest) => {
-                self.keep_unsent(rest);
+            Sent::Part => {
+                self.cursor.seq += 1;
                 qp.end_sending(|_| ());
                 false
             }
@@ -134,7 +136,7 @@ impl Tx {
 
     /// Passes a request to the link, and moves the cursor behind its message, but not behind the request.
     #[inline]
-    fn send_short(&mut self, qp: &QpContext, short: &ShortRequest) -> Sent {
+    fn send_short<I: Borrow<InlineData>>(&mut self, qp: &QpContext, short: &ShortRequest<I>) -> Sent {
         let mut frame = [0; MAX_FRAME];
         let Some(len) = self.write_frame(qp, short, &mut frame) else { return Sent::Unreadable };
         let number = self.cursor.requests + 1;
@@ -145,7 +147,11 @@ impl Tx {
                 self.cursor.send_msn = self.cursor.send_msn.wrapping_add(short.msns());
                 self.cursor.requests = number;
                 self.cursor.response_next = true;
-                if sent == len { Sent::All } else { Sent::Part(frame[sent..len].to_vec()) }
+                if sent == len {
+                    return Sent::All;
+                }
+                self.keep_unsent(&frame[sent..len]);
+                Sent::Part
             }
             Err(error) => {
                 qp.set_acknowledgeable(self.cursor.requests);
@@ -154,12 +160,11 @@ impl Tx {
         }
     }
 
-    /// Keeps the bytes that are left of the current request, and moves the cursor to the next one.
+    /// Keeps the bytes that are left of the current request.
     #[cold]
-    fn keep_unsent(&mut self, bytes: Vec<u8>) {
+    fn keep_unsent(&mut self, bytes: &[u8]) {
         let kind = FrameKind::Request(self.cursor.seq);
-        self.unsent = Some(Box::new(Unsent { bytes, sent: 0, kind }));
-        self.cursor.seq += 1;
+        self.unsent = Some(Box::new(Unsent { bytes: bytes.to_vec(), sent: 0, kind }));
     }
 
     /// Returns what is known of the obligations, if nothing is to be sent but requests, and these can be started.
@@ -209,14 +214,19 @@ impl Tx {
     }
 
     /// Writes the FPDU of a request. Returns its length, or `None` if its memory must not or cannot be read.
-    fn write_frame(&self, qp: &QpContext, short: &ShortRequest, frame: &mut [u8]) -> Option<usize> {
+    fn write_frame<I: Borrow<InlineData>>(
+        &self,
+        qp: &QpContext,
+        short: &ShortRequest<I>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
         let writer = &self.cursor.writer;
         let header = short.header(self.cursor.send_msn);
         let payload = writer.begin_whole(&header, short.data.len(), frame).ok()?;
         let to = &mut frame[payload.clone()];
         match &short.data {
             Payload::Nothing => {}
-            Payload::Inline(bytes) => to.copy_from_slice(bytes),
+            Payload::Inline(bytes) => to.copy_from_slice(bytes.borrow()),
             Payload::Memory(sge) => {
                 let (device, len, right) = (qp.device(), to.len(), Rights::LOCAL_READ);
                 let read = |memory: &Translation, at| memory.read(at, device.host(), to);
