@@ -30,9 +30,9 @@ const LEN: u32 = 8;
 const CASES: &[(&str, u64, u64)] = &[
     ("post", 830, 13),
     ("push", 860, 13),
-    ("segment", 950, 0),
-    ("place", 910, 6),
-    ("complete", 150, 2),
+    ("segment", 940, 0),
+    ("place", 820, 6),
+    ("complete", 125, 2),
     ("poll", 90, 2),
 ];
 

@@ -21,7 +21,7 @@ const CASES: &[(&str, u32, fn())] = &[
     ("parse_read_request", 135, measured_parse_read_request),
     ("emit_read_request", 80, measured_emit_read_request),
     ("write_whole", 135, measured_write_whole),
-    ("read_whole", 105, measured_read_whole),
+    ("read_whole", 80, measured_read_whole),
     ("write_pieces", 180, measured_write_pieces),
     ("read_pieces", 530, measured_read_pieces),
 ];
