@@ -3,7 +3,7 @@
 use super::{Qp, Receives};
 use crate::context::{Attributes, QpContext};
 use crate::error::PostError;
-use crate::half::{Left, ROUNDS};
+use crate::half::ROUNDS;
 use crate::queue::{
     Completes, QueueOwner, ReceiveRequest, SendQueue, SharedSendQueue, WorkRequest, check_request,
 };
@@ -90,14 +90,9 @@ impl Qp {
             check_request(request, self.attributes().max_sges)?;
         }
         let mut posted = Ok(());
-        let left = self.tx.run(ROUNDS, |half| {
-            self.run_tx_round(half, |tx| {
-                tx.post_directly(self, request).unwrap_or_else(|error| {
-                    posted = Err(error);
-                    Left::Nothing
-                })
-            })
-        });
+        let left = self
+            .tx
+            .run(ROUNDS, |half| self.run_tx_round(half, |tx| tx.post_directly(self, request, &mut posted)));
         self.finish_turn(left);
         posted
     }

@@ -120,13 +120,15 @@ impl Rx {
         };
         // From now on the receive is in use by the message, so that it is completed or flushed whatever happens.
         self.message = Message::Send { receive, received: 0, immediate: None };
-        let placed = only.filter(|_| payload.len() as u64 <= room).is_some_and(|sge| {
-            let (device, addr) = (qp.device(), (sge.tag, sge.addr));
-            let write = |memory: &Translation, at| memory.write(at, device.host(), payload);
-            let (len, right) = (payload.len(), Rights::LOCAL_WRITE);
-            matches!(device.table().with_local_once(domain, addr, len, right, write), Some(Ok(())))
-        });
-        if !placed {
+        let placed = match only {
+            Some(sge) if payload.len() as u64 <= room => {
+                let (device, addr) = (qp.device(), (sge.tag, sge.addr));
+                let write = |memory: &Translation, at| memory.write(at, device.host(), payload);
+                device.table().with_local_once(domain, addr, payload.len(), Rights::LOCAL_WRITE, write)
+            }
+            _ => None,
+        };
+        if !matches!(placed, Some(Ok(()))) {
             // The general steps find out what is wrong, or place the payload in several buffers.
             let begun = self.check_header(qp, fpdu, true);
             return Some(self.place_and_end(qp, fpdu, payload, begun, &mut None));

@@ -35,22 +35,26 @@ enum Sent {
 }
 
 impl Tx {
-    /// Posts `request`, which needs no completion and completes when it is sent, and takes it unless that fails. If it is
-    /// short, and nothing else is to be sent, the link gets it at once, and the send queue never does. Otherwise adds it to
-    /// the queue, and sends as far as possible.
+    /// Posts `request`, which needs no completion and completes when it is sent, and takes it. If it is short, and nothing
+    /// else is to be sent, the link gets it at once, and the send queue never does. Otherwise adds it to the queue, and
+    /// sends as far as possible. If that fails, sets `posted`, and does not take the request.
     pub(crate) fn post_directly(
         &mut self,
         qp: &QpContext,
         request: &mut Option<WorkRequest>,
-    ) -> Result<Left, PostError> {
-        let Some(posted) = request else { return Ok(self.drive(qp)) };
+        posted: &mut Result<(), PostError>,
+    ) -> Left {
+        let Some(new) = request else { return self.drive(qp) };
         let numbers = (self.cursor.requests + 1, self.cursor.send_msn);
-        let sent = self.send_unqueued(qp, posted);
+        let sent = self.send_unqueued(qp, new);
         if let Some(Sent::All) = sent {
             *request = None;
-            return Ok(Left::Nothing);
+            return Left::Nothing;
         }
-        self.enqueue(qp, request, numbers, sent)
+        self.enqueue(qp, request, numbers, sent).unwrap_or_else(|error| {
+            *posted = Err(error);
+            Left::Nothing
+        })
     }
 
     /// Passes a request to the link that is not in the send queue. Returns `None`, and changes nothing, if the request is
@@ -168,6 +172,7 @@ impl Tx {
     }
 
     /// Returns what is known of the obligations, if nothing is to be sent but requests, and these can be started.
+    #[inline]
     fn quiet(&mut self, qp: &QpContext) -> Option<Quiet> {
         let may_start = !self.finished
             && self.unsent.is_none()
