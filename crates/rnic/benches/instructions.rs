@@ -28,8 +28,8 @@ const LEN: u32 = 8;
 
 /// The cases, with their ceilings per repetition: of instructions, and of locked instructions.
 const CASES: &[(&str, u64, u64)] = &[
-    ("post", 830, 13),
-    ("push", 860, 13),
+    ("post", 820, 13),
+    ("push", 855, 13),
     ("segment", 940, 0),
     ("place", 820, 6),
     ("complete", 125, 2),
