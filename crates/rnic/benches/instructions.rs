@@ -33,7 +33,7 @@ const CASES: &[(&str, u64, u64)] = &[
     ("segment", 940, 0),
     ("place", 820, 6),
     ("complete", 125, 2),
-    ("poll", 90, 2),
+    ("poll", 102, 2),
 ];
 
 fn main() {

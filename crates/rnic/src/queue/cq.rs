@@ -167,12 +167,19 @@ impl Cq {
     /// returns their number.
     ///
     /// After an overrun, the completions from before it are returned first; then every call fails.
-    pub fn poll(&self, max: usize, mut each: impl FnMut(Completion)) -> Result<usize, Overrun> {
+    #[inline]
+    pub fn poll(&self, max: usize, each: impl FnMut(Completion)) -> Result<usize, Overrun> {
         match self.ready.load(Ordering::Relaxed) {
-            0 => return Ok(0),
-            OVERRUN => return Err(Overrun { cq: self.id }),
-            _ => {}
+            0 => Ok(0),
+            OVERRUN => Err(Overrun { cq: self.id }),
+            _ => Ok(self.take(max, each)),
         }
+    }
+
+    /// Takes up to `max` completions, as [`poll`](Self::poll) does, and returns their number. Not inlined, so that a poll of
+    /// an empty queue costs little.
+    #[inline(never)]
+    fn take(&self, max: usize, mut each: impl FnMut(Completion)) -> usize {
         let mut ring = lock(&self.ring);
         let n = max.min(ring.completions.len());
         for _ in 0..n {
@@ -181,7 +188,7 @@ impl Cq {
             each(completion);
         }
         self.ready.store(ring.ready(), Ordering::Relaxed);
-        Ok(n)
+        n
     }
 
     /// Arms the queue: requests one event for the next completion of this kind. Returns whether the queue already holds
