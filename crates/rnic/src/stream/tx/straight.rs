@@ -44,7 +44,8 @@ impl Tx {
         request: &mut Option<WorkRequest>,
         posted: &mut Result<(), PostError>,
     ) -> Left {
-        let Some(new) = request else { return self.drive(qp) };
+        // In a second round, the request was taken or has failed.
+        let Some(new) = request.as_ref().filter(|_| posted.is_ok()) else { return self.drive(qp) };
         let numbers = (self.cursor.requests + 1, self.cursor.send_msn);
         let sent = self.send_unqueued(qp, new);
         if let Some(Sent::All) = sent {
@@ -53,7 +54,7 @@ impl Tx {
         }
         self.enqueue(qp, request, numbers, sent).unwrap_or_else(|error| {
             *posted = Err(error);
-            Left::Nothing
+            self.drive(qp) // other threads rely on the one that holds the half
         })
     }
 
