@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Number of consecutive polls without a completion after which a thread yields or sleeps.
 const POLLS_BEFORE_YIELD: u32 = 64;
+/// Of this many yields, the duration of one is measured.
+const YIELDS_PER_MEASUREMENT: u32 = 16;
 /// A yield that takes longer shows that other threads use the processor.
 const LONG_YIELD: Duration = Duration::from_micros(300);
 /// How long threads sleep instead of yielding after a long yield. Then the next yield shows whether others still compute.
@@ -28,13 +30,15 @@ thread_local! {
 struct IdlePolls {
     /// Number of consecutive polls without a completion, of all completion queues, up to [`POLLS_BEFORE_YIELD`].
     count: Cell<u32>,
-    /// When the first poll after that maximum found nothing.
+    /// When a poll after that maximum found nothing, and yields took long. `None` if there was none.
     since: Cell<Option<Instant>>,
     /// The completion queue that was polled last, by its number.
     queue: Cell<u32>,
     /// Whether other queues were polled as well since the last completion.
     several: Cell<bool>,
-    /// Until when threads sleep instead of yielding.
+    /// Number of yields since the duration of one was measured.
+    yields: Cell<u32>,
+    /// Until when threads sleep instead of yielding. `None` if the last yield that was measured was short.
     busy_until: Cell<Option<Instant>>,
 }
 
@@ -54,6 +58,7 @@ impl IdlePolls {
             since: Cell::new(None),
             queue: Cell::new(0),
             several: Cell::new(false),
+            yields: Cell::new(0),
             busy_until: Cell::new(None),
         }
     }
@@ -68,6 +73,13 @@ impl IdlePolls {
         self.count.set(count + 1);
         self.since.set(None);
         false
+    }
+
+    /// Counts a yield. Returns whether its duration has to be measured.
+    fn must_measure(&self) -> bool {
+        let yields = (self.yields.get() + 1) % YIELDS_PER_MEASUREMENT;
+        self.yields.set(yields);
+        yields == 0
     }
 
     /// Returns what to do after many polls without a completion, the last one of this queue.
@@ -126,6 +138,9 @@ pub(super) fn record(found: usize) -> bool {
 #[cold]
 pub(super) fn rest(queue: u32, sleep: impl FnOnce(Duration) -> bool) {
     IDLE.with(|idle| {
+        if idle.busy_until.get().is_none() && !idle.must_measure() {
+            return std::thread::yield_now();
+        }
         let now = Instant::now();
         match idle.next(queue, now) {
             Step::Poll => {}
