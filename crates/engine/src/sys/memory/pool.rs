@@ -8,9 +8,14 @@ use ironwarp_rnic::sync::lock;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 /// Maximum number of threads with a window of their own. One bit of [`TAKEN`] for each.
 const MAX_THREADS: usize = u64::BITS as usize;
+
+/// Interval between two attempts to create a window, after one has failed. If no descriptors are left, an attempt at each
+/// copy would be slow, and would take the descriptor with which connections are reset (`cm/accept.rs`).
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The indices that threads have: no two threads of the process have the same.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -26,12 +31,15 @@ pub(super) struct Pool<W> {
     shared: Mutex<W>,
     /// Creates a window.
     make: fn() -> io::Result<W>,
+    /// When that last failed.
+    failed_at: Mutex<Option<Instant>>,
 }
 
 impl<W> Pool<W> {
     /// Creates a pool with one window.
     pub(super) fn new(make: fn() -> io::Result<W>) -> io::Result<Self> {
-        Ok(Self { own: [const { OnceLock::new() }; MAX_THREADS], shared: Mutex::new(make()?), make })
+        let own = [const { OnceLock::new() }; MAX_THREADS];
+        Ok(Self { own, shared: Mutex::new(make()?), make, failed_at: Mutex::new(None) })
     }
 
     /// Calls `copy` with a window that no other thread uses meanwhile.
@@ -46,11 +54,20 @@ impl<W> Pool<W> {
     }
 
     /// Creates the window of the thread with this index. Returns `None` if that fails, for example because no file
-    /// descriptors are left.
+    /// descriptors are left, or has failed shortly before.
     #[cold]
     fn create(&self, index: usize) -> Option<&W> {
-        let window = (self.make)().ok()?;
-        Some(self.own[index].get_or_init(|| window))
+        let mut failed_at = lock(&self.failed_at);
+        if failed_at.is_some_and(|at| at.elapsed() < RETRY) {
+            return None;
+        }
+        match (self.make)() {
+            Ok(window) => Some(self.own[index].get_or_init(|| window)),
+            Err(_) => {
+                *failed_at = Some(Instant::now());
+                None
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::super::testing::{KERNEL, PAGE, Pages, Random, deny};
 use super::*;
 use ironwarp_testkit::child::in_child;
 use rustix::process::Rlimit;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -278,6 +278,20 @@ fn threads_do_not_mix_their_copies() {
             }
         });
     }
+}
+
+/// Without descriptors, threads share a window, and do not try to create one for every copy.
+#[test]
+fn a_window_that_cannot_be_created_is_not_tried_at_every_copy() {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    fn one_window() -> io::Result<Window> {
+        if MADE.fetch_add(1, Ordering::Relaxed) == 0 { Window::file() } else { Err(Errno::MFILE.into()) }
+    }
+    let (pool, start) = (Pool::new(one_window).unwrap(), Instant::now());
+    (0..1000).for_each(|_| pool.with(|_| ()));
+    let attempts = MADE.load(Ordering::Relaxed) - 1;
+    assert!(attempts as u64 <= 1 + start.elapsed().as_secs(), "{attempts} attempts");
+    assert!(attempts >= 1);
 }
 
 #[test]
