@@ -6,7 +6,7 @@ use crate::sys::thread::{Awaited, Thread};
 use ironwarp_rnic::sync::lock;
 use smallvec::SmallVec;
 use std::fmt;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 /// Maximum number of completion queues of a handler whose sockets a thread sleeps on. If there are more, lanes serve them.
 const MAX_QUEUES: usize = 4;
@@ -14,7 +14,7 @@ const MAX_QUEUES: usize = 4;
 /// Descriptors that a thread waits for.
 pub(crate) type Descriptors = SmallVec<[Awaited; 4]>;
 
-/// A completion queue, as a thread uses it that blocks until one of its events.
+/// The part of a completion queue that a thread needs in order to block until one of its events.
 pub(crate) trait EventSource: Send + Sync + fmt::Debug {
     /// Registers the calling thread, which is about to sleep on the sockets, and adds their descriptors. Adds none if
     /// lanes serve them. Returns false if something has arrived: the thread must not sleep.
@@ -24,41 +24,29 @@ pub(crate) trait EventSource: Send + Sync + fmt::Debug {
     fn end_event_sleep(&self);
 }
 
-type Sources = SmallVec<[Arc<dyn EventSource>; 1]>;
+/// The completion queues of a handler.
+pub(crate) type Sources = SmallVec<[Arc<dyn EventSource>; 1]>;
 
 /// The threads that block until an event of one completion handler.
 #[derive(Debug, Default)]
 pub(crate) struct BlockedThreads {
-    /// The completion queues of the handler.
-    sources: Mutex<Vec<Weak<dyn EventSource>>>,
     /// The threads, each with the completion queues that it sleeps on. They are here and not on the stacks of the threads,
     /// because a C program may cancel a thread that blocks: nothing with a destructor may be on its stack then.
     threads: Mutex<Vec<(Thread, Sources)>>,
 }
 
 impl BlockedThreads {
-    /// Adds a completion queue.
-    pub(crate) fn add_source(&self, source: Weak<dyn EventSource>) {
-        let mut sources = lock(&self.sources);
-        sources.retain(|known| known.strong_count() > 0);
-        sources.push(source);
-    }
-
-    /// Removes a completion queue.
-    pub(crate) fn remove_source(&self, source: &dyn EventSource) {
-        lock(&self.sources).retain(|known| !std::ptr::addr_eq(known.as_ptr(), &raw const *source));
-    }
-
-    /// Registers the calling thread, which is about to sleep until an event, and adds the descriptors of the sockets that
-    /// it sleeps on. Returns false if something has arrived: the thread must not sleep, and is not registered.
-    pub(crate) fn begin(&self, fds: &mut Descriptors) -> bool {
-        let sources: Sources = {
-            let sources = lock(&self.sources);
-            // A list that is too long is not copied.
-            let few = sources.get(..).filter(|all| all.len() <= MAX_QUEUES).unwrap_or_default();
-            few.iter().filter_map(Weak::upgrade).collect()
-        };
-        let may_sleep = sources.iter().filter(|source| !source.begin_event_sleep(fds)).count() == 0;
+    /// Registers the calling thread, which is about to sleep until an event of these queues, and adds the descriptors of
+    /// the sockets that it sleeps on. Returns false if something has arrived: the thread must not sleep, and is not
+    /// registered.
+    pub(crate) fn begin(&self, mut sources: Sources, fds: &mut Descriptors) -> bool {
+        if sources.len() > MAX_QUEUES {
+            sources.clear();
+        }
+        let mut may_sleep = true;
+        for source in &sources {
+            may_sleep &= source.begin_event_sleep(fds);
+        }
         let me = Thread::current();
         let gone: SmallVec<[_; 1]> = {
             let mut threads = lock(&self.threads);

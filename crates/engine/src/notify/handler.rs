@@ -82,16 +82,11 @@ impl CompletionHandler {
         let mut queues = lock(&self.queues);
         queues.retain(|known| known.strong_count() > 0 && !is_same(known, &**queue));
         queues.push(Arc::downgrade(queue));
-        drop(queues);
-        self.blocked.remove_source(&**queue);
-        let source: Arc<dyn EventSource> = Arc::<dyn ClassFollower>::clone(queue);
-        self.blocked.add_source(Arc::downgrade(&source));
     }
 
     /// Removes a completion queue.
     pub(crate) fn remove_queue(&self, queue: &dyn ClassFollower) {
         lock(&self.queues).retain(|known| !is_same(known, queue));
-        self.blocked.remove_source(queue);
     }
 
     /// Returns counters of the handler's event queue.
@@ -121,7 +116,9 @@ impl CompletionHandler {
         let sleep = |timeout| {
             let mut fds = Descriptors::new();
             fds.push(Awaited::readable(&self.wake));
-            match self.blocked.begin(&mut fds) {
+            let queues =
+                lock(&self.queues).iter().filter_map(Weak::upgrade).map(|queue| queue as _).collect();
+            match self.blocked.begin(queues, &mut fds) {
                 true => wait_readable(&fds, timeout, || false).inspect_err(|_| self.blocked.end()),
                 false => Ok(()),
             }

@@ -38,6 +38,8 @@ pub struct ChannelSockets {
     sets: Mutex<Sets>,
     /// One of the constants above. Becomes `LANES_FOREVER` with `sets` locked, so that no set joins afterwards.
     mode: AtomicU8,
+    /// The completion queues of the channel.
+    queues: Mutex<Vec<Weak<dyn EventSource>>>,
     /// Threads that block until an event.
     blocked: BlockedThreads,
 }
@@ -56,8 +58,8 @@ impl ChannelSockets {
         let epoll = Arc::new(ProgramEpoll::new()?);
         epoll.add(events, EVENTS, Interest::Readable)?;
         let sets = Mutex::new(Sets { list: Vec::new(), last_token: EVENTS });
-        let (mode, blocked) = (AtomicU8::new(LANES), BlockedThreads::default());
-        Ok(Arc::new(Self { epoll, handler, sets, mode, blocked }))
+        let (mode, queues, blocked) = (AtomicU8::new(LANES), Mutex::default(), BlockedThreads::default());
+        Ok(Arc::new(Self { epoll, handler, sets, mode, queues, blocked }))
     }
 
     /// Returns the descriptor.
@@ -131,12 +133,12 @@ impl ChannelSockets {
 
     /// Adds a completion queue.
     pub(crate) fn add_queue(&self, queue: Weak<dyn EventSource>) {
-        self.blocked.add_source(queue);
+        lock(&self.queues).push(queue);
     }
 
     /// Removes a completion queue that is about to be destroyed.
     pub(crate) fn remove_queue(&self, queue: &dyn EventSource) {
-        self.blocked.remove_source(queue);
+        lock(&self.queues).retain(|known| !std::ptr::addr_eq(known.as_ptr(), &raw const *queue));
     }
 
     /// Registers the calling thread, which is about to block until an event, and calls `add` with the descriptors of the
@@ -144,7 +146,8 @@ impl ChannelSockets {
     /// is not registered.
     pub fn begin_block(&self, add: impl FnMut(RawFd)) -> bool {
         let mut fds = Descriptors::new();
-        let may_block = self.blocked.begin(&mut fds);
+        let queues = lock(&self.queues).iter().filter_map(Weak::upgrade).collect();
+        let may_block = self.blocked.begin(queues, &mut fds);
         fds.iter().map(AsRawFd::as_raw_fd).for_each(add);
         may_block
     }

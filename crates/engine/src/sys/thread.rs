@@ -143,12 +143,12 @@ pub(crate) struct Awaited {
 }
 
 impl Awaited {
-    /// Waits until the descriptor is readable. It must stay open.
+    /// A descriptor that becomes readable, and must stay open.
     pub(crate) fn readable(fd: impl AsFd) -> Self {
         Self { fd: fd.as_fd().as_raw_fd(), may_close: false }
     }
 
-    /// Waits until a socket is readable, or was closed.
+    /// A socket that becomes readable, or that the adapter closes.
     pub(crate) fn socket(socket: impl AsFd) -> Self {
         Self { may_close: true, ..Self::readable(socket) }
     }

@@ -139,15 +139,15 @@ impl CompletionQueue {
             self.record_found(found);
             return Ok(found);
         }
-        if self.cq.is_armed() && self.is_armed_in_channel() {
+        if !self.cq.is_armed() {
+            self.progress();
+        } else if self.is_armed_in_channel() {
             self.poll_armed();
-        } else if self.cq.is_armed() {
+        } else {
             // A program that has armed the queue polls once more and then sleeps until the event. Sockets that the lane
             // serves stay with it: otherwise nothing would serve them until the lane notices that the program does not
             // poll any more.
             self.serve(self.assign_armed());
-        } else {
-            self.progress();
         }
         let found = self.cq.poll(max, &mut each)?;
         self.record_found(found);
@@ -172,10 +172,14 @@ impl CompletionQueue {
         let has_completion = self.cq.arm(arm);
         if !has_completion {
             // The program is about to sleep.
-            let missed = self.sets().iter().filter(|set| set.take_left_armed()).count() > 0;
+            let sets = self.sets();
+            let mut missed = false;
+            for set in sets.iter() {
+                missed |= set.take_left_armed();
+            }
             self.event_sleeps.record_arm(missed);
             let assign = self.assign_armed();
-            for set in self.sets().iter() {
+            for set in sets.iter() {
                 set.acknowledge();
                 assign(set);
             }

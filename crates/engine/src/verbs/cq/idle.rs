@@ -1,4 +1,4 @@
-//! What a thread does that polls completion queues and finds nothing.
+//! What a thread does after polls that have found nothing.
 //!
 //! It polls on for a moment, then yields the processor at each poll: the thread that would produce the completion may
 //! need it. A yield takes a fraction of a microsecond if no other thread is ready. If others compute all the time, it
@@ -17,7 +17,7 @@ const LONG_YIELD: Duration = Duration::from_micros(300);
 /// How long threads sleep instead of yielding after a long yield. Then the next yield shows whether others still compute.
 const BUSY_TIME: Duration = Duration::from_millis(200);
 /// How long a thread polls before it sleeps: most answers arrive sooner than a sleeping thread would wake.
-const SPIN_TIME: Duration = Duration::from_micros(50);
+pub(super) const SPIN_TIME: Duration = Duration::from_micros(50);
 /// Maximum duration of a sleep. The program may have other work than to wait for this queue.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 

@@ -1,6 +1,7 @@
 //! Waits for completions: polls for a short time, then sleeps on the sockets or on an alarm (`reactor/waiters.rs`).
 
 use super::CompletionQueue;
+use super::idle::SPIN_TIME;
 use crate::notify::blocking::{Descriptors, EventSource};
 use crate::reactor::poll_set::PollSet;
 use crate::reactor::waiters::WaiterGuard;
@@ -8,10 +9,8 @@ use crate::sys::thread::{Awaited, Thread, wait_readable, wait_readable_briefly};
 use ironwarp_rnic::queue::Overrun;
 use smallvec::SmallVec;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// How long a thread polls before it sleeps: most answers arrive sooner than a sleeping thread would wake.
-const SPIN_TIME: Duration = Duration::from_micros(50);
 
 /// Interval at which a thread whose sleep fails checks whether the lanes have flushed all requests.
 const FLUSH_CHECK: Duration = Duration::from_millis(1);
@@ -78,10 +77,7 @@ impl CompletionQueue {
         let sets = if waiter.is_direct() { self.sets().clone() } else { Vec::new() };
         let mut fds = SmallVec::<[Awaited; 4]>::from_iter([Awaited::readable(waiter.alarm())]);
         let _sleeping: Vec<_> = sets.iter().map(|set| SetSleep::new(set, &waiter, &mut fds)).collect();
-        // From now on, bells ring for what arrives in shared memory.
-        if sets.iter().map(|set| set.await_bells()).fold(false, |any, may_sleep| any | !may_sleep)
-            || self.cq.is_ready()
-        {
+        if !await_bells(&sets) || self.cq.is_ready() {
             waiter.wake_others();
             return Ok(());
         }
@@ -115,8 +111,7 @@ impl EventSource for CompletionQueue {
         self.event_sleeps.record_sleep();
         let (sets, thread) = (self.sets(), Thread::current());
         sets.iter().for_each(|set| set.begin_sleep(thread, &self.waiters, fds));
-        // From now on, bells ring for what arrives in shared memory.
-        sets.iter().filter(|set| !set.await_bells()).count() == 0
+        await_bells(&sets)
     }
 
     fn end_event_sleep(&self) {
@@ -126,6 +121,16 @@ impl EventSource for CompletionQueue {
             self.progress();
         }
     }
+}
+
+/// Has the bells of all sets ring for what arrives in shared memory. Returns false if something has arrived: then the
+/// thread must not sleep.
+fn await_bells(sets: &[Arc<PollSet>]) -> bool {
+    let mut may_sleep = true;
+    for set in sets {
+        may_sleep &= set.await_bells();
+    }
+    may_sleep
 }
 
 /// Marks a poll set as slept on while it exists.
