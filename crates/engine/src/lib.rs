@@ -44,6 +44,7 @@ pub use engine::{Engine, Statistics};
 pub use notify::channel::{EventChannel, EventFdWake, EventSink};
 pub use notify::handler::{AsyncEventQueue, CompletionHandler};
 pub use notify::sockets::ChannelSockets;
+pub use notify::taking::HeldEvents;
 pub use reactor::class::Class;
 pub use reactor::lane::LaneLoad;
 pub use steering::{MoveError, NoSuchLane, Steering};

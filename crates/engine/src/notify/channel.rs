@@ -1,5 +1,6 @@
 //! Event channels, from which a program takes events, and event sinks, which receive them by a call.
 
+use super::taking::HeldEvents;
 use crate::sys::poller::EventFd;
 use crate::sys::thread::{Awaited, wait_readable};
 use ironwarp_rnic::event::{Channel, Wake};
@@ -18,15 +19,7 @@ pub struct EventFdWake(Arc<Semaphore>);
 #[derive(Debug)]
 struct Semaphore {
     fd: EventFd,
-    held: Mutex<Held>,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    /// Number of threads that are about to take events.
-    takers: usize,
-    /// Number of events that were signalled while threads were about to take them.
-    events: u64,
+    held: Mutex<HeldEvents>,
 }
 
 impl EventFdWake {
@@ -38,7 +31,7 @@ impl EventFdWake {
     /// Keeps events from making the descriptor readable until the guard is dropped, because this thread is about to take
     /// them. An event that the same thread raises and takes then needs no system call.
     pub(crate) fn begin_take(&self) -> Taking<'_> {
-        lock(&self.0.held).takers += 1;
+        lock(&self.0.held).begin_take();
         Taking(&self.0)
     }
 }
@@ -51,27 +44,22 @@ pub(crate) struct Taking<'w>(&'w Semaphore);
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
         let mut held = lock(&self.0.held);
-        held.takers -= 1;
-        if held.takers == 0 {
-            (0..std::mem::take(&mut held.events)).for_each(|_| self.0.fd.signal());
-        }
+        (0..held.end_take()).for_each(|_| self.0.fd.signal());
     }
 }
 
 impl Wake for EventFdWake {
     fn signal(&self) {
         let mut held = lock(&self.0.held);
-        match held.takers {
-            0 => self.0.fd.signal(),
-            _ => held.events += 1,
+        if !held.hold() {
+            self.0.fd.signal();
         }
     }
 
     fn consume(&self) {
         let mut held = lock(&self.0.held);
-        match held.events {
-            0 => _ = self.0.fd.take(),
-            _ => held.events -= 1,
+        if !held.take() {
+            self.0.fd.take();
         }
     }
 }

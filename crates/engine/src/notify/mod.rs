@@ -4,3 +4,4 @@ pub(crate) mod blocking;
 pub(crate) mod channel;
 pub(crate) mod handler;
 pub(crate) mod sockets;
+pub(crate) mod taking;

@@ -8,6 +8,7 @@ use super::inbox::Inbox;
 use super::record::{Control, DATA, Rest};
 use crate::reactor::carrier::Carrier;
 use crate::sys::segment::Fault;
+use crate::sys::thread::pause;
 use ironwarp_rnic::host::{Span, Unmapped};
 use ironwarp_rnic::link::{LinkError, Piece};
 use ironwarp_shm::{MAX_RECORD, RING_LEN, Reader};
@@ -22,8 +23,6 @@ pub(super) const WINDOW: u64 = 256 << 10;
 const CREDIT_STEP: u64 = WINDOW / 4;
 /// How long a send of many bytes waits for the receiver: less than the time it would take to come back.
 const SPIN_TIME: Duration = Duration::from_micros(20);
-/// Number of pauses of the processor between two looks.
-const SPINS: usize = 32;
 /// The smallest page size of Linux; all other page sizes are multiples of it.
 const PAGE: u64 = 4096;
 
@@ -234,7 +233,7 @@ impl Channel {
             return false;
         }
         self.carrier.serve_controls();
-        (0..SPINS).for_each(|_| std::hint::spin_loop());
+        pause();
         true
     }
 

@@ -134,6 +134,14 @@ unsafe extern "C-unwind" {
 /// that wait for it: the next `ppoll` reports it.
 const MAX_POLL: Duration = Duration::from_secs(1);
 
+/// Number of pauses of the processor between two looks of a thread that spins.
+const SPINS: usize = 32;
+
+/// Pauses for a fraction of a microsecond, between two looks of a thread that spins.
+pub(crate) fn pause() {
+    (0..SPINS).for_each(|_| std::hint::spin_loop());
+}
+
 /// A descriptor that a thread waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Awaited {

@@ -8,6 +8,7 @@
 #![expect(unsafe_code, reason = "the recv and poll of the C library, where a program may cancel the thread")]
 
 use crate::support::errno::Errno;
+use ironwarp_engine::HeldEvents;
 use ironwarp_engine::sys::denied::Denied;
 use ironwarp_rnic::event::Wake;
 use ironwarp_rnic::sync::lock;
@@ -36,10 +37,8 @@ struct Ends {
 struct State {
     /// Number of events whose bytes did not fit into the socket. Each is sent after another event was consumed.
     backlog: u64,
-    /// Number of threads that are about to take events.
-    takers: usize,
-    /// Number of events that were signalled while threads were about to take them.
-    held: u64,
+    /// Events that threads are about to take.
+    held: HeldEvents,
 }
 
 impl ChannelWake {
@@ -64,7 +63,7 @@ impl ChannelWake {
     /// Keeps events from making the descriptor readable until the guard is dropped, because this thread is about to take
     /// them. An event that the same thread raises and takes then needs no system call.
     pub(crate) fn begin_take(&self) -> Taking<'_> {
-        self.0.state().takers += 1;
+        self.0.state().held.begin_take();
         Taking(&self.0)
     }
 }
@@ -97,11 +96,8 @@ pub(crate) struct Taking<'w>(&'w Ends);
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        state.takers -= 1;
-        if state.takers == 0 {
-            for _ in 0..std::mem::take(&mut state.held) {
-                self.0.send(&mut state);
-            }
+        for _ in 0..state.held.end_take() {
+            self.0.send(&mut state);
         }
     }
 }
@@ -109,17 +105,14 @@ impl Drop for Taking<'_> {
 impl Wake for ChannelWake {
     fn signal(&self) {
         let mut state = self.0.state();
-        if state.takers > 0 {
-            state.held += 1;
-        } else {
+        if !state.held.hold() {
             self.0.send(&mut state);
         }
     }
 
     fn consume(&self) {
         let mut state = self.0.state();
-        if state.held > 0 {
-            state.held -= 1;
+        if state.held.take() {
             return;
         }
         // There is a byte, because each `consume` follows a `signal`. If there were none, DONTWAIT would not block.

@@ -22,7 +22,7 @@ use super::handle::LaneHandle;
 use super::member::{Member, ServedBy};
 use super::waiters::Waiters;
 use crate::sys::poller::{Event, Events, Interest, ProgramEpoll};
-use crate::sys::thread::Thread;
+use crate::sys::thread::{Thread, pause};
 use acks::PendingAcks;
 use carriers::ServedBell;
 use channel::SetChannel;
@@ -46,8 +46,6 @@ const MAX_EVENTS: usize = 64;
 const CARRIER_ROUNDS: usize = 256;
 /// How long the lane looks for more large payload before it sleeps.
 const BULK_LINGER: Duration = Duration::from_micros(20);
-/// Number of pauses of the processor between two looks.
-const LINGER_SPINS: usize = 32;
 
 thread_local! {
     /// Buffer for events, for threads of the program that poll.
@@ -494,7 +492,7 @@ impl PollSet {
             if carriers.has_news() {
                 idle_since = carriers.serve().then(Instant::now);
             } else if idle_since.is_some_and(|since| since.elapsed() < BULK_LINGER) && !self.is_polled() {
-                (0..LINGER_SPINS).for_each(|_| std::hint::spin_loop());
+                pause();
             } else if carriers.sleep() {
                 return true;
             }
