@@ -159,7 +159,7 @@ impl CompletionQueue {
     fn record_found(&self, found: usize) {
         if idle::record(found) {
             // While the queue is armed, lanes may serve the sockets, and keep them if this thread does not sleep on them.
-            idle::rest(self.cq.id(), |time| !self.cq.is_armed() && self.nap(time).is_ok());
+            idle::rest(self.cq.id(), |time| !self.cq.is_armed() && self.nap(time));
         }
     }
 

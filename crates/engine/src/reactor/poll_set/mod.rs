@@ -416,6 +416,11 @@ impl PollSet {
         self.members().iter().any(|member| member.qp().is_some_and(|qp| qp.is_blocked()))
     }
 
+    /// Returns whether sockets of connectionless queue pairs are in the set.
+    pub(crate) fn has_datagrams(&self) -> bool {
+        self.members().iter().any(|member| member.qp().is_none())
+    }
+
     /// Raises the events of the completion queues that are armed.
     pub(crate) fn raise_early_events(&self) {
         self.completion_queues().iter().for_each(|cq| cq.raise_early());

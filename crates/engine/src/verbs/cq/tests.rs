@@ -6,11 +6,12 @@ use crate::config::Config;
 use crate::reactor::poll_set::{FollowUp, PollCheck};
 use crate::sys::poller::Events;
 use crate::sys::testing::RawThread;
-use crate::{ConnectOptions, Engine, QueuePair, QueuePairAttributes};
+use crate::{ConnectOptions, DatagramQueuePairAttributes, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::link::Route;
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Data, Opcode, Operation, ReceiveRequest, Sges, WorkRequest};
 use ironwarp_testkit::wait::until;
+use std::net::Ipv4Addr;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -127,7 +128,7 @@ fn a_message_ends_the_nap_of_a_thread_that_polls() {
         let cq = Arc::clone(&ends.cq);
         let start = Instant::now();
         let thread = RawThread::spawn(move || {
-            cq.nap(TIMEOUT).unwrap();
+            assert!(cq.nap(TIMEOUT));
             assert_eq!(cq.poll(1, drop), Ok(1));
         });
         until(|| ends.cq.sets().iter().all(|set| set.is_slept_on()));
@@ -136,6 +137,16 @@ fn a_message_ends_the_nap_of_a_thread_that_polls() {
         thread.join();
         assert!(start.elapsed() < TIMEOUT, "the message did not wake the thread");
     }
+}
+
+/// A sleeping thread wakes too late for the datagrams that a fast sender puts into the socket.
+#[test]
+fn a_thread_that_polls_for_datagrams_does_not_nap() {
+    let ends = Ends::new();
+    let udp = ends.server.bind_datagram_port(Some(&[Ipv4Addr::LOCALHOST.into()])).unwrap();
+    let attributes = DatagramQueuePairAttributes::new(ends.server.device().allocate_domain(), &ends.cq);
+    let _pair = ends.server.create_datagram_qp(&attributes, udp).unwrap();
+    assert!(!ends.cq.nap(TIMEOUT));
 }
 
 /// A poll set whose program was woken for a message, which the program has not acknowledged.

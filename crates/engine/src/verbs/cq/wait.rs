@@ -60,9 +60,11 @@ impl CompletionQueue {
     }
 
     /// Sleeps for a short time until there may be a completion. Not a cancellation point, because
-    /// [`poll`](Self::poll) is none.
-    pub(super) fn nap(&self, timeout: Duration) -> io::Result<()> {
-        self.sleep_with(|fds| wait_readable_briefly(fds, timeout))
+    /// [`poll`](Self::poll) is none. Returns false if the thread must not sleep: a socket for datagrams loses those that
+    /// arrive in the time until a thread wakes.
+    pub(super) fn nap(&self, timeout: Duration) -> bool {
+        !self.sets().iter().any(|set| set.has_datagrams())
+            && self.sleep_with(|fds| wait_readable_briefly(fds, timeout)).is_ok()
     }
 
     /// Sleeps until `wait` returns, which waits for the descriptors that become readable when there may be a completion.
