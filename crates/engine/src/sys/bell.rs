@@ -14,11 +14,10 @@
 
 use super::denied::Denied;
 use super::fork::Fd;
-use super::socket::set_option;
+use super::socket::{peer_credentials, set_option};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
@@ -79,7 +78,7 @@ fn pass_descriptors(fd: &Fd, pass: bool) -> io::Result<()> {
 
 /// Returns whether the process at the other end has the same user.
 fn is_same_user(fd: &Fd) -> bool {
-    socket_peercred(fd).is_ok_and(|peer| peer.uid == geteuid())
+    peer_credentials(fd).is_ok_and(|peer| peer.uid == geteuid().as_raw())
 }
 
 /// Where a process with this name listens: in the directory that both processes share, or without one at an abstract

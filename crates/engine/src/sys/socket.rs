@@ -468,5 +468,17 @@ pub(super) fn set_option(fd: &impl AsFd, level: c_int, name: c_int, value: c_int
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Returns the process and the user at the other end of a Unix socket (SO_PEERCRED, unix(7)). The process is 0 if it is in
+/// another namespace of processes, which the type of rustix does not allow.
+pub(super) fn peer_credentials(fd: &impl AsFd) -> io::Result<libc::ucred> {
+    let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
+    #[expect(clippy::cast_possible_truncation, reason = "it is 12")]
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let (socket, to) = (fd.as_fd().as_raw_fd(), (&raw mut peer).cast::<c_void>());
+    // SAFETY: the kernel writes at most `len` bytes to `peer`, and any bytes are a valid `ucred`.
+    let result = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut len) };
+    if result == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
+}
+
 #[expect(clippy::cast_possible_truncation, reason = "it is 4")]
 const INT_LEN: libc::socklen_t = size_of::<c_int>() as libc::socklen_t;

@@ -10,6 +10,7 @@
 //! size is bounded. The client does not trust the contents.
 
 use super::fork::Fd;
+use super::socket::peer_credentials;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 use rustix::io::Errno;
@@ -99,8 +100,8 @@ impl StatusSocket {
         for _ in 0..BATCH {
             match accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(client) => {
-                    let user = sockopt::socket_peercred(&client);
-                    if user.is_ok_and(|user| may_read(user.uid, geteuid())) {
+                    let user = peer_credentials(&client);
+                    if user.is_ok_and(|user| may_read(Uid::from_raw(user.uid), geteuid())) {
                         clients.push(client);
                     }
                 }
@@ -132,12 +133,12 @@ pub(crate) fn request(name: &str, process: Option<i32>) -> io::Result<Answer> {
     sockopt::set_socket_timeout(&client, Timeout::Recv, Some(ANSWER_TIMEOUT))?;
     sockopt::set_socket_timeout(&client, Timeout::Send, Some(CONNECT_TIMEOUT))?;
     connect(&client, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    let server = sockopt::socket_peercred(&client)?;
+    let server = peer_credentials(&client)?;
     let refused = || io::Error::new(io::ErrorKind::PermissionDenied, "it is another user's");
-    if !may_read(geteuid(), server.uid) {
+    if !may_read(geteuid(), Uid::from_raw(server.uid)) {
         return Err(refused());
     }
-    let server = server.pid.as_raw_nonzero().get();
+    let server = server.pid;
     if process.is_some_and(|process| process != server) {
         return Err(io::Error::new(io::ErrorKind::NotFound, "it is another process's"));
     }
