@@ -7,6 +7,7 @@
 use super::inbox::Inbox;
 use super::record::{Control, DATA, Rest};
 use crate::reactor::carrier::Carrier;
+use crate::sys::sched::yield_after_moving;
 use crate::sys::segment::Fault;
 use crate::sys::thread::pause;
 use ironwarp_rnic::host::{Span, Unmapped};
@@ -205,6 +206,7 @@ impl Channel {
             let credit = self.credit();
             let sent = if credit == 0 { 0 } else { self.carrier.send_record(self, &mut rest, credit)? };
             self.sent.store(self.sent.load(Ordering::Relaxed) + sent as u64, Ordering::Relaxed);
+            yield_after_moving(sent);
             if rest.len() == 0 {
                 return Ok(len);
             }
@@ -268,6 +270,7 @@ impl Channel {
         let received =
             if self.inbox.is_empty() { self.recv_ring(host, own) } else { self.recv_inbox(host, own) }?;
         self.return_credit(received);
+        yield_after_moving(received);
         Ok(received)
     }
 

@@ -81,10 +81,10 @@ pub(crate) fn set_low_latency(low_latency: bool) {
     }
 }
 
-/// Counts a system call that moved `len` bytes, and yields to low-latency threads at the end of each turn of 16 KiB.
-/// Does nothing if no thread needs that, or if this is a low-latency thread itself.
+/// Counts a system call or a copy in shared memory that moved `len` bytes, and yields to low-latency threads at the end of
+/// each turn of 16 KiB. Does nothing if no thread needs that, or if this is a low-latency thread itself.
 #[inline]
-pub(super) fn yield_after_moving(len: usize) {
+pub(crate) fn yield_after_moving(len: usize) {
     if MUST_YIELD.load(Ordering::Relaxed) && !LOW_LATENCY.get() && count_towards_turn(len) {
         rustix::thread::sched_yield();
     }
