@@ -12,7 +12,7 @@ use super::record::{Control, Token};
 use super::table::ChannelTable;
 use crate::reactor::carrier::Carrier as ReactorCarrier;
 use crate::sys::bell::{Bell, Heard};
-use crate::sys::counters::SharedTraffic;
+use crate::sys::counters::SharedCounters;
 use crate::sys::fork::Creator;
 use crate::sys::segment::MappedSegment;
 use ironwarp_rnic::device::Device;
@@ -64,7 +64,7 @@ pub(crate) struct Carrier {
     corrupt: AtomicBool,
     /// A forked child must not use the memory, which it does not have.
     creator: Creator,
-    traffic: Arc<SharedTraffic>,
+    traffic: SharedCounters,
     /// Whether large payload has arrived in this turn.
     bulk: AtomicBool,
     /// Whether channels wait for room.
@@ -110,7 +110,7 @@ impl Carrier {
             retiring: AtomicBool::new(false),
             corrupt: AtomicBool::new(false),
             creator: Creator::this(),
-            traffic: SharedTraffic::new(),
+            traffic: SharedCounters::new(),
             bulk: AtomicBool::new(false),
             awaits_room: AtomicBool::new(false),
             serves_controls: AtomicBool::new(false),

@@ -2,9 +2,9 @@
 //! shared memory.
 
 use ironwarp_rnic::sync::lock;
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Deref};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Bytes and segments sent and received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ static TOTALS: Totals = Totals {
     retransmissions: AtomicU64::new(0),
 };
 
-/// The traffic in memory shared with one other process. Dropping it adds it to the totals.
+/// The traffic in memory shared with one other process.
 #[derive(Debug, Default)]
 pub(crate) struct SharedTraffic {
     sent: AtomicU64,
@@ -48,19 +48,43 @@ pub(crate) struct SharedTraffic {
     records_received: AtomicU64,
 }
 
-/// The traffic in all shared memory that is in use.
-static SHARED: Mutex<Vec<Weak<SharedTraffic>>> = Mutex::new(Vec::new());
+/// The traffic in all shared memory that is in use. Locked while the totals are read, and while traffic moves from here to
+/// the totals, so that it is counted once.
+static SHARED: Mutex<Vec<Arc<SharedTraffic>>> = Mutex::new(Vec::new());
+
+/// The counters of shared memory that is in use. Dropping it moves them to the totals.
+#[derive(Debug)]
+pub(crate) struct SharedCounters(Arc<SharedTraffic>);
+
+impl SharedCounters {
+    /// Creates counters that [`totals`] includes.
+    pub(crate) fn new() -> Self {
+        let traffic = Arc::<SharedTraffic>::default();
+        lock(&SHARED).push(Arc::clone(&traffic));
+        Self(traffic)
+    }
+}
+
+impl Deref for SharedCounters {
+    type Target = SharedTraffic;
+
+    #[inline]
+    fn deref(&self) -> &SharedTraffic {
+        &self.0
+    }
+}
+
+impl Drop for SharedCounters {
+    fn drop(&mut self) {
+        let mut shared = lock(&SHARED);
+        // Not found in a forked child: it is the traffic of the parent.
+        if let Some(place) = shared.iter().position(|traffic| Arc::ptr_eq(traffic, &self.0)) {
+            add_closed(shared.swap_remove(place).traffic());
+        }
+    }
+}
 
 impl SharedTraffic {
-    /// Creates counters that [`shared_totals`] includes.
-    pub(crate) fn new() -> Arc<Self> {
-        let traffic = Arc::new(Self::default());
-        let mut shared = lock(&SHARED);
-        shared.retain(|traffic| traffic.strong_count() > 0);
-        shared.push(Arc::downgrade(&traffic));
-        traffic
-    }
-
     /// Counts a record that was sent. Called by one thread at a time.
     #[inline]
     pub(crate) fn count_sent(&self, len: usize) {
@@ -87,33 +111,27 @@ impl SharedTraffic {
     }
 }
 
-impl Drop for SharedTraffic {
-    fn drop(&mut self) {
-        add_closed(self.traffic());
-    }
-}
-
 /// Adds to a counter that only one thread changes at a time, which is cheaper than `fetch_add`.
 #[inline]
 fn add(counter: &AtomicU64, value: u64) {
     counter.store(counter.load(Ordering::Relaxed) + value, Ordering::Relaxed);
 }
 
-/// Returns the traffic in shared memory that is in use.
-pub(super) fn shared_totals() -> Traffic {
-    let in_use: Vec<_> = lock(&SHARED).iter().filter_map(Weak::upgrade).collect();
-    let mut sum = Traffic::default();
-    in_use.iter().for_each(|shared| sum += shared.traffic());
-    sum
-}
-
 /// Locks the list of shared memory, for a thread that forks.
-pub(super) fn lock_shared() -> MutexGuard<'static, Vec<Weak<SharedTraffic>>> {
+pub(super) fn lock_shared() -> MutexGuard<'static, Vec<Arc<SharedTraffic>>> {
     lock(&SHARED)
 }
 
-/// Returns the totals of closed connections and of datagrams.
+/// Returns the totals of closed connections, of datagrams, and of shared memory.
 pub(super) fn totals() -> Traffic {
+    let shared = lock(&SHARED);
+    let mut sum = closed_totals();
+    shared.iter().for_each(|shared| sum += shared.traffic());
+    sum
+}
+
+/// Returns the totals of closed connections and of datagrams.
+fn closed_totals() -> Traffic {
     let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
     Traffic {
         sent: load(&TOTALS.sent),
@@ -149,7 +167,7 @@ pub(super) fn count_received_datagram(len: usize) {
 }
 
 /// Resets the counters in a forked child: the traffic so far is the parent's. `shared` is the locked list.
-pub(super) fn reset(shared: Option<&mut Vec<Weak<SharedTraffic>>>) {
+pub(super) fn reset(shared: Option<&mut Vec<Arc<SharedTraffic>>>) {
     shared.into_iter().for_each(Vec::clear);
     let Totals { sent, received, segments_sent, segments_received, retransmissions } = &TOTALS;
     [sent, received, segments_sent, segments_received, retransmissions]

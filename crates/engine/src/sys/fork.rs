@@ -23,7 +23,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{MutexGuard, Once, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, MutexGuard, Once, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Descriptor numbers from this one on cannot be registered. By default (fs.nr_open) no process has such numbers.
 const MAX_FDS: usize = 1 << 20;
@@ -241,7 +241,7 @@ pub(crate) fn hold_during_forks(lock: &'static ProcessLock) {
 struct Held {
     _word_locks: WordLocks,
     _descriptors: RwLockWriteGuard<'static, ()>,
-    shared: MutexGuard<'static, Vec<Weak<SharedTraffic>>>,
+    shared: MutexGuard<'static, Vec<Arc<SharedTraffic>>>,
 }
 
 thread_local! {

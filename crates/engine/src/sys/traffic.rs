@@ -13,7 +13,6 @@ pub use super::counters::Traffic;
 /// that is closed during the call may be missing from the result, or be counted twice.
 pub fn of_process() -> Traffic {
     let mut sum = counters::totals();
-    sum += counters::shared_totals();
     fork::registered().for_each(|fd| sum += tcp_counters(fd).into());
     sum
 }
