@@ -4,12 +4,15 @@
 //! The environment variables (`IRONWARP_` and the name in capitals) and the page `docs/settings.md` derive from these
 //! tables.
 
+pub(crate) mod devices;
 mod dropin;
+mod duration;
 mod error;
 mod ports;
 mod trust;
 mod value;
 
+pub use devices::{Devices, InvalidDevices, MAX_DEVICES, MAX_PORTS, Rate};
 pub use dropin::{DeviceName, InvalidDeviceName, LogLevel, Persona, PortPolicy, UnknownKeyword};
 pub use error::ConfigError;
 pub use ports::{InvalidPortRange, PortRange};
@@ -220,6 +223,10 @@ device_settings! { define
         stable pcap: PathBuf = PathBuf::new(),
         /// Maximum size of the capture file, in bytes. Capturing stops there.
         stable pcap_limit: u64 = 1 << 30,
+        /// The logical devices of the process (requirement X3): `all` interfaces in one device, one for each of the
+        /// `interfaces`, a number such as `8` of devices at addresses of loopback, or interfaces and addresses such as
+        /// `eth0+eth1`, the ports of one device. docs/devices.md lists the options.
+        experimental devices: Devices = Devices::default(),
     }
     {
         /// Name of the device that C programs see (drop-in only), for programs that look for a name such as `mlx5_0`.

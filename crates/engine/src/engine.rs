@@ -11,8 +11,8 @@ use crate::cm::manual::{BringUpError, bring_up};
 use crate::cm::proof::cluster_key;
 use crate::cm::search::Search;
 use crate::config::{Config, PortPolicy};
-use crate::gid::monitor::Monitor;
-use crate::gid::{PortChange, PortWatcher};
+use crate::logical::monitor::Monitor;
+use crate::logical::{self, LogicalDevice, PortChange, PortWatcher};
 use crate::notify::channel::{EventFdWake, EventSink};
 use crate::notify::handler::{AsyncEventQueue, CompletionHandler, LaneTimer};
 use crate::reactor::command::Command;
@@ -20,7 +20,7 @@ use crate::status::StatusServer;
 use crate::steering::Steering;
 use crate::sys::memory::ProgramMemory;
 use crate::sys::random::random;
-use crate::sys::tcp::Bound;
+use crate::sys::tcp::{Bound, with_port};
 use crate::sys::udp::UdpPort;
 use crate::verbs::control::ControlQueue;
 use crate::verbs::cq::CompletionQueue;
@@ -42,9 +42,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-/// The number of the adapter's only RDMA port.
-const PORT: u32 = 1;
 
 /// An open adapter. Dropping it closes the adapter.
 ///
@@ -96,8 +93,15 @@ pub struct Statistics {
 }
 
 impl Engine {
-    /// Opens an adapter with these settings. Its lanes start when they are first needed.
+    /// Opens the first logical device of these settings. Its lanes start when they are first needed.
     pub fn new(config: Config) -> io::Result<Arc<Self>> {
+        let devices = logical::devices(&config)?;
+        Self::open(config, &devices[0])
+    }
+
+    /// Opens a logical device of these settings (requirement X3).
+    pub fn open(mut config: Config, logical: &Arc<LogicalDevice>) -> io::Result<Arc<Self>> {
+        config.faults = logical.faults(&config);
         let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
         let cluster_key = cluster_key(&config)?;
         let capture = Capture::open(&config, &host);
@@ -114,7 +118,7 @@ impl Engine {
             })?);
         device.routing().set_map(Routing::new(steering.lanes()).map()); // the device did not know the number of lanes
         Ok(Arc::new(Self {
-            cm: CmContext::new(&config, &steering, capture, cluster_key),
+            cm: CmContext::new(&config, logical, &steering, capture, cluster_key),
             ports: ManualPorts::default(),
             events: Mutex::default(),
             event_queues,
@@ -129,6 +133,11 @@ impl Engine {
     /// Returns the device.
     pub fn device(&self) -> &Arc<Device> {
         &self.core.device
+    }
+
+    /// Returns the logical device that this is an open of.
+    pub fn logical(&self) -> &Arc<LogicalDevice> {
+        self.cm.logical()
     }
 
     /// Returns the settings.
@@ -210,15 +219,15 @@ impl Engine {
         Ok(queue)
     }
 
-    /// Reports changes to the port and its GIDs to `watcher` from now on, until the adapter is closed. Fails if
+    /// Reports changes to the ports and their GIDs to `watcher` from now on, until the adapter is closed. Fails if
     /// netlink, which announces the changes, is not available, or if the lanes fail to start.
     pub fn watch_port(&self, watcher: Arc<dyn PortWatcher>) -> io::Result<()> {
-        let monitor = Arc::new(Monitor::new(watcher)?);
+        let monitor = Arc::new(Monitor::new(self.logical(), watcher)?);
         self.steering().default_lane()?.handle().submit(Command::AddSource(monitor));
         Ok(())
     }
 
-    /// Raises asynchronous events for changes to the port and its GIDs from now on.
+    /// Raises asynchronous events for changes to the ports and their GIDs from now on.
     pub fn raise_port_events(&self) -> io::Result<()> {
         self.watch_port(Arc::new(PortEvents(Arc::clone(self.device()))))
     }
@@ -309,10 +318,10 @@ impl Engine {
         Ok(QueuePair::new(number, index, self.device(), attributes, options.events))
     }
 
-    /// Binds sockets for a connectionless queue pair, all at one UDP port, at these addresses of the host. Without
-    /// addresses, binds them at every GID that the host has now. The setting `ports` limits the port.
+    /// Binds sockets for a connectionless queue pair, all at one UDP port, at these addresses of the device. Without
+    /// addresses, binds them at every GID that the device has now. The setting `ports` limits the port.
     pub fn bind_datagram_port(&self, addresses: Option<&[IpAddr]>) -> io::Result<UdpPort> {
-        datagram::bind(addresses, self.config().ports)
+        datagram::bind(self.logical(), addresses, self.config().ports)
     }
 
     /// Creates a connectionless queue pair with these sockets. Its number contains their port.
@@ -339,17 +348,26 @@ impl Engine {
         to: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<(), ConnectError> {
+        let mut options = options.clone();
+        match options.from {
+            Some(from) if !from.ip().is_unspecified() => self.logical().check_owns(from.ip())?,
+            Some(from) => {
+                let own = self.logical().source_for(to.ip())?;
+                options.from = Some(own.map_or(from, |own| with_port(own, from.port())));
+            }
+            None => options.from = self.logical().source_for(to.ip())?,
+        }
         if let Some(space) = options.port_space
             && self.config().port_policy() != PortPolicy::Tcp
         {
-            return Search::begin(&self.cm, pair, to, space, options);
+            return Search::begin(&self.cm, pair, to, space, &options);
         }
         let request = DialRequest {
             to,
             from: options.from,
             mode: options.mode,
             terms: self.terms(options.ird, options.ord),
-            private_data: options.private_data.as_slice().into(),
+            private_data: options.private_data.into(),
         };
         let dial = Dial::new(&self.cm, Arc::<QueuePair>::clone(pair), request)?;
         Ok(self.cm.begin_handshake(dial)?)
@@ -388,7 +406,8 @@ impl Engine {
         Listening::new(&self.cm, at, sink, backlog)
     }
 
-    /// Listens at an address that was bound before. Otherwise like [`listen_with`](Self::listen_with).
+    /// Listens at an address that was bound before, for all logical devices: the sink checks whose address a peer has
+    /// connected to. Otherwise like [`listen_with`](Self::listen_with).
     pub fn listen_bound(
         &self,
         bound: Bound,
@@ -399,16 +418,17 @@ impl Engine {
     }
 }
 
-/// Raises asynchronous events for changes of the port.
+/// Raises asynchronous events for changes of the ports.
 #[derive(Debug)]
 struct PortEvents(Arc<Device>);
 
 impl PortWatcher for PortEvents {
-    fn on_port_change(&self, change: PortChange) {
+    fn on_port_change(&self, port: u8, change: PortChange) {
+        let port = u32::from(port);
         self.0.raise(match change {
-            PortChange::Active => AsyncEvent::PortActive(PORT),
-            PortChange::Error => AsyncEvent::PortError(PORT),
-            PortChange::Gids => AsyncEvent::GidChange(PORT),
+            PortChange::Active => AsyncEvent::PortActive(port),
+            PortChange::Error => AsyncEvent::PortError(port),
+            PortChange::Gids => AsyncEvent::GidChange(port),
         });
     }
 }

@@ -10,7 +10,8 @@
 //! | `reactor` | the event loop: lanes, poll sets, and threads that wait for completions |
 //! | `shm` | shared memory with other processes of the host, which carries streams |
 //! | `capture` | packet capture of the adapter's own traffic |
-//! | [`gid`] | the GIDs of this host, and changes to them |
+//! | [`gid`] | the GIDs of this host |
+//! | [`logical`] | the logical devices of the process, and changes to their ports |
 //! | [`steering`] | starts the lanes of an adapter, and decides which of them serves what |
 //! | `notify` | event channels and completion handlers |
 //! | `verbs` | completion queues, queue pairs and their connections |
@@ -26,6 +27,7 @@ pub mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod gid;
+pub mod logical;
 mod notify;
 mod reactor;
 mod shm;

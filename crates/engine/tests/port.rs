@@ -4,7 +4,8 @@
 
 use ironwarp_engine::Engine;
 use ironwarp_engine::config::Config;
-use ironwarp_engine::gid::{Gid, GidTable, PortChange, PortWatcher};
+use ironwarp_engine::gid::{Gid, GidTable};
+use ironwarp_engine::logical::{PortChange, PortWatcher};
 use ironwarp_rnic::event::AsyncEvent;
 use ironwarp_testkit::child::in_network;
 use ironwarp_testkit::net::ip;
@@ -26,7 +27,8 @@ fn known(list: &[(usize, &str)]) -> Vec<(usize, String)> {
 struct Teller(Mutex<mpsc::Sender<PortChange>>);
 
 impl PortWatcher for Teller {
-    fn on_port_change(&self, change: PortChange) {
+    fn on_port_change(&self, port: u8, change: PortChange) {
+        assert_eq!(port, 1);
         let _ = self.0.lock().unwrap().send(change);
     }
 }

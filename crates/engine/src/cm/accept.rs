@@ -64,6 +64,9 @@ impl State {
             return link.abort();
         }
         let Ok(local) = listener.local_addr_of(&link) else { return };
+        if !listener.serves(&local) {
+            return link.abort();
+        }
         let endpoints = Endpoints { peer, local, same_host };
         // The Request of most peers is there already: then this call finishes the first stage, and no other handshake
         // is evicted for it.

@@ -5,6 +5,7 @@ use super::handshakes::Handshakes;
 use super::proof::Key;
 use crate::capture::Capture;
 use crate::config::Config;
+use crate::logical::LogicalDevice;
 use crate::reactor::command::Command;
 use crate::reactor::lane::Lane;
 use crate::steering::Steering;
@@ -27,6 +28,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct CmContext {
     config: Arc<Config>,
+    logical: Arc<LogicalDevice>,
     steering: Arc<Steering>,
     /// Records packets; `None` if packets are not captured.
     capture: Option<Arc<Capture>>,
@@ -42,12 +44,14 @@ impl CmContext {
     /// Creates the connection management of an adapter, without handshakes.
     pub(crate) fn new(
         config: &Arc<Config>,
+        logical: &Arc<LogicalDevice>,
         steering: &Arc<Steering>,
         capture: Option<Arc<Capture>>,
         cluster_key: Option<Key>,
     ) -> Arc<Self> {
         Arc::new(Self {
             config: Arc::clone(config),
+            logical: Arc::clone(logical),
             steering: Arc::clone(steering),
             capture,
             cluster_key,
@@ -59,6 +63,11 @@ impl CmContext {
     /// Returns the settings.
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Returns the logical device, whose addresses connections have.
+    pub(crate) fn logical(&self) -> &Arc<LogicalDevice> {
+        &self.logical
     }
 
     /// Returns the steering of the adapter.

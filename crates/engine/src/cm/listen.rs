@@ -63,12 +63,13 @@ impl Listening {
         sink: Arc<dyn EventSink<Incoming>>,
         backlog: usize,
     ) -> io::Result<Self> {
-        let socket = Socket::new(at, &ctx.keepalive())?;
+        let socket = Socket::new(ctx.logical().listen_address(at)?, &ctx.keepalive())?;
         let own = socket.local_addr().ok().map(|at| stream_port(at.port()));
-        Self::start(ctx, socket, None, listener_config(ctx, sink, own, backlog))
+        let device = Some(Arc::clone(ctx.logical()));
+        Self::start(ctx, socket, None, ListenerConfig { device, ..listener_config(ctx, sink, own, backlog) })
     }
 
-    /// Listens at an address that was bound before.
+    /// Listens at an address that was bound before, for all logical devices.
     pub(crate) fn at_bound(
         ctx: &Arc<CmContext>,
         bound: Bound,
@@ -151,6 +152,7 @@ fn listener_config(
     ListenerConfig {
         sink,
         port: port.filter(|_| ctx.config().private),
+        device: None,
         backlog: backlog.clamp(1, MAX_BACKLOG),
         startup: ctx.config().startup,
         capture: ctx.capture().cloned(),

@@ -2,6 +2,7 @@
 
 use super::incoming::{Incoming, RequestedPort};
 use crate::capture::Capture;
+use crate::logical::LogicalDevice;
 use crate::notify::channel::EventSink;
 use crate::sys::socket::TcpLink;
 use crate::sys::tcp::{Accepted, Listener as Socket};
@@ -21,6 +22,8 @@ pub(super) struct ListenerConfig {
     pub(super) sink: Arc<dyn EventSink<Incoming>>,
     /// The RDMA port at which it listens; `None` if Requests are not checked for a port.
     pub(super) port: Option<RdmaPort>,
+    /// The device to whose addresses connections must be made; `None` if the program checks that.
+    pub(super) device: Option<Arc<LogicalDevice>>,
     /// Maximum number of connections that wait for a decision.
     pub(super) backlog: usize,
     /// How long a peer may take to send its Request, and to receive the Reply.
@@ -107,6 +110,11 @@ impl ListenerSocket {
     /// Returns the address of the socket.
     pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
+    }
+
+    /// Returns whether connections to this address belong to the device of the listener (requirement X3).
+    pub(super) fn serves(&self, local: &SocketAddr) -> bool {
+        self.config.device.as_ref().is_none_or(|device| device.owns(local.ip()))
     }
 
     /// Returns the local address of a connection that was accepted here. Asks the link only if the listener has a

@@ -26,6 +26,17 @@ impl DeviceName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Returns the name of the device that comes `count` after this one: the number at the end of the name is
+    /// incremented. A name without a number at its end counts as number 0.
+    pub(crate) fn incremented(&self, count: usize) -> Self {
+        if count == 0 {
+            return self.clone();
+        }
+        let stem = self.0.trim_end_matches(|c: char| c.is_ascii_digit());
+        let number: usize = self.0[stem.len()..].parse().unwrap_or(0);
+        Self(format!("{stem}{}", number.saturating_add(count)).into())
+    }
 }
 
 impl Default for DeviceName {

@@ -1,6 +1,8 @@
 //! Conversion of settings from and to text.
 
+use super::devices::Devices;
 use super::dropin::{DeviceName, LogLevel, Persona, PortPolicy};
+use super::duration;
 use super::ports::PortRange;
 use super::trust::{ClusterKey, Users};
 use ironwarp_rnic::fault::FaultPlan;
@@ -33,24 +35,11 @@ impl Value for bool {
 
 impl Value for Duration {
     fn from_text(text: &str) -> Result<Self, String> {
-        let expected = || "expected a duration such as `5s` or `200ms`".to_owned();
-        let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(expected)?;
-        let (number, unit) = text.split_at(split);
-        let number = number.parse().map_err(|_| expected())?;
-        match unit {
-            "s" => Ok(Self::from_secs(number)),
-            "ms" => Ok(Self::from_millis(number)),
-            "us" => Ok(Self::from_micros(number)),
-            _ => Err(expected()),
-        }
+        duration::parse(text)
     }
 
     fn to_text(&self) -> String {
-        match self.subsec_micros() {
-            0 => format!("{}s", self.as_secs()),
-            micros if micros % 1000 == 0 => format!("{}ms", self.as_millis()),
-            _ => format!("{}us", self.as_micros()),
-        }
+        duration::to_text(*self)
     }
 }
 
@@ -79,6 +68,6 @@ macro_rules! impl_value_by_display {
     )*};
 }
 impl_value_by_display!(
-    u16, u64, usize, FaultPlan, HashKey, PortRange, ClusterKey, Users, DeviceName, Persona, PortPolicy,
-    LogLevel
+    u16, u64, usize, Devices, FaultPlan, HashKey, PortRange, ClusterKey, Users, DeviceName, Persona,
+    PortPolicy, LogLevel
 );

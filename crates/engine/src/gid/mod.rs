@@ -1,10 +1,11 @@
-//! The GIDs of this host, derived from the addresses of its interfaces, and changes to them.
+//! The GIDs of this host, derived from the addresses of its interfaces.
 
-pub(crate) mod monitor;
 pub(crate) mod parse;
+pub(crate) mod scope;
 pub(crate) mod table;
 
 pub use ironwarp_rnic::gid::Gid;
-pub use monitor::{PortChange, PortWatcher};
+pub(crate) use scope::Scope;
+pub(crate) use table::PortState;
 pub(crate) use table::socket_addr;
 pub use table::{GidEntry, GidTable, MAX_GIDS};

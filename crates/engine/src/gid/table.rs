@@ -1,9 +1,12 @@
-//! The GID table of this host: a GID for every IPv4 and IPv6 address of every interface that is up.
+//! GID tables: a GID for every IPv4 and IPv6 address of every interface that is up, or for those that belong to one port
+//! of a logical device.
 //!
 //! The index of a GID never changes, because programs exchange and keep it. If an address disappears, its index stays
-//! empty until the address comes back. New addresses are appended. So the process has one table for all its adapters.
+//! empty until the address comes back. New addresses are appended. So the process has one table of each scope for all
+//! its adapters.
 
 use super::parse::{Address, Interface, NetworkState};
+use super::scope::Scope;
 use crate::sys::fork::{self, ProcessLock};
 use crate::sys::netlink::Netlink;
 use ironwarp_rnic::gid::Gid;
@@ -36,18 +39,31 @@ pub struct GidEntry {
     pub mtu: u32,
 }
 
-/// The GIDs of this host.
-#[derive(Debug, Default)]
+/// A GID table of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidTable {
-    state: Mutex<State>,
+    /// Index in [`Tables::states`].
+    at: usize,
 }
 
-#[derive(Debug, Default)]
-struct State {
+/// The tables of this process.
+#[derive(Debug)]
+struct Tables {
     /// A socket that receives notifications of changes, so that the kernel is asked only after one. With it the ID of
     /// the process that opened it: after a fork, parent and child would take each other's notifications. `None` until
-    /// the table is first read.
+    /// a table is first read.
     notifications: Option<(u32, Netlink)>,
+    /// The state of the host when it was last read.
+    host: NetworkState,
+    /// One state for each scope. They are never removed.
+    states: Vec<State>,
+}
+
+/// The state of a table.
+#[derive(Debug, Default)]
+struct State {
+    /// The addresses that belong to the table.
+    scope: Scope,
     /// The GIDs by index.
     slots: Vec<Slot>,
     /// Index of the GID whose interface the port represents; `None` as long as no interface with a GID was up and
@@ -77,72 +93,101 @@ pub(crate) struct PortState {
     pub(crate) version: u64,
 }
 
-/// The table of this process.
-static TABLE: GidTable = GidTable {
-    state: Mutex::new(State {
-        notifications: None,
-        slots: Vec::new(),
-        port_gid: None,
-        active: false,
-        version: 0,
-    }),
-};
+/// The tables of this process.
+static TABLES: Mutex<Tables> = Mutex::new(Tables {
+    notifications: None,
+    host: NetworkState { interfaces: Vec::new(), addresses: Vec::new(), routes: Vec::new() },
+    states: Vec::new(),
+});
 
-/// Locks the table while the process forks. Otherwise a child, which has only the forking thread, could find it locked
-/// forever.
+/// Locks the tables while the process forks. Otherwise a child, which has only the forking thread, could find them
+/// locked forever.
 static FORK_LOCK: ProcessLock =
-    ProcessLock { lock: || HELD.set(Some(lock(&TABLE.state))), unlock: || drop(HELD.take()) };
+    ProcessLock { lock: || HELD.set(Some(lock(&TABLES))), unlock: || drop(HELD.take()) };
 
 thread_local! {
-    /// The locked table, in a thread that forks.
-    static HELD: RefCell<Option<MutexGuard<'static, State>>> = const { RefCell::new(None) };
+    /// The locked tables, in a thread that forks.
+    static HELD: RefCell<Option<MutexGuard<'static, Tables>>> = const { RefCell::new(None) };
 }
 
 impl GidTable {
-    /// Returns the table of this process.
-    pub fn of_process() -> &'static Self {
+    /// Returns the table of all addresses of the host.
+    pub fn of_process() -> Self {
+        Self::of(&Scope::Host)
+    }
+
+    /// Returns the table of a scope. The first call creates it.
+    pub(crate) fn of(scope: &Scope) -> Self {
         fork::hold_during_forks(&FORK_LOCK);
-        &TABLE
+        let mut tables = lock(&TABLES);
+        let at = tables.states.iter().position(|state| state.scope == *scope).unwrap_or_else(|| {
+            let mut state = State { scope: scope.clone(), ..State::default() };
+            state.update(&tables.host);
+            tables.states.push(state);
+            tables.states.len() - 1
+        });
+        Self { at }
     }
 
     /// Returns all GIDs, in order of their indices, without empty indices.
-    pub fn entries(&self) -> io::Result<Vec<GidEntry>> {
+    pub fn entries(self) -> io::Result<Vec<GidEntry>> {
         self.read(|state| state.present().cloned().collect())
     }
 
     /// Returns the GID with this index; `None` if the index is empty.
-    pub fn get(&self, index: usize) -> io::Result<Option<GidEntry>> {
+    pub fn get(self, index: usize) -> io::Result<Option<GidEntry>> {
         self.read(|state| state.slots.get(index).filter(|slot| slot.present).map(|slot| slot.entry.clone()))
     }
 
     /// Returns the first entry with this GID.
-    pub fn find(&self, gid: Gid) -> io::Result<Option<GidEntry>> {
+    pub fn find(self, gid: Gid) -> io::Result<Option<GidEntry>> {
         self.read(|state| state.present().find(|entry| entry.gid == gid).cloned())
     }
 
     /// Returns whether the port is active. The port represents an interface that was up and running when the process
     /// first read the table: that of the first GID with such an interface, which is loopback if there was no other.
-    pub fn port_is_active(&self) -> io::Result<bool> {
+    pub fn port_is_active(self) -> io::Result<bool> {
         self.read(|state| state.port_state().active)
     }
 
     /// Updates the table from the kernel, also without a notification, and returns the state of the port.
-    pub(crate) fn refresh(&self) -> io::Result<PortState> {
+    pub(crate) fn refresh(self) -> io::Result<PortState> {
         let found = NetworkState::read()?;
-        let mut state = lock(&self.state);
-        state.update(&found);
-        Ok(state.port_state())
+        let mut tables = lock(&TABLES);
+        tables.update(found);
+        Ok(tables.states[self.at].port_state())
     }
 
     /// Calls `query` with the table, after updating the table from the kernel if there was a notification.
-    fn read<T>(&self, query: impl FnOnce(&State) -> T) -> io::Result<T> {
-        let mut state = lock(&self.state);
-        if state.is_stale()? {
+    fn read<T>(self, query: impl FnOnce(&State) -> T) -> io::Result<T> {
+        let mut tables = lock(&TABLES);
+        if tables.is_stale()? {
             // The notification is consumed: without the new state, the next call must read again.
-            let found = NetworkState::read().inspect_err(|_| state.notifications = None)?;
-            state.update(&found);
+            let found = NetworkState::read().inspect_err(|_| tables.notifications = None)?;
+            tables.update(found);
         }
-        Ok(query(&state))
+        Ok(query(&tables.states[self.at]))
+    }
+}
+
+impl Tables {
+    /// Returns whether the tables must be updated: there was a notification, or this process has not read them before.
+    fn is_stale(&mut self) -> io::Result<bool> {
+        let process = std::process::id();
+        match &self.notifications {
+            Some((owner, netlink)) if *owner == process => netlink.take_notices(),
+            _ => {
+                // Opened before the state is read, so that no change in between is missed.
+                self.notifications = Some((process, Netlink::for_changes()?));
+                Ok(true)
+            }
+        }
+    }
+
+    /// Updates all tables to the current state of the host.
+    fn update(&mut self, host: NetworkState) {
+        self.states.iter_mut().for_each(|state| state.update(&host));
+        self.host = host;
     }
 }
 
@@ -185,23 +230,10 @@ impl State {
         PortState { active: self.active, version: self.version }
     }
 
-    /// Returns whether the table must be updated: there was a notification, or this process has not read the table
-    /// before.
-    fn is_stale(&mut self) -> io::Result<bool> {
-        let process = std::process::id();
-        match &self.notifications {
-            Some((owner, netlink)) if *owner == process => netlink.take_notices(),
-            _ => {
-                // Opened before the state is read, so that no change in between is missed.
-                self.notifications = Some((process, Netlink::for_changes()?));
-                Ok(true)
-            }
-        }
-    }
-
     /// Updates the table to the current state of the host. Addresses that were in the table before get their index
     /// again.
-    fn update(&mut self, found: &NetworkState) {
+    fn update(&mut self, host: &NetworkState) {
+        let found = &self.scope.restrict(host);
         let before: Vec<bool> = self.slots.iter().map(|slot| slot.present).collect();
         self.slots.iter_mut().for_each(|slot| slot.present = false);
         // First, addresses that stayed on their interface. Only then addresses on any interface, so that none of these

@@ -4,7 +4,8 @@
 use super::cq::CompletionQueue;
 use crate::capture::Capture;
 use crate::config::PortRange;
-use crate::gid::{GidEntry, GidTable};
+use crate::gid::GidEntry;
+use crate::logical::LogicalDevice;
 use crate::reactor::handle::LaneHandle;
 use crate::reactor::member::{Member, ServedBy};
 use crate::reactor::poll_set::PollSet;
@@ -55,10 +56,15 @@ struct SocketMember {
     socket: usize,
 }
 
-/// Binds UDP sockets for a connectionless queue pair, all with the same port: at these addresses of the host, or at
-/// every GID that the host has now if `addresses` is `None`.
-pub(crate) fn bind(addresses: Option<&[IpAddr]>, ports: PortRange) -> io::Result<UdpPort> {
-    let known = GidTable::of_process().entries()?;
+/// Binds UDP sockets for a connectionless queue pair, all with the same port: at these addresses of the device, or at
+/// every GID that the device has now if `addresses` is `None`.
+pub(crate) fn bind(
+    device: &LogicalDevice,
+    addresses: Option<&[IpAddr]>,
+    ports: PortRange,
+) -> io::Result<UdpPort> {
+    let known: Vec<GidEntry> = device.entries()?.into_iter().map(|(_, entry)| entry).collect();
+    addresses.into_iter().flatten().try_for_each(|ip| device.check_owns(*ip))?;
     let address = |gid: Gid| local_address(gid, &known);
     match addresses {
         Some(ips) => {

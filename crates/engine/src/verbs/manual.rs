@@ -17,9 +17,14 @@ pub struct Remote {
 /// The local address of a manual connection. The remote program must name the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Local {
-    /// The GID with this index in the [table](crate::gid::GidTable).
-    Index(usize),
-    /// This GID: an address of the host that need not be in the table, such as 127.0.0.2.
+    /// The GID with this index in the [table](crate::gid::GidTable) of a port.
+    Index {
+        /// Number of the port.
+        port: u8,
+        /// Index in its table.
+        index: usize,
+    },
+    /// This GID. With the default device, it may be an address of the host that is not in the table, such as 127.0.0.2.
     Gid(Gid),
 }
 
@@ -40,9 +45,15 @@ pub struct BringUpOptions {
 }
 
 impl Default for BringUpOptions {
-    /// Returns options with the local GID 0 and the adapter's IRD and ORD.
+    /// Returns options with the first GID of port 1 and the adapter's IRD and ORD.
     fn default() -> Self {
-        Self { local: Local::Index(0), ird: None, ord: None, path_mtu: None, receive_psn: None }
+        Self {
+            local: Local::Index { port: 1, index: 0 },
+            ird: None,
+            ord: None,
+            path_mtu: None,
+            receive_psn: None,
+        }
     }
 }
 

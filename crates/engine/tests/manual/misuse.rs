@@ -20,7 +20,8 @@ fn invalid_arguments_are_refused_at_once() {
     let refused = |remote: Gid, qpn: u32, options: BringUpOptions| {
         host.engine.bring_up(&pair, Remote { gid: remote, qpn }, &options).unwrap_err()
     };
-    let index = BringUpOptions { local: Local::Index(MAX_GIDS), ..BringUpOptions::default() };
+    let index =
+        BringUpOptions { local: Local::Index { port: 1, index: MAX_GIDS }, ..BringUpOptions::default() };
     assert!(matches!(refused(own, UNUSED_QPN, index), BringUpError::NoGid(MAX_GIDS)));
     assert!(matches!(refused(gid("::1"), UNUSED_QPN, options(own)), BringUpError::OtherVersion { .. }));
     assert!(matches!(refused(Gid::ZERO, UNUSED_QPN, options(own)), BringUpError::OtherVersion { .. }));
@@ -81,7 +82,10 @@ fn the_index_of_a_gid_is_its_address() {
     let (mut one, mut other) = (Host::new(Config::default()), Host::new(Config::default()));
     let (a, b) = (one.pair(), other.pair());
     let loopback = GidTable::of_process().find(gid("127.0.0.1")).unwrap().unwrap();
-    let options = BringUpOptions { local: Local::Index(loopback.index), ..BringUpOptions::default() };
+    let options = BringUpOptions {
+        local: Local::Index { port: 1, index: loopback.index },
+        ..BringUpOptions::default()
+    };
     one.bring_up_with(&a, ("127.0.0.1", b.id()), &options);
     other.bring_up_with(&b, ("127.0.0.1", a.id()), &options);
     talk(&mut one, &a, &mut other, &b);

@@ -124,7 +124,7 @@ impl BringUpOptions {
     /// Defaults to 0.
     #[must_use]
     pub fn gid_index(mut self, index: usize) -> Self {
-        self.inner.local = Local::Index(index);
+        self.inner.local = Local::Index { port: 1, index };
         self
     }
 

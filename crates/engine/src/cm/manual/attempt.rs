@@ -113,11 +113,15 @@ impl ManualAttempt {
 
     /// Returns whether a hello comes from the queue pair and the addresses that the program named, if the peer dials.
     pub(super) fn is_expected(&self, hello: &Hello, incoming: &Incoming) -> bool {
-        let everywhere = self.ctx.upgrade().is_some_and(|ctx| ctx.config().listen_everywhere);
+        let local = incoming.local().ip();
+        // A stream to the address of another logical device is never accepted (requirement X3).
+        let everywhere = || {
+            self.ctx.upgrade().is_some_and(|ctx| ctx.config().listen_everywhere && ctx.logical().owns(local))
+        };
         !self.dials
             && hello.source == self.hello.destination
             && incoming.peer().ip() == self.remote.ip()
-            && (everywhere || incoming.local().ip() == self.local.ip())
+            && (local == self.local.ip() || everywhere())
     }
 
     // --- Dialling ---

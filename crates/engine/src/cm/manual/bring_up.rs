@@ -8,7 +8,7 @@ use crate::cm::context::CmContext;
 use crate::cm::dial::DialTarget;
 use crate::cm::handshake::Handshake;
 use crate::cm::proof::{Ends, QpAddress};
-use crate::gid::{GidTable, socket_addr};
+use crate::gid::socket_addr;
 use crate::sys::random::random;
 use crate::verbs::error::ConnectError;
 use crate::verbs::manual::{Attempt, BringUpOptions, Local, ManualConnect, Remote};
@@ -65,14 +65,16 @@ impl ManualAttempt {
         options: &BringUpOptions,
     ) -> Result<Self, BringUpError> {
         let (gid, interface) = match options.local {
-            Local::Index(index) => {
-                let entry = GidTable::of_process().get(index)?.ok_or(BringUpError::NoGid(index))?;
+            Local::Index { port, index } => {
+                let port = ctx.logical().port(port).ok_or(BringUpError::NoSuchPort(port))?;
+                let entry = port.gids().get(index)?.ok_or(BringUpError::NoGid(index))?;
                 (entry.gid, entry.interface_index)
             }
-            Local::Gid(gid) => {
-                let entry = GidTable::of_process().find(gid)?;
-                (gid, entry.map_or(0, |entry| entry.interface_index))
-            }
+            Local::Gid(gid) => match ctx.logical().find_gid(gid)? {
+                Some((_, entry)) => (gid, entry.interface_index),
+                None if ctx.logical().has_all_addresses() => (gid, 0),
+                None => return Err(BringUpError::OtherDevice(gid)),
+            },
         };
         let (own, other) = match (gid.ip(), remote.gid.ip()) {
             (Some(own), Some(other)) if own.is_ipv4() == other.is_ipv4() => (own, other),

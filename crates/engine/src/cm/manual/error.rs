@@ -13,6 +13,12 @@ pub enum BringUpError {
     /// Its number has no port in it.
     #[error("the queue pair's number has no port in it: create it for manual connection")]
     NoPort,
+    /// The device has no port with this number.
+    #[error("no port {0}: ports are numbered from 1")]
+    NoSuchPort(u8),
+    /// The GID belongs to no port of the device.
+    #[error("{0} is not an address of this device")]
+    OtherDevice(Gid),
     /// The GID table has no entry with this index.
     #[error("no GID with index {0}: its address went away, or never existed")]
     NoGid(usize),

@@ -159,7 +159,7 @@ fn bring_up_options(attr: &ibv_qp_attr, mask: u32) -> Result<BringUpOptions, Err
     let mtu = (IBV_MTU_256..=IBV_MTU_4096).contains(&attr.path_mtu).then(|| 128 << attr.path_mtu);
     // PSNs have 24 bits.
     let receive_psn = (mask & IBV_QP_RQ_PSN != 0).then_some(attr.rq_psn & 0xff_ffff);
-    let local = Local::Index(index);
+    let local = Local::Index { port: 1, index };
     Ok(BringUpOptions { local, ird: Some(ird), ord: None, path_mtu: mtu, receive_psn })
 }
 

@@ -1,8 +1,9 @@
-//! Reports changes to the port and its GIDs. A lane waits for notifications from the kernel; then the table is read
+//! Reports changes to the ports of a logical device and to their GIDs. A lane waits for notifications from the kernel; then the tables are read
 //! again, and compared with the state that was reported last. So a change that is undone before the lane reads the
-//! table is not reported.
+//! tables is not reported.
 
-use super::table::{GidTable, PortState};
+use super::LogicalDevice;
+use crate::gid::PortState;
 use crate::reactor::source::{EventSource, Rearm};
 use crate::sys::netlink::Netlink;
 use ironwarp_rnic::sync::lock;
@@ -11,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
-/// A change to the port.
+/// A change to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortChange {
     /// The port became active.
@@ -22,44 +23,45 @@ pub enum PortChange {
     Gids,
 }
 
-/// A receiver of changes to the port, for `Engine::watch_port`.
+/// A receiver of changes to the ports of a device, for `Engine::watch_port`.
 pub trait PortWatcher: Send + Sync + fmt::Debug {
-    /// Receives a change to the port. Called on a lane's thread: an implementation must not block.
-    fn on_port_change(&self, change: PortChange);
+    /// Receives a change to the port with this number. Called on a lane's thread: an implementation must not block.
+    fn on_port_change(&self, port: u8, change: PortChange);
 }
 
-/// Reports changes to the port, on the lane that waits for its netlink socket.
+/// Reports changes to the ports of a device, on the lane that waits for its netlink socket.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     /// Receives notifications from the kernel.
     netlink: Netlink,
-    table: &'static GidTable,
-    /// The state that was reported last.
-    reported: Mutex<PortState>,
+    device: Arc<LogicalDevice>,
+    /// The states of the ports that were reported last.
+    reported: Mutex<Vec<PortState>>,
     watcher: Arc<dyn PortWatcher>,
 }
 
 impl Monitor {
     /// Creates a monitor that reports changes from now on, once it is added to a lane.
-    pub(crate) fn new(watcher: Arc<dyn PortWatcher>) -> io::Result<Self> {
-        let table = GidTable::of_process();
-        // Opened before the table is read, so that no change in between is missed.
+    pub(crate) fn new(device: &Arc<LogicalDevice>, watcher: Arc<dyn PortWatcher>) -> io::Result<Self> {
+        // Opened before the tables are read, so that no change in between is missed.
         let netlink = Netlink::for_changes()?;
-        let reported = Mutex::new(table.refresh()?);
-        Ok(Self { netlink, table, reported, watcher })
+        let reported = Mutex::new(device.port_states()?);
+        Ok(Self { netlink, device: Arc::clone(device), reported, watcher })
     }
 }
 
 impl EventSource for Monitor {
-    /// Reads the table after a notification, and reports the changes since the last report.
+    /// Reads the tables after a notification, and reports the changes since the last report.
     fn on_readable(&self) -> io::Result<Rearm> {
         if !self.netlink.take_notices()? {
             return Ok(Rearm::Now);
         }
-        let now = self.table.refresh()?;
-        let before = std::mem::replace(&mut *lock(&self.reported), now);
-        for change in changes(before, now) {
-            self.watcher.on_port_change(change);
+        let now = self.device.port_states()?;
+        let before = std::mem::replace(&mut *lock(&self.reported), now.clone());
+        for (port, (before, now)) in (1..).zip(before.into_iter().zip(now)) {
+            for change in changes(before, now) {
+                self.watcher.on_port_change(port, change);
+            }
         }
         Ok(Rearm::Now)
     }
@@ -71,7 +73,7 @@ impl AsFd for Monitor {
     }
 }
 
-/// Returns the differences between two states of the port.
+/// Returns the differences between two states of a port.
 fn changes(before: PortState, now: PortState) -> impl Iterator<Item = PortChange> {
     let state = match (before.active, now.active) {
         (false, true) => Some(PortChange::Active),

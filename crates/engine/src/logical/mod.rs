@@ -1,0 +1,407 @@
+//! Logical devices (requirement X3): the adapter is presented as the set of devices that the setting `devices` describes.
+//! Each has its own name, ports, GIDs, place in the machine, rate, delay and faults.
+//!
+//! An [`Engine`](crate::Engine) is an open of one logical device. Addresses keep the streams of devices apart: a device
+//! listens at, connects from and accepts connections to the addresses of its own ports only.
+
+pub(crate) mod monitor;
+
+pub use monitor::{PortChange, PortWatcher};
+
+use crate::config::devices::{DeviceGroup, DeviceOptions, Model, Place};
+use crate::config::{Config, DeviceName, Devices, MAX_DEVICES, Rate};
+use crate::gid::{Gid, GidEntry, GidTable, PortState, Scope, socket_addr};
+use crate::sys::fork::{self, ProcessLock};
+use ironwarp_rnic::fault::FaultPlan;
+use ironwarp_rnic::sync::lock;
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// The first address of the devices at addresses of loopback: 127.0.2.1. Debian maps the name of the host to 127.0.1.1.
+const FIRST_LOOPBACK: u32 = Ipv4Addr::new(127, 0, 2, 1).to_bits();
+
+/// A logical device.
+#[derive(Debug)]
+pub struct LogicalDevice {
+    name: DeviceName,
+    index: usize,
+    ports: Vec<RdmaPort>,
+    /// Whether the device has the addresses of all interfaces.
+    has_all_addresses: bool,
+    options: DeviceOptions,
+}
+
+/// A port of a logical device.
+#[derive(Debug)]
+pub struct RdmaPort {
+    number: u8,
+    scope: Scope,
+    gids: GidTable,
+}
+
+/// The logical devices of a process, by the settings that describe them. Adapters with the same settings share them.
+type Registry = Vec<((Devices, DeviceName), Vec<Arc<LogicalDevice>>)>;
+
+/// The registry of this process. Entries are never removed: devices keep their state while none is open.
+static REGISTRY: Mutex<Registry> = Mutex::new(Vec::new());
+
+/// Locks the registry while the process forks, so that a child does not find it locked forever.
+static FORK_LOCK: ProcessLock =
+    ProcessLock { lock: || HELD.set(Some(lock(&REGISTRY))), unlock: || drop(HELD.take()) };
+
+thread_local! {
+    /// The locked registry, in a thread that forks.
+    static HELD: RefCell<Option<MutexGuard<'static, Registry>>> = const { RefCell::new(None) };
+}
+
+/// Returns the logical devices that the settings describe, at least one, in the order of their indices. Which interfaces
+/// have devices is decided by the first call with these settings.
+///
+/// # Errors
+/// Fails if two devices have the same name, if no device would exist, or if the kernel does not list its interfaces.
+pub fn devices(config: &Config) -> io::Result<Vec<Arc<LogicalDevice>>> {
+    fork::hold_during_forks(&FORK_LOCK);
+    let key = (config.devices.clone(), config.name.clone());
+    let known =
+        |registry: &Registry| registry.iter().find(|(known, _)| *known == key).map(|(_, list)| list.clone());
+    if let Some(known) = known(&lock(&REGISTRY)) {
+        return Ok(known);
+    }
+    // Without the lock: this locks the GID tables, and a thread that forks may lock those first.
+    let new = create(config)?;
+    let mut registry = lock(&REGISTRY);
+    if let Some(known) = known(&registry) {
+        return Ok(known); // another thread was faster
+    }
+    registry.push((key, new.clone()));
+    Ok(new)
+}
+
+/// Returns the logical device of this name.
+///
+/// # Errors
+/// Fails if there is none; the error lists the names.
+pub fn find(config: &Config, name: &str) -> io::Result<Arc<LogicalDevice>> {
+    let devices = devices(config)?;
+    devices.iter().find(|device| device.name() == name).cloned().ok_or_else(|| {
+        let known = devices.iter().map(|device| device.name()).collect::<Vec<_>>().join(", ");
+        io::Error::new(io::ErrorKind::NotFound, format!("no device `{name}`: the devices are {known}"))
+    })
+}
+
+/// Creates the devices that the settings describe.
+fn create(config: &Config) -> io::Result<Vec<Arc<LogicalDevice>>> {
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let mut devices: Vec<Arc<LogicalDevice>> = Vec::new();
+    let mut loopback = FIRST_LOOPBACK;
+    for group in config.devices.groups() {
+        let first = devices.len();
+        for (at, scopes) in scopes(group, &mut loopback)?.into_iter().enumerate() {
+            let name = match &group.options.name {
+                Some(name) => name.incremented(at),
+                None => config.name.incremented(first + at),
+            };
+            if devices.iter().any(|device| device.name == name) {
+                return Err(invalid(format!(
+                    "two devices have the name `{name}`: set name= for one of them"
+                )));
+            }
+            devices.push(Arc::new(LogicalDevice::new(name, devices.len(), scopes, group, at)));
+        }
+    }
+    match devices.len() {
+        0 => Err(invalid("no interface is up, so `interfaces` describes no device".to_owned())),
+        1..=MAX_DEVICES => Ok(devices),
+        many => Err(invalid(format!("{many} devices exceed the maximum of {MAX_DEVICES}"))),
+    }
+}
+
+/// Returns the scopes of the ports of each device of a group. `loopback` is the next free address of loopback.
+fn scopes(group: &DeviceGroup, loopback: &mut u32) -> io::Result<Vec<Vec<Scope>>> {
+    let mut next_loopback = || {
+        let address = Ipv4Addr::from_bits(*loopback);
+        *loopback += 1;
+        Scope::Address(address.into())
+    };
+    Ok(match &group.model {
+        Model::All => vec![vec![Scope::Host]],
+        Model::Interfaces => {
+            let mut interfaces: Vec<String> = Vec::new();
+            for entry in GidTable::of_process().entries()? {
+                let is_loopback = entry.gid.ip().is_some_and(|ip| ip.is_loopback());
+                if !is_loopback && !interfaces.contains(&entry.interface) {
+                    interfaces.push(entry.interface);
+                }
+            }
+            interfaces.into_iter().map(|name| vec![Scope::Interface(name)]).collect()
+        }
+        Model::Loopback(count) => {
+            let ports = group.options.ports.unwrap_or(1);
+            (0..*count).map(|_| (0..ports).map(|_| next_loopback()).collect()).collect()
+        }
+        Model::Places(places) => {
+            let scope = |place: &Place| match place {
+                Place::Interface(name) => Scope::Interface(name.clone()),
+                Place::Address(ip) => Scope::Address(*ip),
+            };
+            vec![places.iter().map(scope).collect()]
+        }
+    })
+}
+
+impl LogicalDevice {
+    /// Creates the device at this place of its group.
+    fn new(name: DeviceName, index: usize, scopes: Vec<Scope>, group: &DeviceGroup, at: usize) -> Self {
+        let port = |(number, scope): (u8, Scope)| RdmaPort { number, gids: GidTable::of(&scope), scope };
+        let mut options = group.options.clone();
+        options.numa = options.numa.get(at % options.numa.len().max(1)).copied().into_iter().collect();
+        let has_all_addresses = group.model == Model::All;
+        Self { name, index, ports: (1..).zip(scopes).map(port).collect(), has_all_addresses, options }
+    }
+
+    /// Returns the name that programs see.
+    pub fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
+    /// Returns the index in the list of devices.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Returns the ports, in the order of their numbers, which begin at 1.
+    pub fn ports(&self) -> &[RdmaPort] {
+        &self.ports
+    }
+
+    /// Returns the port with this number, or `None` if there is none.
+    pub fn port(&self, number: u8) -> Option<&RdmaPort> {
+        self.ports.get(usize::from(number).checked_sub(1)?)
+    }
+
+    /// Returns whether the device has the addresses of all interfaces, as the default device does. Such a device also
+    /// accepts addresses that the kernel does not list, such as 127.0.0.2.
+    pub fn has_all_addresses(&self) -> bool {
+        self.has_all_addresses
+    }
+
+    /// Returns the speed that programs see, in bits per second.
+    pub fn speed(&self) -> u64 {
+        self.options.speed.or(self.options.rate).map_or(100_000_000_000, Rate::bits_per_second)
+    }
+
+    /// Returns the maximum rate of each direction in bits per second, or `None` if it is not limited.
+    pub fn rate(&self) -> Option<u64> {
+        self.options.rate.map(Rate::bits_per_second)
+    }
+
+    /// Returns the time by which everything that the device receives is delayed.
+    pub fn delay(&self) -> Duration {
+        self.options.delay.unwrap_or_default()
+    }
+
+    /// Returns the NUMA node that programs see, or `None` if the device is near no node in particular.
+    pub fn numa_node(&self) -> Option<u16> {
+        self.options.numa.first().copied()
+    }
+
+    /// Returns the faults to inject: those of the device, or else those of the settings.
+    pub(crate) fn faults(&self, config: &Config) -> FaultPlan {
+        self.options.faults.unwrap_or(config.faults)
+    }
+
+    /// Returns the GUID: an EUI-64 whose last three bytes are those of the first GID, as bytes in network order.
+    pub fn guid(&self) -> [u8; 8] {
+        let gids = self.entries().unwrap_or_default();
+        let bytes = gids.first().map_or([0; 16], |(_, entry)| entry.gid.to_bytes());
+        // Locally administered, with the letters IW as vendor.
+        let mut id = *b"\x02IW\xff\xfe\0\0\0";
+        id[5..].copy_from_slice(&bytes[13..]);
+        id
+    }
+
+    /// Returns the GIDs of all ports, each with the number of its port.
+    pub fn entries(&self) -> io::Result<Vec<(u8, GidEntry)>> {
+        let mut all = Vec::new();
+        for port in &self.ports {
+            all.extend(port.gids.entries()?.into_iter().map(|entry| (port.number, entry)));
+        }
+        Ok(all)
+    }
+
+    /// Returns the port that has a GID, with the entry of its table.
+    pub fn find_gid(&self, gid: Gid) -> io::Result<Option<(&RdmaPort, GidEntry)>> {
+        for port in &self.ports {
+            if let Some(entry) = port.gids.find(gid)? {
+                return Ok(Some((port, entry)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Updates the GID tables from the kernel, and returns the states of the ports.
+    pub(crate) fn port_states(&self) -> io::Result<Vec<PortState>> {
+        self.ports.iter().map(|port| port.gids.refresh()).collect()
+    }
+
+    /// Returns whether an address belongs to the device: streams from and to all others belong to other devices.
+    pub fn owns(&self, ip: IpAddr) -> bool {
+        self.has_all_addresses
+            || self.find_gid(Gid::from(ip.to_canonical())).is_ok_and(|found| found.is_some())
+    }
+
+    /// Returns the address from which the device connects to `to`, with port 0. `None` lets the kernel choose.
+    ///
+    /// # Errors
+    /// Fails if the device has no address of this IP version.
+    pub fn source_for(&self, to: IpAddr) -> io::Result<Option<SocketAddr>> {
+        if self.has_all_addresses {
+            return Ok(None);
+        }
+        for (_, entry) in self.entries()? {
+            if let Some(ip) = entry.gid.ip().filter(|ip| ip.is_ipv4() == to.is_ipv4()) {
+                return Ok(Some(socket_addr(ip, 0, entry.interface_index)));
+            }
+        }
+        Err(self.not_available(format_args!("no address of this IP version to reach {to} from")))
+    }
+
+    /// Returns the address to listen at, if the program listens at `at`: if that is a wildcard address and the device has
+    /// only one address, that one. Otherwise connections to addresses of other devices have to be rejected.
+    ///
+    /// # Errors
+    /// Fails if the address belongs to another device.
+    pub(crate) fn listen_address(&self, at: SocketAddr) -> io::Result<SocketAddr> {
+        if self.has_all_addresses {
+            return Ok(at);
+        }
+        if !at.ip().is_unspecified() {
+            return self.check_owns(at.ip()).map(|()| at);
+        }
+        Ok(match &self.entries()?[..] {
+            [(_, only)] => only.socket_addr(at.port()).unwrap_or(at),
+            _ => at,
+        })
+    }
+
+    /// Checks that an address belongs to the device.
+    pub(crate) fn check_owns(&self, ip: IpAddr) -> io::Result<()> {
+        if self.owns(ip) {
+            Ok(())
+        } else {
+            Err(self.not_available(format_args!("{ip} is not one of its addresses")))
+        }
+    }
+
+    fn not_available(&self, why: std::fmt::Arguments<'_>) -> io::Error {
+        io::Error::new(io::ErrorKind::AddrNotAvailable, format!("device {}: {why}", self.name))
+    }
+}
+
+impl RdmaPort {
+    /// Returns the number of the port.
+    pub fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// Returns the GID table of the port.
+    pub fn gids(&self) -> GidTable {
+        self.gids
+    }
+
+    /// Returns whether the port is active.
+    pub fn is_active(&self) -> io::Result<bool> {
+        self.gids.port_is_active()
+    }
+
+    /// Returns the name of the only interface of the port; `None` if the port has the addresses of several.
+    pub fn interface(&self) -> Option<String> {
+        match &self.scope {
+            Scope::Host => None,
+            Scope::Interface(name) => Some(name.clone()),
+            Scope::Address(_) => self.gids.entries().ok()?.first().map(|entry| entry.interface.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(text: &str) -> Vec<Arc<LogicalDevice>> {
+        devices(&Config::default().devices(text.parse().unwrap())).unwrap()
+    }
+
+    #[test]
+    fn the_default_device_has_all_addresses() {
+        let devices = described("all");
+        assert_eq!(devices.len(), 1);
+        assert_eq!((devices[0].name(), devices[0].ports().len()), ("ironwarp0", 1));
+        assert_eq!(devices[0].port(1).unwrap().gids(), GidTable::of_process());
+        assert!(devices[0].owns("127.0.0.9".parse().unwrap()));
+        assert_eq!(devices[0].source_for("127.0.0.1".parse().unwrap()).unwrap(), None);
+    }
+
+    #[test]
+    fn devices_at_loopback_have_an_address_for_each_port() {
+        let devices = described("2 ports=2 numa=3,5; 1 name=mlx5_4 rate=1g");
+        let names: Vec<&str> = devices.iter().map(|device| device.name()).collect();
+        assert_eq!(names, ["ironwarp0", "ironwarp1", "mlx5_4"]);
+        let gid = |device: usize, port| {
+            let entries = devices[device].port(port).unwrap().gids().entries().unwrap();
+            assert_eq!(entries.len(), 1);
+            assert_eq!((entries[0].index, entries[0].interface.as_str()), (0, "lo"));
+            entries[0].gid.ip().unwrap().to_string()
+        };
+        assert_eq!(
+            [gid(0, 1), gid(0, 2), gid(1, 1), gid(1, 2)],
+            ["127.0.2.1", "127.0.2.2", "127.0.2.3", "127.0.2.4"]
+        );
+        assert_eq!(gid(2, 1), "127.0.2.5");
+        assert_eq!(
+            (devices[0].numa_node(), devices[1].numa_node(), devices[2].numa_node()),
+            (Some(3), Some(5), None)
+        );
+        assert_eq!((devices[2].rate(), devices[2].speed()), (Some(1_000_000_000), 1_000_000_000));
+        assert!(
+            devices[1].owns("127.0.2.3".parse().unwrap()) && !devices[1].owns("127.0.2.1".parse().unwrap())
+        );
+        let source = devices[1].source_for("127.0.0.1".parse().unwrap()).unwrap();
+        assert_eq!(source, Some("127.0.2.3:0".parse().unwrap()));
+        assert!(devices[1].source_for("::1".parse().unwrap()).is_err());
+        let listen = |device: usize, at: &str| {
+            devices[device].listen_address(at.parse().unwrap()).map(|at| at.to_string())
+        };
+        assert_eq!(listen(1, "0.0.0.0:7").unwrap(), "0.0.0.0:7", "it has two addresses");
+        assert_eq!(listen(2, "[::]:7").unwrap(), "127.0.2.5:7");
+        assert!(
+            listen(2, "127.0.2.4:7")
+                .unwrap_err()
+                .to_string()
+                .contains("127.0.2.4 is not one of its addresses")
+        );
+        assert!(devices[0].port(0).is_none() && devices[0].port(3).is_none());
+        let guids: std::collections::BTreeSet<_> = devices.iter().map(|device| device.guid()).collect();
+        assert_eq!(guids.len(), 3);
+        assert!(devices[0].port(1).unwrap().is_active().unwrap());
+    }
+
+    #[test]
+    fn equal_settings_share_devices() {
+        assert!(Arc::ptr_eq(&described("3")[2], &described("3")[2]));
+        assert!(!Arc::ptr_eq(&described("3")[2], &described("4")[2]));
+    }
+
+    #[test]
+    fn names_are_unique_and_found() {
+        let twice = Config::default().devices("1; 1 name=ironwarp0".parse().unwrap());
+        assert!(devices(&twice).unwrap_err().to_string().contains("two devices have the name `ironwarp0`"));
+        let two = Config::default().devices("2".parse().unwrap());
+        assert_eq!(find(&two, "ironwarp1").unwrap().index(), 1);
+        let error = find(&two, "mlx5_0").unwrap_err().to_string();
+        assert_eq!(error, "no device `mlx5_0`: the devices are ironwarp0, ironwarp1");
+    }
+}
