@@ -127,11 +127,11 @@ fn accept_side_channel(
 /// Connects the queue pair of the id by GID and QPN to the queue pair `peer`, which the peer's program connects
 /// itself.
 fn connect_by_number(id: &Shared, pair: &Arc<QueuePair>, peer: u32) -> Result<(), Errno> {
-    let engine = CmDevice::get()?.context.engine();
     let (local, remote, depths) = {
         let state = id.lock();
         (state.local.ok_or(Errno::INVALID)?, state.remote.ok_or(Errno::INVALID)?, state.depths)
     };
+    let engine = CmDevice::at(local.ip())?.context.engine();
     let options = BringUpOptions {
         local: Local::Gid(Gid::from(local.ip())),
         ird: depths.ird(),

@@ -1,10 +1,11 @@
-//! The device that all ids of a process share: its context, protection domain and XRC domain. It is opened
-//! with the first id that needs it. Programs take the context from their ids, and expect ids of different
-//! peers to have the same one.
+//! The devices that the ids of a process share: the context, protection domain and XRC domain of each. A device is opened
+//! with the first id that needs it. Programs take the context from their ids, and expect ids of different peers at
+//! one device to have the same one. The local address of an id selects its device.
 #![expect(unsafe_code, reason = "entry points of the C ABI, and fields that rsockets read")]
 
 use crate::abi::*;
 use crate::objects::context::Context;
+use crate::objects::device::{device_of, guid, logical_devices};
 use crate::objects::limits::MAX_REQUESTS;
 use crate::objects::pd::{Alias, Pd};
 use crate::objects::xrc::Xrcd;
@@ -12,11 +13,13 @@ use crate::support::errno::{Errno, object};
 use crate::support::object::{CObject, find, put};
 use crate::verbs::vtable::tables;
 use crate::verbs::xrc::open_xrcd;
+use ironwarp_engine::logical::LogicalDevice;
 use ironwarp_rnic::sync::lock;
 use std::ffi::{c_int, c_void};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The shared device.
+/// A shared device.
 #[derive(Debug)]
 pub(super) struct CmDevice {
     pub(super) context: Arc<Context>,
@@ -53,38 +56,50 @@ unsafe impl Send for CmDevice {}
 unsafe impl Sync for CmDevice {}
 
 impl CmDevice {
-    /// The device of this process, which the first call opens. A forked child opens a device of its own,
-    /// because it has none of the threads of its parent's adapter.
-    pub(super) fn get() -> Result<&'static Self, Errno> {
-        /// The device, and the id of the process that opened it.
-        static DEVICE: Mutex<Option<(u32, &'static CmDevice)>> = Mutex::new(None);
+    /// Returns the first device, for what concerns no device in particular: listening at all addresses, and timers.
+    pub(super) fn first() -> Result<&'static Self, Errno> {
+        Self::of(logical_devices().first().ok_or(Errno(libc::ENODEV))?)
+    }
+
+    /// Returns the device that has an address. ENODEV if none has it.
+    pub(super) fn at(address: IpAddr) -> Result<&'static Self, Errno> {
+        let owner = logical_devices().iter().find(|device| device.owns(address));
+        let none = || Errno(libc::ENODEV).because(format_args!("no device has the address {address}"));
+        Self::of(owner.ok_or_else(none)?)
+    }
+
+    /// Returns a device, which the first call opens. A forked child opens devices of its own, because it has none of the
+    /// threads of its parent's adapters.
+    fn of(logical: &Arc<LogicalDevice>) -> Result<&'static Self, Errno> {
+        /// The devices, each with the id of the process that opened it.
+        static DEVICES: Mutex<Vec<(u32, &'static CmDevice)>> = Mutex::new(Vec::new());
         let process = std::process::id();
-        let mut device = lock(&DEVICE);
-        match *device {
-            Some((owner, device)) if owner == process => Ok(device),
-            _ => {
-                let opened = Self::open()?;
-                *device = Some((process, opened));
-                Ok(opened)
-            }
+        let mut devices = lock(&DEVICES);
+        devices.retain(|(owner, _)| *owner == process);
+        let known = devices.iter().find(|(_, device)| Arc::ptr_eq(device.context.logical(), logical));
+        if let Some((_, device)) = known {
+            return Ok(device);
         }
+        let opened = Self::open(logical)?;
+        devices.push((process, opened));
+        Ok(opened)
     }
 
     /// Opens a context with its adapter. The device is leaked: ids refer to it until the process exits.
-    fn open() -> Result<&'static Self, Errno> {
-        let context = Context::open(tables())?;
+    fn open(logical: &Arc<LogicalDevice>) -> Result<&'static Self, Errno> {
+        let context = Context::open(tables(), logical)?;
         let pd = Pd::new(&context, context.engine().device().allocate_domain(), Alias::default());
         let depth = Self::max_depth_of(&context);
         let null = std::ptr::null_mut();
         let legacy = LegacyDevice {
-            device: crate::objects::device::the_device(),
+            device: device_of(logical),
             entry: [null; 2],
             verbs: context.c(),
             pd: pd.c(),
             xrcd: null.cast(),
             port: null,
-            guid: crate::objects::device::guid(),
-            ports: 1,
+            guid: guid(logical),
+            ports: c_int::try_from(logical.ports().len()).unwrap_or(1),
             references: 1,
             max_qp_size: MAX_REQUESTS.cast_signed(),
             max_initiator_depth: depth,
@@ -123,21 +138,24 @@ impl CmDevice {
     }
 }
 
-/// Returns a NULL-terminated list of the contexts that ids use. It has one element. The caller frees the list
-/// with `rdma_free_devices`.
+/// Returns a NULL-terminated list of the contexts that ids use, one for each device. The caller frees the list with
+/// `rdma_free_devices`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {
-    object!(CmDevice::get().and_then(|device| {
-        // SAFETY: calloc has no preconditions. Two pointers: the context and the NULL at the end.
-        let list = unsafe { libc::calloc(2, size_of::<*mut ibv_context>()) }.cast::<*mut ibv_context>();
+    let opened: Result<Vec<_>, Errno> = logical_devices().iter().map(CmDevice::of).collect();
+    object!(opened.and_then(|devices| {
+        // SAFETY: calloc has no preconditions. One pointer more than there are contexts: the NULL at the end.
+        let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_context>()) };
+        let list = list.cast::<*mut ibv_context>();
         if list.is_null() {
             return Err(Errno::NO_MEMORY);
         }
-        // SAFETY: the list has room for two pointers. `number` is NULL or valid by the caller's contract.
-        unsafe {
-            list.write(device.context.c());
-            put(number, 1);
+        for (at, device) in devices.iter().enumerate() {
+            // SAFETY: the list has room for all contexts.
+            unsafe { list.add(at).write(device.context.c()) };
         }
+        // SAFETY: `number` is NULL or valid by the caller's contract.
+        unsafe { put(number, c_int::try_from(devices.len()).unwrap_or(c_int::MAX)) };
         Ok(list)
     }))
 }

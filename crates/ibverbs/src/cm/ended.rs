@@ -46,7 +46,7 @@ fn report_end(id: &Arc<Shared>, qp: u32, deadline: Instant) {
                     report_end(&id, qp, deadline);
                 }
             };
-            if let Ok(device) = CmDevice::get() {
+            if let Ok(device) = CmDevice::first() {
                 // Fails only if the lanes cannot be started. They run already, as a rule: there was a connection.
                 let _ = device.context.engine().call_at(Instant::now() + END_CHECK_INTERVAL, call);
             }
@@ -79,7 +79,7 @@ fn schedule_timewait_exit(id: &Arc<Shared>) {
             id.push(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
         }
     };
-    if let Ok(device) = CmDevice::get() {
+    if let Ok(device) = CmDevice::first() {
         // Fails only if the lanes cannot be started. They run already, as a rule: there was a connection.
         let _ = device.context.engine().call_at(Instant::now() + TIME_WAIT, call);
     }

@@ -135,7 +135,7 @@ fn redial_after(id: &Arc<Shared>, pause: Duration) {
             redial(&id);
         }
     };
-    let scheduled = CmDevice::get().and_then(|device| {
+    let scheduled = CmDevice::first().and_then(|device| {
         device.context.engine().call_at(Instant::now() + pause, call)?;
         Ok(())
     });
@@ -153,7 +153,7 @@ fn redial(id: &Arc<Shared>) {
             _ => return,
         }
     };
-    let Ok(device) = CmDevice::get() else { return };
+    let Ok(device) = id.local_ip().and_then(CmDevice::at) else { return };
     if let Err(error) = device.context.engine().connect(&attempt.pair, attempt.to, &attempt.options) {
         on_failed(id, attempt.pair.id(), &error);
     }

@@ -158,18 +158,22 @@ impl Id {
         if unsafe { (*self.c()).verbs.is_null() } {
             return Err(Errno::INVALID);
         }
-        CmDevice::get()
+        CmDevice::at(self.shared.local_ip()?)
     }
 
-    /// Binds the id to the device: sets its context, port and, unless the program gave one, protection domain.
+    /// Binds the id to the device of its local address: sets its context, port and, unless the program gave one,
+    /// protection domain.
     pub(super) fn set_device(&self) -> Result<(), Errno> {
-        let device = CmDevice::get()?;
+        let local = self.shared.local_ip()?;
+        let device = CmDevice::at(local)?;
+        // With the default device, an address such as 127.0.0.2 is in no GID table.
+        let port = device.context.logical().find_gid(Gid::from(local))?.map_or(1, |(port, _)| port.number());
         let c = self.c();
         // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         unsafe {
             if (*c).verbs.is_null() {
                 (*c).verbs = device.context.c();
-                (*c).port_num = 1;
+                (*c).port_num = port;
                 if (*c).pd.is_null() {
                     (*c).pd = device.pd.c();
                 }

@@ -10,8 +10,12 @@ use ironwarp_wire::private::{CmHeader, CmKind, Unreadable};
 use std::sync::Arc;
 
 /// Queues RDMA_CM_EVENT_CONNECT_REQUEST for the request of a peer. Drops the request, which rejects it, if its
-/// header is invalid or it does not fit the port space of the listening id.
+/// header is invalid, it does not fit the port space of the listening id, or no device has the address that the peer
+/// connected to.
 pub(super) fn on_request(id: &Arc<Shared>, incoming: Incoming) {
+    if CmDevice::at(incoming.local().ip()).is_err() {
+        return tracing::debug!(local = %incoming.local(), "dropped a connection request: not a device's address");
+    }
     let data = incoming.private_data();
     let (header, data) = match CmHeader::parse(data) {
         Ok((header, data)) => (Some(header), data),
@@ -50,8 +54,8 @@ fn request_param(incoming: &Incoming, header: Option<CmHeader>) -> Connection {
     // If the peer did not state a depth, only the device limits it.
     let saturate = |depth: Option<u16>| depth.map_or(u8::MAX, Depths::saturate);
     let depths = Depths { initiator: saturate(peer.ird), responder: saturate(peer.ord) };
-    // Does not fail: the device is open, because the id listens.
-    let max = CmDevice::get().map_or(u8::MAX, CmDevice::max_depth);
+    // Does not fail, because `on_request` has found the device.
+    let max = CmDevice::at(incoming.local().ip()).map_or(u8::MAX, CmDevice::max_depth);
     let mut param = Connection { depths: depths.at_most(max), ..Connection::default() };
     // As RoCE always reports retry counts, those of a new header are reported if there is no header, with queue pair
     // number 0. iWARP has no retry counts.

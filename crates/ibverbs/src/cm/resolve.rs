@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// adapter rejects them, so the backlog must not be small.
 const MIN_BACKLOG: usize = 128;
 
-/// Binds an id to an RDMA port, and to the device unless the address is unspecified. EINVAL if the id is bound
+/// Binds an id to an RDMA port, and to the device of the address unless that is unspecified. EINVAL if the id is bound
 /// already.
 fn bind(id: &Id, at: SocketAddr) -> Result<(), Errno> {
     let options = {
@@ -67,8 +67,12 @@ fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
     };
     let handler = Arc::new(RequestHandler(Arc::downgrade(id.shared())));
     let backlog = clamp_backlog(backlog);
-    let listening = CmDevice::get()
-        .and_then(|device| Ok(device.context.engine().listen_bound(bound, handler, backlog)?));
+    let device = match id.shared().local_ip()? {
+        local if local.is_unspecified() => CmDevice::first(),
+        local => CmDevice::at(local),
+    };
+    let listening =
+        device.and_then(|device| Ok(device.context.engine().listen_bound(bound, handler, backlog)?));
     let mut state = id.shared().lock();
     match listening {
         Ok(listening) => state.listening = Some(Arc::new(listening)),
@@ -90,7 +94,7 @@ fn clamp_backlog(backlog: c_int) -> usize {
 }
 
 /// Sets the source and destination addresses of an id, and queues RDMA_CM_EVENT_ADDR_RESOLVED. The source is
-/// the address that the id is bound to, else `from`, else that of the kernel's route to the peer.
+/// the address that the id is bound to, else `from`, else one of a device that reaches the peer.
 fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errno> {
     let (phase, bound) = {
         let state = id.shared().lock();

@@ -11,7 +11,7 @@ use ironwarp_engine::{ConnectOptions, Incoming, Listening, QueuePair};
 use ironwarp_rnic::sync::{self, lock};
 use ironwarp_wire::private::CmHeader;
 use std::ffi::c_int;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -213,6 +213,11 @@ impl Event {
 }
 
 impl Shared {
+    /// Returns the local address, which selects the device. EINVAL if it is not known yet.
+    pub(super) fn local_ip(&self) -> Result<IpAddr, Errno> {
+        Ok(self.lock().local.ok_or(Errno::INVALID)?.ip())
+    }
+
     pub(super) fn new(queue: Arc<EventQueue<Event>>, port_space: rdma_port_space) -> Arc<Self> {
         Arc::new(Self {
             c: OnceLock::new(),

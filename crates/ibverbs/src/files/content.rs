@@ -1,8 +1,9 @@
 //! The content of the virtual files.
 
 use super::tree::{self, Node};
-use crate::objects::device::guid;
+use crate::objects::device;
 use crate::objects::gids;
+use crate::objects::link_speed::LinkSpeed;
 use crate::support::errno::Errno;
 use crate::support::persona;
 use ironwarp_engine::gid::{GidEntry, GidTable};
@@ -24,13 +25,14 @@ fn generate_line(path: &str) -> Result<String, Errno> {
     let directory = directory.rsplit('/').next().unwrap_or_default();
     Ok(match (directory, file) {
         (_, "node_type") => if persona::is_iwarp() { "4: RNIC" } else { "1: CA" }.into(),
-        (_, "node_guid" | "sys_image_guid") => to_hex_groups(&guid().to_ne_bytes()),
+        (_, "node_guid" | "sys_image_guid") => to_hex_groups(&device::logical_devices()[0].guid()),
         (_, "node_desc" | "ibdev") => persona::name().into(),
         (_, "uevent") => format!("NAME={}", persona::name()),
         (_, "fw_ver") => env!("CARGO_PKG_VERSION").into(),
         (_, "state") => if is_active() { "4: ACTIVE" } else { "1: DOWN" }.into(),
         (_, "phys_state") => if is_active() { "5: LinkUp" } else { "3: Disabled" }.into(),
-        (_, "lid") => format!("{:#x}", gids::lid()?),
+        (_, "rate") => LinkSpeed::nearest(device::logical_devices()[0].speed()).rate(),
+        (_, "lid") => format!("{:#x}", gids::lid(GidTable::of_process())?),
         (_, "local_cpulist") => processors().trim().into(),
         (_, "local_cpus") => to_cpu_mask(&processors()),
         ("counters" | "hw_counters", counter) => counter_value(counter, of_process()).to_string(),

@@ -44,7 +44,7 @@ fn to_dirent(name: &str, node: Node, number: u64) -> libc::dirent64 {
         Node::Directory => libc::DT_DIR,
         Node::Link(_) => libc::DT_LNK,
         // `/dev/infiniband/uverbs0`. Nodes of the same name in `/sys` are directories or links.
-        _ if name == device::DEVICE_FILE => libc::DT_CHR,
+        _ if name == "uverbs0" => libc::DT_CHR,
         Node::Line(_) | Node::File => libc::DT_REG,
     };
     device::write_name(&mut entry.d_name, name); // names are shorter than `d_name`

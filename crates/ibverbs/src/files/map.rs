@@ -1,7 +1,8 @@
 //! Maps a virtual path to its target: another path, a directory beside the library, or generated content.
 
 use super::tree::{self, DEVICE_DIR, Node};
-use crate::objects::device::DEVICE_FILE;
+/// Name of the device file.
+const DEVICE_FILE: &str = "uverbs0";
 
 /// The folder of device files.
 const DEVICES: &str = "/dev/infiniband";

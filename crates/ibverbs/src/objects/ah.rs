@@ -26,16 +26,20 @@ unsafe impl CObject for Ah {
 }
 
 impl Ah {
-    /// Creates an address handle. Fails with EINVAL if the attributes have no GRH, name a port other than the only one,
+    /// Creates an address handle. Fails with EINVAL if the attributes have no GRH, name a port that the device does not have,
     /// or name no source or no destination.
     pub(crate) fn new(pd: Arc<Pd>, attr: &ibv_ah_attr) -> Result<Arc<Self>, Errno> {
-        // Ethernet has no LIDs, so the destination must be a GID. An adapter has one port.
-        if attr.is_global == 0 || attr.port_num != 1 {
-            return Err(Errno::INVALID
-                .because("is_global and port_num must be 1: on Ethernet, peers are addressed by GID"));
+        // Ethernet has no LIDs, so the destination must be a GID.
+        if attr.is_global == 0 {
+            return Err(
+                Errno::INVALID.because("is_global must be 1: on Ethernet, peers are addressed by GID")
+            );
         }
+        let no_port =
+            || Errno::INVALID.because(format_args!("port_num: the device has no port {}", attr.port_num));
+        let table = pd.context().logical().port(attr.port_num).ok_or_else(no_port)?.gids();
         let grh = &attr.grh;
-        let source = gid_at(grh.sgid_index.into())?;
+        let source = gid_at(table, grh.sgid_index.into())?;
         // SAFETY: `ibv_gid` is a union of sixteen bytes and two integers, so all its bytes are initialised.
         let destination = Gid::from_bytes(unsafe { grh.dgid.raw });
         if source == Gid::ZERO || destination == Gid::ZERO {

@@ -1,4 +1,4 @@
-//! Contexts: each represents one open of the device.
+//! Contexts: each represents one open of a device.
 //!
 //! Each context has an adapter of its own, because each open of a hardware device is a separate name space: keys,
 //! numbers and asynchronous events are not shared. Closing a context ends the threads of its adapter. Only imported
@@ -7,13 +7,14 @@
 
 use crate::abi::*;
 use crate::objects::async_event::AsyncEventPort;
-use crate::objects::device::the_device;
+use crate::objects::device::device_of;
 use crate::support::errno::Errno;
 use crate::support::exit;
 use crate::support::object::{CCell, CObject, Uses, generation, publish};
-use crate::support::persona::{self, config};
+use crate::support::persona::config;
 use crate::support::wake::ChannelWake;
 use ironwarp_engine::Engine;
+use ironwarp_engine::logical::LogicalDevice;
 use ironwarp_rnic::sync::lock;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -22,7 +23,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// An open of the device.
+/// An open of a device.
 #[repr(C)]
 pub(crate) struct Context {
     /// The tables of functions, with the `ibv_context` at their end.
@@ -47,13 +48,13 @@ unsafe impl CObject for Context {
 }
 
 impl Context {
-    /// Opens the device. `tables` holds the functions that inline code of the headers calls.
-    pub(crate) fn open(tables: verbs_context) -> Result<Arc<Self>, Errno> {
-        let engine = Engine::new(config().clone())?;
+    /// Opens a device. `tables` holds the functions that inline code of the headers calls.
+    pub(crate) fn open(tables: verbs_context, device: &Arc<LogicalDevice>) -> Result<Arc<Self>, Errno> {
+        let engine = Engine::open(config().clone(), device)?;
         let wake = ChannelWake::new()?;
         // An import finds the context by the inode of this descriptor, and each memfd has an inode of its own. Where
         // a sandbox denies memfds, an eventfd takes the place, and the device cannot be imported.
-        let command = memfd_create(persona::name(), MemfdFlags::CLOEXEC);
+        let command = memfd_create(device.name(), MemfdFlags::CLOEXEC);
         let command = command.or_else(|_| eventfd(0, EventfdFlags::CLOEXEC))?;
         exit::register(&engine);
         let events = Arc::new(AsyncEventPort::new(&engine, wake));
@@ -74,7 +75,7 @@ impl Context {
         events: Arc<AsyncEventPort>,
         command: OwnedFd,
     ) -> Arc<Self> {
-        verbs.context.device = the_device();
+        verbs.context.device = device_of(engine.logical());
         verbs.context.cmd_fd = command.as_raw_fd();
         verbs.context.async_fd = events.fd();
         // A completion vector selects a lane. There are far fewer than c_int::MAX.
@@ -103,6 +104,11 @@ impl Context {
     /// Returns the descriptor by which the context can be imported.
     pub(crate) fn command(&self) -> BorrowedFd<'_> {
         self.command.as_fd()
+    }
+
+    /// Returns the device that this is an open of.
+    pub(crate) fn logical(&self) -> &Arc<LogicalDevice> {
+        self.engine.logical()
     }
 
     /// Returns the adapter.

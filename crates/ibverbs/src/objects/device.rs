@@ -1,16 +1,15 @@
-//! The device that C programs find. There is always exactly one.
+//! The devices that C programs find: the logical devices of the settings (requirement X3).
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::{Zeroed, ibv_device};
 use crate::support::object::{CCell, CObject, Uses, publish};
 use crate::support::persona;
+use ironwarp_engine::config::Devices;
+use ironwarp_engine::logical::{self, LogicalDevice};
 use std::ffi::c_char;
 use std::sync::{Arc, OnceLock};
 
-/// Name of the character device that a kernel driver would have.
-pub(crate) const DEVICE_FILE: &str = "uverbs0";
-
-/// The device that C programs see.
+/// A device that C programs see.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Device {
@@ -18,6 +17,7 @@ pub(crate) struct Device {
     /// Zeros. Some libraries of hardware vendors read memory behind the structure to recognise their own devices.
     /// Zeros match none.
     behind: [u64; 16],
+    logical: Arc<LogicalDevice>,
 }
 
 // SAFETY: `c` is the first field of a `repr(C)` structure.
@@ -26,30 +26,62 @@ unsafe impl CObject for Device {
     const SURVIVES_FORK: bool = true;
 }
 
-/// The device, once the program asked for it.
-static DEVICE: OnceLock<Arc<Device>> = OnceLock::new();
+/// The devices, once the program asked for them.
+static DEVICES: OnceLock<Vec<Arc<Device>>> = OnceLock::new();
 
 /// Returns whether the program has asked this library for devices.
 pub(crate) fn is_used() -> bool {
-    DEVICE.get().is_some()
+    DEVICES.get().is_some()
 }
 
-/// Returns the device, which the first call creates. The device is never destroyed, because programs use it after
-/// they freed the list of devices.
-pub(crate) fn the_device() -> *mut ibv_device {
-    DEVICE
-        .get_or_init(|| {
-            let mut c = ibv_device::zeroed();
-            c.node_type = persona::node_type();
-            c.transport_type = persona::transport();
-            let name = persona::name();
-            write_name(&mut c.name, name);
-            write_name(&mut c.dev_name, DEVICE_FILE);
-            write_name(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{DEVICE_FILE}"));
-            write_name(&mut c.ibdev_path, &format!("/sys/class/infiniband/{name}"));
-            publish(Device { c: CCell::new(c), behind: [0; 16] }, Uses::default())
+/// Returns the logical devices that the settings describe. If the description is wrong for this host, logs why, and
+/// returns the default device.
+pub(crate) fn logical_devices() -> &'static [Arc<LogicalDevice>] {
+    static LOGICAL: OnceLock<Vec<Arc<LogicalDevice>>> = OnceLock::new();
+    LOGICAL.get_or_init(|| {
+        let config = persona::config();
+        logical::devices(config).unwrap_or_else(|error| {
+            tracing::error!("IRONWARP_DEVICES={}: {error}; using the default device", config.devices);
+            let default = config.clone().devices(Devices::default());
+            logical::devices(&default).unwrap_or_default()
         })
-        .c()
+    })
+}
+
+/// Returns the name of the character device that a kernel driver would have for the device with this index.
+pub(crate) fn device_file(index: usize) -> String {
+    format!("uverbs{index}")
+}
+
+/// Returns the devices, which the first call creates. They are never destroyed, because programs use them after they
+/// freed the list of devices.
+pub(crate) fn devices() -> &'static [Arc<Device>] {
+    DEVICES.get_or_init(|| logical_devices().iter().map(Device::create).collect())
+}
+
+/// Returns the C structure of a logical device.
+pub(crate) fn device_of(logical: &LogicalDevice) -> *mut ibv_device {
+    devices()[logical.index()].c()
+}
+
+impl Device {
+    fn create(logical: &Arc<LogicalDevice>) -> Arc<Self> {
+        let mut c = ibv_device::zeroed();
+        c.node_type = persona::node_type();
+        c.transport_type = persona::transport();
+        let (name, file) = (logical.name(), device_file(logical.index()));
+        write_name(&mut c.name, name);
+        write_name(&mut c.dev_name, &file);
+        write_name(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{file}"));
+        write_name(&mut c.ibdev_path, &format!("/sys/class/infiniband/{name}"));
+        let device = Self { c: CCell::new(c), behind: [0; 16], logical: Arc::clone(logical) };
+        publish(device, Uses::default())
+    }
+
+    /// Returns the logical device.
+    pub(crate) fn logical(&self) -> &Arc<LogicalDevice> {
+        &self.logical
+    }
 }
 
 /// Copies a name into an array of C characters. The array must be zeroed and longer than the name, so that a NUL
@@ -60,12 +92,7 @@ pub(crate) fn write_name(to: &mut [c_char], text: &str) {
     }
 }
 
-/// Returns the GUID of the adapter, in network byte order: an EUI-64 whose last three bytes are those of the first GID.
-pub(crate) fn guid() -> u64 {
-    let gids = ironwarp_engine::gid::GidTable::of_process().entries().unwrap_or_default();
-    let bytes = gids.first().map_or([0; 16], |entry| entry.gid.to_bytes());
-    // Locally administered, with the letters IW as vendor.
-    let mut id = *b"\x02IW\xff\xfe\0\0\0";
-    id[5..].copy_from_slice(&bytes[13..]);
-    u64::from_ne_bytes(id)
+/// Returns the GUID of a device, in network byte order.
+pub(crate) fn guid(device: &LogicalDevice) -> u64 {
+    u64::from_ne_bytes(device.guid())
 }

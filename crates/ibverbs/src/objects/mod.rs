@@ -21,6 +21,7 @@ pub(crate) mod device;
 pub(crate) mod dm;
 pub(crate) mod gids;
 pub(crate) mod limits;
+pub(crate) mod link_speed;
 pub(crate) mod mr;
 pub(crate) mod mw;
 pub(crate) mod pd;

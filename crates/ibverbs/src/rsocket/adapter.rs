@@ -5,6 +5,7 @@ use crate::support::errno::Errno;
 use crate::support::exit;
 use crate::support::persona::config;
 use ironwarp_engine::Engine;
+use ironwarp_engine::config::Devices;
 use ironwarp_rnic::sync::lock;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -15,7 +16,8 @@ pub(super) fn engine() -> Result<&'static Arc<Engine>, Errno> {
     static CREATING: Mutex<()> = Mutex::new(());
     let _creating = lock(&CREATING);
     if ENGINE.get().is_none() {
-        let engine = Engine::new(config().clone())?;
+        // Sockets over RDMA have the addresses of all interfaces, whatever the logical devices are.
+        let engine = Engine::new(config().clone().devices(Devices::default()))?;
         exit::register(&engine);
         forked::register_handler();
         ENGINE.get_or_init(|| engine);

@@ -26,7 +26,7 @@ pub(crate) fn install_log() {
     let _ = config();
 }
 
-/// Returns the name of the device, which users pass to programs with `-d`.
+/// Returns the name of the first device, which users pass to programs with `-d`.
 pub(crate) fn name() -> &'static str {
     config().name.as_str()
 }

@@ -7,7 +7,7 @@ use crate::objects::context::Context;
 use crate::objects::pd::Pd;
 use crate::support::errno::{Errno, code, destroy_code, object};
 use crate::support::object::{CObject, destroy_object, find, put};
-use ironwarp_engine::gid::GidTable;
+use ironwarp_engine::logical::LogicalDevice;
 use ironwarp_rnic::datagram::Grh;
 use std::ffi::c_int;
 
@@ -20,14 +20,19 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
 
 /// Returns the attributes of an address handle for replies to a received datagram, from its completion and GRH. Fails
 /// with EINVAL if the datagram was not received by this port, or has no valid GRH.
-fn reply_attr(wc: &ibv_wc, grh: &ibv_grh, port: u8) -> Result<ibv_ah_attr, Errno> {
-    if wc.wc_flags & IBV_WC_GRH == 0 || port != 1 {
-        return Err(Errno::INVALID.because("wc_flags lacks IBV_WC_GRH, or port_num is not 1"));
-    }
+fn reply_attr(device: &LogicalDevice, wc: &ibv_wc, grh: &ibv_grh, port: u8) -> Result<ibv_ah_attr, Errno> {
+    let table = match device.port(port) {
+        Some(port) if wc.wc_flags & IBV_WC_GRH != 0 => port.gids(),
+        _ => {
+            return Err(
+                Errno::INVALID.because("wc_flags lacks IBV_WC_GRH, or the device has no port port_num")
+            );
+        }
+    };
     // SAFETY: `ibv_grh` has `Grh::LEN` bytes, all of them initialised, because it has no padding.
     let bytes = unsafe { &*std::ptr::from_ref(grh).cast::<[u8; Grh::LEN]>() };
     let grh = Grh::parse(bytes).ok_or_else(|| Errno::INVALID.because("invalid GRH"))?;
-    let own = GidTable::of_process()
+    let own = table
         .find(grh.destination)?
         .ok_or_else(|| Errno::INVALID.because("the destination of the GRH is not a GID of this port"))?;
     let mut attr = ibv_ah_attr::zeroed();
@@ -55,7 +60,7 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     let (Some(wc), Some(grh)) = (unsafe { (wc.as_ref(), grh.as_ref()) }) else {
         return code!(Err(Errno::INVALID.because("wc or grh is NULL")));
     };
-    let found = find::<Context>(context).and_then(|_| reply_attr(wc, grh, port));
+    let found = find::<Context>(context).and_then(|context| reply_attr(context.logical(), wc, grh, port));
     code!(found.map(|found| {
         // SAFETY: NULL, or valid by the caller's contract.
         unsafe { put(attr, found) };
@@ -73,7 +78,11 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     let (Some(wc), Some(grh)) = (unsafe { (wc.as_ref(), grh.as_ref()) }) else {
         return object!(Err(Errno::INVALID.because("wc or grh is NULL")));
     };
-    object!(find::<Pd>(pd).and_then(|pd| Ah::new(pd, &reply_attr(wc, grh, port)?)).map(|ah| ah.c()))
+    let created = find::<Pd>(pd).and_then(|pd| {
+        let attr = reply_attr(pd.context().logical(), wc, grh, port)?;
+        Ah::new(pd, &attr)
+    });
+    object!(created.map(|ah| ah.c()))
 }
 
 #[unsafe(no_mangle)]

@@ -1,29 +1,30 @@
-//! Entry points to list, open and close the device.
+//! Entry points to list, open and close devices.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::vtable::tables;
 use crate::abi::*;
 use crate::objects::context::Context;
-use crate::objects::device::{Device, guid, the_device};
+use crate::objects::device::{Device, devices, guid};
 use crate::support::errno::{Errno, destroy_code, minus_one, object};
 use crate::support::object::{CObject, find, put, remove_object};
-use ironwarp_engine::gid::GidTable;
 use std::ffi::{c_char, c_int};
 use std::mem::offset_of;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut ibv_device {
+    let devices = devices();
     // SAFETY: `calloc` has no precondition. The program frees the list by `ibv_free_device_list`.
-    let list = unsafe { libc::calloc(2, size_of::<*mut ibv_device>()) }.cast::<*mut ibv_device>();
+    let list =
+        unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) }.cast::<*mut ibv_device>();
     if list.is_null() {
         return object!(Err(Errno::NO_MEMORY));
     }
-    // SAFETY: the list has room for two pointers, and the second stays NULL, which ends the list. `number` is NULL or
-    // valid by the caller's contract.
-    unsafe {
-        list.write(the_device());
-        put(number, 1);
+    for (at, device) in devices.iter().enumerate() {
+        // SAFETY: the list has room for all devices, and the pointer after the last stays NULL, which ends the list.
+        unsafe { list.add(at).write(device.c()) };
     }
+    // SAFETY: `number` is NULL or valid by the caller's contract.
+    unsafe { put(number, c_int::try_from(devices.len()).unwrap_or(c_int::MAX)) };
     list
 }
 
@@ -45,13 +46,13 @@ pub extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    find::<Device>(device).map_or(0, |_| guid())
+    find::<Device>(device).map_or(0, |device| guid(device.logical()))
 }
 
-/// Returns the index of the device, which is 0 for the only one, or -1.
+/// Returns the index of the device in the list, or -1.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    find::<Device>(device).map_or(-1, |_| 0)
+    find::<Device>(device).map_or(-1, |device| c_int::try_from(device.logical().index()).unwrap_or(-1))
 }
 
 /// The type RoCE v2 in the numbering of `ibv_query_gid_type`: `IBV_GID_TYPE_SYSFS_ROCE_V2` in private headers of
@@ -67,13 +68,15 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     index: u32,
     kind: *mut u32,
 ) -> c_int {
-    let is_valid = find::<Context>(context).is_ok() && port == 1;
-    let Ok(Some(_)) = GidTable::of_process().get(index as usize) else {
+    let context = find::<Context>(context);
+    let table = context.and_then(|context| Ok(context.logical().port(port).ok_or(Errno::INVALID)?.gids()));
+    let table = match table {
+        Ok(table) => table,
+        Err(errno) => return minus_one!(Err(errno)),
+    };
+    let Ok(Some(_)) = table.get(index as usize) else {
         return minus_one!(Err(Errno(libc::ENOENT)));
     };
-    if !is_valid {
-        return minus_one!(Err(Errno::INVALID));
-    }
     // SAFETY: NULL, or valid by the caller's contract.
     unsafe { put(kind, ROCE_V2) };
     0
@@ -81,7 +84,8 @@ pub unsafe extern "C" fn ibv_query_gid_type(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    object!(find::<Device>(device).and_then(|_| Context::open(tables())).map(|context| context.c()))
+    let opened = find::<Device>(device).and_then(|device| Context::open(tables(), device.logical()));
+    object!(opened.map(|context| context.c()))
 }
 
 /// Closes a context. Unlike other destroy verbs, this one does not fail while other objects use the context.

@@ -1,4 +1,4 @@
-//! Queries of the device and its port: attributes, GIDs, P_Keys, clock.
+//! Queries of a device and its ports: attributes, GIDs, P_Keys, clock.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
@@ -6,12 +6,15 @@ use crate::objects::context::Context;
 use crate::objects::device::{guid, write_name};
 use crate::objects::gids::{gid_at, lid};
 use crate::objects::limits::{DEVICE_MEMORY, MAX_CQE, MAX_REQUESTS, MAX_SGES, MAX_SRQ_REQUESTS};
+use crate::objects::link_speed::LinkSpeed;
 use crate::support::clock;
 use crate::support::errno::{Errno, code, code_and_errno, minus_one};
 use crate::support::object::{find_any, put};
 use ironwarp_engine::gid::{GidEntry, GidTable, MAX_GIDS};
+use ironwarp_engine::logical::RdmaPort;
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::Arc;
 
 /// The P_Key of the default partition with full membership, which every port has. Its bytes are equal, so network byte
 /// order does not matter.
@@ -27,8 +30,8 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     let mut attr = ibv_device_attr::zeroed();
     write_name(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
     let depth = c_int::from(config.ird.max(config.ord));
-    attr.node_guid = guid();
-    attr.sys_image_guid = guid();
+    attr.node_guid = guid(context.logical());
+    attr.sys_image_guid = attr.node_guid;
     attr.max_mr_size = u64::MAX;
     attr.page_size_cap = 0xffff_f000;
     attr.vendor_id = VENDOR;
@@ -61,7 +64,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     attr.max_srq_sge = MAX_SGES.cast_signed();
     attr.max_pkeys = 1;
     attr.local_ca_ack_delay = 15;
-    attr.phys_port_cnt = 1;
+    attr.phys_port_cnt = port_count(context);
     attr
 }
 
@@ -87,14 +90,19 @@ fn device_attr_ex(context: &Context) -> ibv_device_attr_ex {
     attr.device_cap_flags_ex = attr.orig_attr.device_cap_flags.into();
     attr.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
     attr.max_dm_size = DEVICE_MEMORY;
-    attr.phys_port_cnt_ex = 1;
+    attr.phys_port_cnt_ex = port_count(context).into();
     attr
 }
 
-/// Returns the attributes of the port.
-fn port_attr() -> Result<ibv_port_attr, Errno> {
+/// Returns the number of ports of the device.
+fn port_count(context: &Context) -> u8 {
+    u8::try_from(context.logical().ports().len()).unwrap_or(u8::MAX)
+}
+
+/// Returns the attributes of a port of the device.
+fn port_attr(context: &Context, port: &RdmaPort) -> Result<ibv_port_attr, Errno> {
     let mut attr = ibv_port_attr::zeroed();
-    let active = GidTable::of_process().port_is_active()?;
+    let active = port.is_active()?;
     attr.state = if active { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
     attr.max_mtu = IBV_MTU_4096;
     attr.active_mtu = IBV_MTU_4096;
@@ -102,12 +110,12 @@ fn port_attr() -> Result<ibv_port_attr, Errno> {
     attr.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
     attr.max_msg_sz = MAX_MESSAGE;
     attr.pkey_tbl_len = 1;
-    attr.lid = lid()?;
+    attr.lid = lid(port.gids())?;
     attr.max_vl_num = 1;
-    // 4 lanes of 25 Gb/s, an arbitrary value because TCP has no link speed. `PORT_SPEED` is the same.
-    attr.active_width = 2;
-    attr.active_speed = 32;
-    attr.active_speed_ex = 32;
+    let link = LinkSpeed::nearest(context.logical().speed());
+    attr.active_width = link.width;
+    attr.active_speed = u8::try_from(link.speed).unwrap_or(0); // newer speeds are only in `active_speed_ex`
+    attr.active_speed_ex = link.speed;
     attr.phys_state = if active { 5 } else { 3 }; // LinkUp, Disabled
     attr.link_layer = IBV_LINK_LAYER_ETHERNET;
     Ok(attr)
@@ -127,10 +135,20 @@ unsafe fn write_part<T>(from: &T, to: *mut T, room: usize) {
     }
 }
 
-/// Checks that the context exists and that the port is 1, the only one.
-fn check_port(context: *mut ibv_context, port: u8) -> Result<(), Errno> {
-    find_any::<Context>(context)?;
-    if port == 1 { Ok(()) } else { Err(Errno::INVALID.because(format_args!("port_num {port} must be 1"))) }
+/// Finds the context, and checks that its device has this port.
+fn find_port(context: *mut ibv_context, port: u8) -> Result<(Arc<Context>, u8), Errno> {
+    let context = find_any::<Context>(context)?;
+    let ports = context.logical().ports().len();
+    match context.logical().port(port) {
+        Some(_) => Ok((context, port)),
+        None => Err(Errno::INVALID.because(format_args!("no port {port}: the device has {ports}"))),
+    }
+}
+
+/// Returns the GID table of a port.
+fn gid_table(context: *mut ibv_context, port: u8) -> Result<GidTable, Errno> {
+    let (context, port) = find_port(context, port)?;
+    Ok(context.logical().port(port).ok_or(Errno::INVALID)?.gids())
 }
 
 #[unsafe(no_mangle)]
@@ -169,7 +187,9 @@ pub(crate) unsafe extern "C" fn query_port(
     if attr.is_null() {
         return code!(Err(Errno::null("port_attr")));
     }
-    code!(check_port(context, port).and_then(|()| port_attr()).map(|found| {
+    let found = find_port(context, port)
+        .and_then(|(context, port)| port_attr(&context, context.logical().port(port).ok_or(Errno::INVALID)?));
+    code!(found.map(|found| {
         // SAFETY: `attr` is not NULL and has `room` bytes, by the caller's contract.
         unsafe { write_part(&found, attr, room) };
     }))
@@ -187,9 +207,6 @@ pub unsafe extern "C" fn ibv_query_port(
     unsafe { query_port(context, port, attr.cast(), COMPAT_PORT_ATTR_LEN) }
 }
 
-/// Width times speed of the port, in units of 100 Mb/s.
-const PORT_SPEED: u64 = 4 * 250;
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_port_speed(
     context: *mut ibv_context,
@@ -197,9 +214,10 @@ pub unsafe extern "C" fn ibv_query_port_speed(
     speed: *mut u64,
 ) -> c_int {
     let port = u8::try_from(port).unwrap_or(0); // 0 is invalid, like every number above 255
-    code_and_errno!(check_port(context, port).map(|()| {
+    code_and_errno!(find_port(context, port).map(|(context, _)| {
+        let units = context.logical().speed() / 100_000_000; // of 100 Mb/s
         // SAFETY: NULL, or valid by the caller's contract.
-        unsafe { put(speed, PORT_SPEED) };
+        unsafe { put(speed, units) };
     }))
 }
 
@@ -212,7 +230,8 @@ pub unsafe extern "C" fn ibv_query_gid(
 ) -> c_int {
     let index =
         usize::try_from(index).map_err(|_| Errno::INVALID.because(format_args!("index {index} is negative")));
-    minus_one!(check_port(context, port).and(index).and_then(gid_at).map(|found| {
+    let found = gid_table(context, port).and_then(|table| gid_at(table, index?));
+    minus_one!(found.map(|found| {
         // SAFETY: NULL, or valid by the caller's contract.
         unsafe { put(gid, ibv_gid { raw: found.to_bytes() }) };
     }))
@@ -229,7 +248,7 @@ pub unsafe extern "C" fn ibv_query_pkey(
         0 => Ok(()),
         _ => Err(Errno::INVALID.because(format_args!("no P_Key at index {index}"))),
     };
-    minus_one!(check_port(context, port).and_then(|()| check_index()).map(|()| {
+    minus_one!(find_port(context, port).and_then(|_| check_index()).map(|()| {
         // SAFETY: NULL, or valid by the caller's contract.
         unsafe { put(pkey, PKEY) };
     }))
@@ -242,15 +261,15 @@ pub extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: 
         PKEY => Ok(()),
         _ => Err(Errno::INVALID.because(format_args!("no P_Key {pkey:#x}"))),
     };
-    minus_one!(check_port(context, port).and_then(|()| check_key()))
+    minus_one!(find_port(context, port).and_then(|_| check_key()))
 }
 
 /// Converts an entry of the GID table to C.
-fn entry_to_c(entry: &GidEntry) -> ibv_gid_entry {
+fn entry_to_c(port: u8, entry: &GidEntry) -> ibv_gid_entry {
     ibv_gid_entry {
         gid: ibv_gid { raw: entry.gid.to_bytes() },
         gid_index: u32::try_from(entry.index).unwrap_or(u32::MAX),
-        port_num: 1,
+        port_num: port.into(),
         gid_type: IBV_GID_TYPE_ROCE_V2,
         ndev_ifindex: entry.interface_index,
     }
@@ -269,14 +288,14 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
         return Errno::UNSUPPORTED.0;
     }
     let port = u8::try_from(port).unwrap_or(0); // 0 is invalid, like every number above 255
-    let found = check_port(context, port).and_then(|()| Ok(GidTable::of_process().get(index as usize)?));
+    let found = gid_table(context, port).and_then(|table| Ok(table.get(index as usize)?));
     code!(found.and_then(|found| found.ok_or(Errno(libc::ENODATA))).map(|found| {
         // SAFETY: not NULL, and valid by the caller's contract.
-        unsafe { put(entry, entry_to_c(&found)) };
+        unsafe { put(entry, entry_to_c(port, &found)) };
     }))
 }
 
-/// Writes the entries of the GID table that are in use. Returns their number, or a negative errno: -EINVAL if there
+/// Writes the entries of the GID tables of all ports that are in use. Returns their number, or a negative errno: -EINVAL if there
 /// are more than `room`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ibv_query_gid_table(
@@ -290,14 +309,14 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     if flags != 0 || size != size_of::<ibv_gid_entry>() {
         return refuse(Errno::UNSUPPORTED);
     }
-    let found = find_any::<Context>(context).and_then(|_| Ok(GidTable::of_process().entries()?));
+    let found = find_any::<Context>(context).and_then(|context| Ok(context.logical().entries()?));
     match found {
         Err(errno) => refuse(errno),
         Ok(found) if found.len() > room || entries.is_null() => refuse(Errno::INVALID),
         Ok(found) => {
-            for (at, entry) in found.iter().enumerate() {
+            for (at, (port, entry)) in found.iter().enumerate() {
                 // SAFETY: `entries` is not NULL, and has room for `room` entries, which is enough for all.
-                unsafe { entries.add(at).write(entry_to_c(entry)) };
+                unsafe { entries.add(at).write(entry_to_c(*port, entry)) };
             }
             isize::try_from(found.len()).unwrap_or(isize::MAX)
         }

@@ -9,7 +9,7 @@ use crate::objects::mr::remote_rights;
 use crate::support::errno::Errno;
 use crate::support::persona::is_iwarp;
 use crate::support::report::Hex;
-use ironwarp_engine::gid::Gid;
+use ironwarp_engine::gid::{Gid, GidTable};
 use ironwarp_engine::{BringUpOptions, Local, Peer, Remote};
 use ironwarp_rnic::qp::{Retries, State};
 use std::ffi::c_int;
@@ -18,10 +18,18 @@ impl Qp {
     /// Sets the attributes that `mask` names, and changes the state if `mask` has `IBV_QP_STATE`.
     pub(crate) fn modify(&self, attr: &ibv_qp_attr, mask: c_int) -> Result<(), Errno> {
         let mask = mask.cast_unsigned();
-        if mask & IBV_QP_PORT != 0 && attr.port_num != 1
-            || mask & IBV_QP_PKEY_INDEX != 0 && attr.pkey_index != 0
+        if mask & IBV_QP_PORT != 0 && self.context().logical().port(attr.port_num).is_none() {
+            let why = format_args!("port_num: the device has no port {}", attr.port_num);
+            return Err(Errno::INVALID.because(why));
+        }
+        if mask & IBV_QP_PKEY_INDEX != 0 && attr.pkey_index != 0 {
+            return Err(Errno::INVALID.because("pkey_index must be 0"));
+        }
+        // The device does not announce IBV_DEVICE_AUTO_PATH_MIG.
+        if mask & IBV_QP_ALT_PATH != 0
+            || mask & IBV_QP_PATH_MIG_STATE != 0 && attr.path_mig_state != IBV_MIG_MIGRATED
         {
-            return Err(Errno::INVALID.because("port_num must be 1 and pkey_index 0"));
+            return Err(Errno::UNSUPPORTED.because("alternative paths are not supported"));
         }
         let from = self.refresh_state();
         if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != from {
@@ -77,8 +85,10 @@ impl Qp {
                 }
                 // Before connecting, because the RNR timer is sent to the peer when the connection is established.
                 self.set_retries();
-                let remote = remote_qp(attr)?;
-                let options = bring_up_options(attr, mask)?;
+                let port = self.attr().port_num.max(1); // 0 if an iWARP queue pair has none
+                let table = self.context().logical().port(port).ok_or(Errno::INVALID)?.gids();
+                let remote = remote_qp(table, attr)?;
+                let options = bring_up_options(port, table, attr, mask)?;
                 self.context().engine().bring_up(pair, remote, &options).map_err(|error| {
                     let (own, peer) = (Hex(self.number()), Peer::Qp(remote));
                     let why = format!("failed to connect queue pair {own} to {peer}: {error}");
@@ -147,10 +157,16 @@ impl Qp {
     }
 }
 
-/// Converts the attributes of the connection for the adapter, except for the address of the peer.
-fn bring_up_options(attr: &ibv_qp_attr, mask: u32) -> Result<BringUpOptions, Errno> {
+/// Converts the attributes of the connection at a port, which has this GID table, for the adapter: all except the
+/// address of the peer.
+fn bring_up_options(
+    port: u8,
+    table: GidTable,
+    attr: &ibv_qp_attr,
+    mask: u32,
+) -> Result<BringUpOptions, Errno> {
     let index = match attr.ah_attr.is_global {
-        0 => gid_index_of_lid()?,
+        0 => gid_index_of_lid(table)?,
         _ => usize::from(attr.ah_attr.grh.sgid_index),
     };
     // At least one: a peer may request an acknowledgement by a Read, even from a queue pair that serves no others.
@@ -159,15 +175,15 @@ fn bring_up_options(attr: &ibv_qp_attr, mask: u32) -> Result<BringUpOptions, Err
     let mtu = (IBV_MTU_256..=IBV_MTU_4096).contains(&attr.path_mtu).then(|| 128 << attr.path_mtu);
     // PSNs have 24 bits.
     let receive_psn = (mask & IBV_QP_RQ_PSN != 0).then_some(attr.rq_psn & 0xff_ffff);
-    let local = Local::Index { port: 1, index };
+    let local = Local::Index { port, index };
     Ok(BringUpOptions { local, ird: Some(ird), ord: None, path_mtu: mtu, receive_psn })
 }
 
 /// Returns the peer that the attributes of a transition to RTR name: by queue pair number, and by GID or,
 /// without a GRH, by LID.
-fn remote_qp(attr: &ibv_qp_attr) -> Result<Remote, Errno> {
+fn remote_qp(table: GidTable, attr: &ibv_qp_attr) -> Result<Remote, Errno> {
     let gid = match attr.ah_attr.is_global {
-        0 => gid_of_lid(attr.ah_attr.dlid)?,
+        0 => gid_of_lid(table, attr.ah_attr.dlid)?,
         // SAFETY: `ibv_gid` is a union of sixteen bytes and two integers, so all its bytes are initialised.
         _ => Gid::from_bytes(unsafe { attr.ah_attr.grh.dgid.raw }),
     };
