@@ -18,12 +18,16 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 
-pub(crate) const USAGE: &str = "rdma-core-tests [--persona roce|iwarp|both] [--only TEXT] [--runs N]";
+pub(crate) const USAGE: &str =
+    "rdma-core-tests [--persona roce|iwarp|both] [--device INDEX|default] [--only TEXT] [--runs N]";
 
 const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
 /// Debian's Python, which its pyverbs is built for.
 const PYTHON: &str = "/usr/bin/python3";
-const DEVICE: &str = "ironwarp0";
+/// Number of logical devices, if one of several is tested.
+const DEVICES: usize = 8;
+/// The device of several that is tested by default, besides the default device.
+const ONE_OF_SEVERAL: usize = 3;
 /// The first one is the default.
 const PERSONAS: [&str; 2] = ["roce", "iwarp"];
 
@@ -37,6 +41,8 @@ const SKIPPED: &str = include_str!("skipped.txt");
 
 struct Options {
     personas: Vec<String>,
+    /// The devices under test: `None` for the default device, else the index of one of several logical devices.
+    devices: Vec<Option<usize>>,
     only: Option<String>,
     runs: usize,
 }
@@ -93,10 +99,14 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
     let library = home.file("lib/ironwarp").join(library.file_name().unwrap_or_default());
     let _pages = HugePages::reserve();
     let mut wrong = Vec::new();
-    for persona in &options.personas {
+    for (persona, device) in
+        options.personas.iter().flat_map(|one| options.devices.iter().map(move |d| (one, *d)))
+    {
         for _ in 0..options.runs {
-            println!("-- persona {persona}");
-            let counts = play(&home, &library, &folder, persona, options.only.as_deref())?;
+            let device_name =
+                device.map_or_else(|| "default".to_owned(), |index| format!("{index} of {DEVICES}"));
+            println!("-- persona {persona}, device {device_name}");
+            let counts = play(&home, &library, &folder, persona, device, options.only.as_deref())?;
             println!("{} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.skipped);
             wrong.extend(counts.wrong);
         }
@@ -106,7 +116,12 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
 }
 
 fn parse(arguments: &[String]) -> Result<Options> {
-    let mut options = Options { personas: vec![PERSONAS[0].into()], only: None, runs: 1 };
+    let mut options = Options {
+        personas: vec![PERSONAS[0].into()],
+        devices: vec![None, Some(ONE_OF_SEVERAL)],
+        only: None,
+        runs: 1,
+    };
     let mut arguments = Arguments::new(arguments, USAGE);
     while let Some(argument) = arguments.next() {
         match argument {
@@ -114,6 +129,15 @@ fn parse(arguments: &[String]) -> Result<Options> {
                 options.personas = match arguments.value()? {
                     "both" => PERSONAS.map(str::to_owned).to_vec(),
                     persona => vec![persona.into()],
+                };
+            }
+            "--device" => {
+                options.devices = match arguments.value()? {
+                    "default" => vec![None],
+                    index => match index.parse() {
+                        Ok(index) if index < DEVICES => vec![Some(index)],
+                        _ => return Err(format!("no device {index}: there are {DEVICES}, from 0")),
+                    },
                 };
             }
             "--only" => options.only = Some(arguments.value()?.into()),
@@ -147,12 +171,27 @@ fn unpack(folder: &Path) -> Result {
     fs::write(&runner, include_str!("run.py")).map_err(at(&runner))
 }
 
-/// Runs all tests that `only` matches once. All of them must end.
-fn play(home: &Home, library: &Path, folder: &Path, persona: &str, only: Option<&str>) -> Result<Counts> {
+/// Runs all selected tests once. All of them must end.
+fn play(
+    home: &Home,
+    library: &Path,
+    folder: &Path,
+    persona: &str,
+    device: Option<usize>,
+    only: Option<&str>,
+) -> Result<Counts> {
     let user = if is_root() { home.as_user() } else { vec!["env"] };
     let mut python = command(user[0], &user[1..]);
     python.arg(PYTHON).current_dir(folder).env("HOME", folder);
-    python.arg(folder.join("run.py")).arg(folder).args([DEVICE, "127.0.0.1"]).args(only);
+    if device.is_some() {
+        python.env("IRONWARP_DEVICES", DEVICES.to_string());
+    }
+    let (device, address) = match device {
+        // The address of the device with this index: docs/devices.md.
+        Some(index) => (format!("ironwarp{index}"), format!("127.0.2.{}", index + 1)),
+        None => ("ironwarp0".to_owned(), "127.0.0.1".to_owned()),
+    };
+    python.arg(folder.join("run.py")).arg(folder).args([device, address]).args(only);
     python.env("LD_PRELOAD", library).env("LD_LIBRARY_PATH", library.parent().unwrap_or(folder));
     python.env("IRONWARP_PERSONA", persona).env("PYTHONDONTWRITEBYTECODE", "1");
     let mut child = python.stdout(Stdio::piped()).spawn().map_err(at(Path::new(PYTHON)))?;
