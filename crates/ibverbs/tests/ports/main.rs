@@ -1,7 +1,5 @@
 //! Tests of devices with several ports, and of ports that go down, with programs in C.
 
-#![expect(clippy::unwrap_used, reason = "tests may panic")]
-
 #[path = "../common/mod.rs"]
 mod common;
 
