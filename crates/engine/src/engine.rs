@@ -110,12 +110,15 @@ impl Engine {
         let event_queues = Arc::new(EventQueues::new(&device));
         let status_queues = Arc::clone(&event_queues);
         let steering =
-            Arc::new(Steering::new(&config, &device, move |steering, lane| {
-                match StatusServer::new(steering, &status_queues) {
+            Arc::new(Steering::new(
+                &config,
+                logical,
+                &device,
+                move |steering, lane| match StatusServer::new(steering, &status_queues) {
                     Ok(server) => lane.handle().submit(Command::AddSource(Arc::new(server))),
                     Err(error) => tracing::info!(%error, "`ironwarp show` will not find this adapter"),
-                }
-            })?);
+                },
+            )?);
         device.routing().set_map(Routing::new(steering.lanes()).map()); // the device did not know the number of lanes
         Ok(Arc::new(Self {
             cm: CmContext::new(&config, logical, &steering, capture, cluster_key),

@@ -110,3 +110,43 @@ pub struct Ready {
     /// The peer has closed its sending direction, or the connection is lost.
     pub ended: bool,
 }
+
+/// Returns the pieces that hold the first `len` bytes. The last of them may be shortened.
+pub fn first_pieces<'a>(pieces: &[Piece<'a>], len: usize) -> Vec<Piece<'a>> {
+    take_first(pieces, len, shorten_piece)
+}
+
+/// Returns the spans that hold the first `len` bytes. The last of them may be shortened.
+pub fn first_spans(spans: &[Span], len: usize) -> Vec<Span> {
+    take_first(spans, len, shorten_span)
+}
+
+/// Returns the elements with the first `left` bytes of `all`. `shorten` shortens an element to a maximum length, and
+/// returns its length.
+fn take_first<T: Copy>(all: &[T], mut left: usize, shorten: impl Fn(T, usize) -> (T, usize)) -> Vec<T> {
+    let mut short = Vec::new();
+    for &one in all {
+        let (one, len) = shorten(one, left);
+        short.push(one);
+        left -= len;
+        if left == 0 {
+            break;
+        }
+    }
+    short
+}
+
+/// Shortens a piece to at most `max_len` bytes, and returns its length, too.
+fn shorten_piece(piece: Piece<'_>, max_len: usize) -> (Piece<'_>, usize) {
+    let piece = match piece {
+        Piece::Own(bytes) => Piece::Own(&bytes[..bytes.len().min(max_len)]),
+        Piece::Host(span) => Piece::Host(shorten_span(span, max_len).0),
+    };
+    (piece, piece.len())
+}
+
+/// Shortens a span to at most `max_len` bytes, and returns its length, too.
+fn shorten_span(span: Span, max_len: usize) -> (Span, usize) {
+    let len = span.len.min(max_len);
+    (Span { len, ..span }, len)
+}

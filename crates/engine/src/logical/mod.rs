@@ -5,6 +5,7 @@
 //! listens at, connects from and accepts connections to the addresses of its own ports only.
 
 pub(crate) mod monitor;
+pub(crate) mod shaper;
 
 pub use monitor::{PortChange, PortWatcher};
 
@@ -14,6 +15,7 @@ use crate::gid::{Gid, GidEntry, GidTable, PortState, Scope, socket_addr};
 use crate::sys::fork::{self, ProcessLock};
 use ironwarp_rnic::fault::FaultPlan;
 use ironwarp_rnic::sync::lock;
+use shaper::Shaper;
 use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -32,6 +34,8 @@ pub struct LogicalDevice {
     /// Whether the device has the addresses of all interfaces.
     has_all_addresses: bool,
     options: DeviceOptions,
+    /// The rate and delay; `None` if the device has neither.
+    shaper: Option<Arc<Shaper>>,
 }
 
 /// A port of a logical device.
@@ -159,7 +163,12 @@ impl LogicalDevice {
         let mut options = group.options.clone();
         options.numa = options.numa.get(at % options.numa.len().max(1)).copied().into_iter().collect();
         let has_all_addresses = group.model == Model::All;
-        Self { name, index, ports: (1..).zip(scopes).map(port).collect(), has_all_addresses, options }
+        let ports = (1..).zip(scopes).map(port).collect();
+        let mut device = Self { name, index, ports, has_all_addresses, options, shaper: None };
+        if device.rate().is_some() || !device.delay().is_zero() {
+            device.shaper = Some(Arc::new(Shaper::new(device.rate(), device.delay())));
+        }
+        device
     }
 
     /// Returns the name that programs see.
@@ -194,13 +203,26 @@ impl LogicalDevice {
     }
 
     /// Returns the maximum rate of each direction in bits per second, or `None` if it is not limited.
+    ///
+    /// It limits the streams of all connections of the device in this process together, over TCP and shared memory, with
+    /// their headers. Bursts of 2 ms, and of 64 KiB, are possible. Datagrams and the handshakes of connections are not
+    /// limited.
     pub fn rate(&self) -> Option<u64> {
         self.options.rate.map(Rate::bits_per_second)
     }
 
     /// Returns the time by which everything that the device receives is delayed.
+    ///
+    /// It adds to the latency of the streams of connections, over TCP and shared memory, and does not limit their
+    /// throughput unless more than 8 MiB of a connection are on the way. Datagrams and the handshakes of connections are
+    /// not delayed.
     pub fn delay(&self) -> Duration {
         self.options.delay.unwrap_or_default()
+    }
+
+    /// Returns the rate and delay, for the streams of connections; `None` if the device has neither.
+    pub(crate) fn shaper(&self) -> Option<&Arc<Shaper>> {
+        self.shaper.as_ref()
     }
 
     /// Returns the NUMA node that programs see, or `None` if the device is near no node in particular.

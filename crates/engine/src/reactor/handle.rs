@@ -1,6 +1,7 @@
 //! State of a lane that all threads may use: its epoll, its inbox of commands and its counters.
 
 use super::command::Command;
+use super::fine_timers::FineTimers;
 use super::source::Callback;
 use crate::sys::poller::{Epoll, EventFd, Interest};
 use crate::sys::thread::Thread;
@@ -38,6 +39,8 @@ pub(crate) struct LaneHandle {
     pub(super) parked: OnceLock<std::thread::Thread>,
     /// Set once the thread does not wait for descriptors any more.
     failed: AtomicBool,
+    /// Timers that are exact to some microseconds, once there are any.
+    fine_timers: OnceLock<Arc<FineTimers>>,
     /// Where a failure of the lane is reported.
     reports: Arc<AsyncEvents>,
 }
@@ -68,6 +71,7 @@ impl LaneHandle {
             thread: OnceLock::new(),
             parked: OnceLock::new(),
             failed: AtomicBool::new(false),
+            fine_timers: OnceLock::new(),
             reports: Arc::clone(reports),
         });
         handle.epoll.add(&handle.wake, WAKE, Interest::Readable)?;
@@ -116,6 +120,25 @@ impl LaneHandle {
     /// Has the lane's thread call a function at this time, or soon after.
     pub(crate) fn call_at(&self, at: Instant, call: impl FnOnce() + Send + 'static) {
         self.submit(Command::CallAt(at, Callback::new(call)));
+    }
+
+    /// Has the lane's thread call a function at this time, or some microseconds after. Costs more than
+    /// [`call_at`](Self::call_at), which may be a millisecond late.
+    pub(crate) fn call_exactly_at(&self, at: Instant, call: impl FnOnce() + Send + 'static) {
+        let timers = match self.fine_timers.get() {
+            Some(timers) => timers,
+            None => match FineTimers::new() {
+                Ok(new) => {
+                    let new = Arc::new(new);
+                    if self.fine_timers.set(Arc::clone(&new)).is_ok() {
+                        self.submit(Command::AddSource(new));
+                    }
+                    self.fine_timers.wait()
+                }
+                Err(_) => return self.call_at(at, call), // for lack of descriptors
+            },
+        };
+        timers.call_at(at, call);
     }
 
     /// Sends a command to the lane's thread and wakes the thread. If the thread has ended, drops the command.

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `class`, `shares` | classes of completion handlers, and a backlog that is divided among them |
 //! | `source`, `member`, `carrier` | traits of the things that lanes and poll sets serve |
+//! | `fine_timers` | timers that are exact to some microseconds |
 //! | `command` | commands that other threads send to a lane |
 //! | `handle` | state of a lane that all threads may use |
 //! | `waiters` | threads of the program that sleep until a completion queue has a completion |
@@ -15,6 +16,7 @@
 pub(crate) mod carrier;
 pub(crate) mod class;
 pub(crate) mod command;
+pub(crate) mod fine_timers;
 pub(crate) mod handle;
 pub(crate) mod lane;
 pub(crate) mod member;

@@ -11,6 +11,7 @@
 
 use super::rebalance::Rebalancer;
 use crate::config::Config;
+use crate::logical::LogicalDevice;
 use crate::reactor::class::Class;
 use crate::reactor::command::Command;
 use crate::reactor::lane::{Lane, LaneLoad};
@@ -66,6 +67,7 @@ type OnStart = Box<dyn Fn(&Arc<Steering>, &Lane) + Send + Sync>;
 /// The lanes of an adapter and its redirection table.
 pub struct Steering {
     config: Arc<Config>,
+    logical: Arc<LogicalDevice>,
     /// Secret key of the hash.
     key: [u8; KEY_LEN],
     table: RwLock<RedirectionTable>,
@@ -96,6 +98,7 @@ impl Steering {
     /// the default lane.
     pub(crate) fn new(
         config: &Arc<Config>,
+        logical: &Arc<LogicalDevice>,
         device: &Arc<Device>,
         on_start: impl Fn(&Arc<Self>, &Lane) + Send + Sync + 'static,
     ) -> io::Result<Self> {
@@ -103,6 +106,7 @@ impl Steering {
         let count = config.lanes.clamp(1, processors);
         Ok(Self {
             config: Arc::clone(config),
+            logical: Arc::clone(logical),
             key: config.steering_key.bytes().map_or_else(random, |key| Ok(*key))?,
             table: RwLock::new(RedirectionTable::spread(count)),
             count,
@@ -315,6 +319,11 @@ impl Steering {
 
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Returns the logical device that the adapter is an open of.
+    pub(crate) fn logical(&self) -> &Arc<LogicalDevice> {
+        &self.logical
     }
 
     /// Returns whether this is the lane for low-latency completion queues.

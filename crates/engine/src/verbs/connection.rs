@@ -5,6 +5,7 @@ use super::cq::CompletionQueue;
 use super::error::ConnectError;
 use super::event::Established;
 use super::lifecycle::Lifecycle;
+use crate::logical::shaper::Shaper;
 use crate::reactor::class::Class;
 use crate::reactor::command::Command;
 use crate::reactor::handle::LaneHandle;
@@ -24,6 +25,7 @@ use ironwarp_rnic::link::Link;
 use ironwarp_rnic::qp::{Qp, Ready, StreamDriver};
 use ironwarp_rnic::sync::lock;
 use ironwarp_wire::private::Capabilities;
+use shaped::ShapedLink;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -32,6 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+mod shaped;
 mod sharing;
 mod timeouts;
 
@@ -118,6 +121,13 @@ struct FaultClock<P> {
     start: Instant,
 }
 
+/// The clock and timer of a connection whose device has a rate or a delay.
+#[derive(Debug)]
+struct ShapeClock<P> {
+    connection: Weak<Connection<P>>,
+    shaper: Arc<Shaper>,
+}
+
 impl<P: ConnectionOwner> Connection<P> {
     /// Makes a connection for `pair` of a link whose handshake is done, and drives it once. `early` are the bytes that
     /// were received after the handshake.
@@ -163,6 +173,10 @@ impl<P: ConnectionOwner> Connection<P> {
             receive_timer: AtomicBool::new(false),
         });
         let mut stream_link: Arc<dyn Link> = Arc::<RoutedLink>::clone(&connection.link);
+        if let Some(shaper) = cq.steering().logical().shaper() {
+            let pacer = ShapeClock { connection: Arc::downgrade(&connection), shaper: Arc::clone(shaper) };
+            stream_link = Arc::new(ShapedLink::new(stream_link, shaper, pair.device(), Arc::new(pacer)));
+        }
         if let Some(faults) = pair.device().faults() {
             let stream = pair.next_stream_number();
             let clock =
@@ -496,6 +510,22 @@ impl<P: ConnectionOwner> StreamDriver for Driver<P> {
             let lane = connection.lane();
             lane.call(move || connection.catch_panic("closing a connection", || connection.release()));
         }
+    }
+}
+
+impl<P: ConnectionOwner> Pacer for ShapeClock<P> {
+    fn now(&self) -> Duration {
+        self.shaper.now()
+    }
+
+    fn schedule(&self, after: Duration) {
+        let Some(connection) = self.connection.upgrade() else { return };
+        let this = Weak::clone(&self.connection);
+        connection.lane().call_exactly_at(Instant::now() + after, move || {
+            if let Some(connection) = this.upgrade() {
+                connection.catch_panic("serving a timer", || connection.drive_all());
+            }
+        });
     }
 }
 

@@ -3,7 +3,7 @@
 use super::plan::{FaultPlan, RandomDelay};
 use super::{Faults, Injected, Pacer, Rng, Sequence, rng_for};
 use crate::host::Span;
-use crate::link::{Link, LinkError, Piece, Route};
+use crate::link::{Link, LinkError, Piece, Route, first_pieces, first_spans};
 use crate::sync::{
     Mutex,
     atomic::{AtomicBool, Ordering},
@@ -156,7 +156,7 @@ impl Link for FaultyLink {
             if max_len == offered {
                 return self.inner.send(pieces);
             }
-            self.inner.send(&take_first(pieces, max_len, shorten_piece))
+            self.inner.send(&first_pieces(pieces, max_len))
         })
     }
 
@@ -164,7 +164,7 @@ impl Link for FaultyLink {
         let in_host: usize = host.iter().map(|span| span.len).sum();
         self.transfer(&self.rx, in_host + own.len(), |max_len| match max_len.checked_sub(in_host) {
             Some(in_own) => self.inner.recv(host, &mut own[..in_own]),
-            None => self.inner.recv(&take_first(host, max_len, shorten_span), &mut []),
+            None => self.inner.recv(&first_spans(host, max_len), &mut []),
         })
     }
 
@@ -221,34 +221,4 @@ fn draw_delay(rng: &mut Rng, delay: &RandomDelay) -> Option<Duration> {
     let range = u64::try_from((delay.max - delay.min).as_nanos()).unwrap_or(u64::MAX);
     let more = Duration::from_nanos(rng.below(range.saturating_add(1)));
     rng.hits(delay.chance).then_some(delay.min + more)
-}
-
-/// Returns the elements with the first `left` bytes of `all`. `shorten` shortens an element to a maximum length, and
-/// returns its length.
-fn take_first<T: Copy>(all: &[T], mut left: usize, shorten: impl Fn(T, usize) -> (T, usize)) -> Vec<T> {
-    let mut short = Vec::new();
-    for &one in all {
-        let (one, len) = shorten(one, left);
-        short.push(one);
-        left -= len;
-        if left == 0 {
-            break;
-        }
-    }
-    short
-}
-
-/// Shortens a piece to at most `max_len` bytes, and returns its length, too.
-fn shorten_piece(piece: Piece<'_>, max_len: usize) -> (Piece<'_>, usize) {
-    let piece = match piece {
-        Piece::Own(bytes) => Piece::Own(&bytes[..bytes.len().min(max_len)]),
-        Piece::Host(span) => Piece::Host(shorten_span(span, max_len).0),
-    };
-    (piece, piece.len())
-}
-
-/// Shortens a span to at most `max_len` bytes, and returns its length, too.
-fn shorten_span(span: Span, max_len: usize) -> (Span, usize) {
-    let len = span.len.min(max_len);
-    (Span { len, ..span }, len)
 }
