@@ -31,6 +31,53 @@ fn the_adapter_of_this_machine() {
 }
 
 #[test]
+fn several_logical_devices() {
+    let place = Place::new("devices-logical");
+    let ironwarp = place.installed();
+    let spec = "2 ports=2 numa=0,1 speed=400g rate=1g delay=20us";
+    let expected = "\
+ironwarp0: a RoCE adapter (persona roce), 2 ports, active, 2 GIDs, speed 400 Gb/s, rate 1 Gb/s, delay 20µs, NUMA node 0
+
+  port  index  interface         MTU  GID
+     1      0  lo              65536  ::ffff:127.0.2.1 (127.0.2.1)
+     2      0  lo              65536  ::ffff:127.0.2.2 (127.0.2.2)
+
+ironwarp1: a RoCE adapter (persona roce), 2 ports, active, 2 GIDs, speed 400 Gb/s, rate 1 Gb/s, delay 20µs, NUMA node 1
+
+  port  index  interface         MTU  GID
+     1      0  lo              65536  ::ffff:127.0.2.3 (127.0.2.3)
+     2      0  lo              65536  ::ffff:127.0.2.4 (127.0.2.4)
+";
+    let by_option =
+        command(&ironwarp).args(["devices", "--devices", spec]).env("IRONWARP_DEVICES", "0").output();
+    let by_variable = command(&ironwarp).arg("devices").env("IRONWARP_DEVICES", spec).output();
+    for output in [by_option, by_variable].map(|output| output.expect("runs")) {
+        assert_eq!((stdout(&output), stderr(&output)), (expected.to_owned(), String::new()));
+        assert_eq!(output.status.code(), Some(0));
+    }
+}
+
+#[test]
+fn logical_devices_that_do_not_work() {
+    let place = Place::new("devices-logical-wrong");
+    let ironwarp = place.installed();
+    for (spec, says, code) in [
+        ("1 fast=yes", "unknown option `fast`: expected one of name=, ports=", 2),
+        ("2; 1 name=ironwarp1", "ironwarp: two devices have the name `ironwarp1`", 1),
+        ("lo+nowhere0", "ironwarp: port 2 of ironwarp0 has no GID: nowhere0 does not exist", 1),
+        (
+            "192.0.2.77",
+            "ironwarp: the port of ironwarp0 has no GID: its address is not one of this machine",
+            1,
+        ),
+    ] {
+        let output = command(&ironwarp).args(["devices", "--devices", spec]).output().expect("runs");
+        assert!(stderr(&output).contains(says), "{output:?}");
+        assert_eq!(output.status.code(), Some(code), "{spec}");
+    }
+}
+
+#[test]
 fn every_address_with_its_interface() {
     let place = Place::new("devices-addresses");
     let setup = "ip link add test0 type veth peer name test1; ip link set test1 up; ip link set test0 mtu 4000 up; ip address add 10.9.8.7/24 dev test0; ip link set lo up";

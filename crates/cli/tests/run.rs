@@ -116,6 +116,19 @@ fn options_become_settings() {
 }
 
 #[test]
+fn devices_become_a_setting_or_an_error() {
+    let place = Place::new("run-devices");
+    let (ironwarp, show) = (place.installed(), place.compile("show.c", "show", &["-ldl"]));
+    let output = run(&ironwarp, &["--devices", "8  rate=1g"], &show).output().expect("runs");
+    let text = stdout(&output);
+    assert_eq!(shown(&text, "variable IRONWARP_"), ["DEVICES=8 rate=1g"], "{output:?}");
+    let output = run(&ironwarp, &["--devices", "17"], &show).output().expect("runs");
+    let said = stderr(&output);
+    assert!(said.contains("too many devices: at most 16, with at most 4 ports each"), "{said}");
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
 fn a_capture_is_truncated_and_its_path_made_absolute() {
     let place = Place::new("run-pcap");
     let (ironwarp, show) = (place.installed(), place.compile("show.c", "show", &["-ldl"]));

@@ -33,8 +33,12 @@ const MORE: &str = "\
 Examples:
   ironwarp run -- ibv_devinfo                             show the adapter as programs see it
   ironwarp run -- ib_write_bw -R 10.0.0.2                 run any RDMA program, unmodified
+  ironwarp run --devices '8 numa=0,1' -- ./my-program     show eight devices, on two NUMA nodes in turn
   ironwarp run --faults cut@0.001 --seed 7 -- ./my-test   cut connections at random, reproducibly
   ironwarp run --pcap trace.pcap -- mpirun -n 2 ./app     capture the traffic for Wireshark, without root
+
+Devices: groups separated by semicolons. A group is `all`, `interfaces`, a number of devices, or the ports of one device
+joined by `+` (eth0+eth1), followed by options: name=, ports=, rate=, speed=, delay=, numa= and faults=.
 
 Faults: a comma-separated list of split=CHANCE, delay=TIME@CHANCE, stall=TIME@CHANCE, cut@CHANCE, no-receive@CHANCE and
 no-register@CHANCE. TIME is a duration or a range: 50us, 1ms..5ms. CHANCE applies to each call that moves bytes on a

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use ironwarp_engine::config::{DeviceName, LogLevel, Persona};
+use ironwarp_engine::config::{DeviceName, Devices, LogLevel, Persona};
 use ironwarp_rnic::fault::FaultPlan;
 use std::path::PathBuf;
 
@@ -16,6 +16,10 @@ pub(super) struct Options {
     /// Kind of adapter that the program sees [default: roce]
     #[arg(long, value_parser = named_values(Persona::ALL, Persona::as_str))]
     pub(super) persona: Option<Persona>,
+
+    /// Logical devices that the program sees, such as `8` [default: all]
+    #[arg(long, value_name = "SPEC")]
+    pub(super) devices: Option<Devices>,
 
     /// Faults to inject, such as `split=0.2,cut@0.001`
     #[arg(long, value_name = "SPEC")]
@@ -40,6 +44,7 @@ impl Options {
         match setting {
             "name" => self.name.is_some(),
             "persona" => self.persona.is_some(),
+            "devices" => self.devices.is_some(),
             "faults" => self.faults.is_some(),
             "seed" => self.seed.is_some(),
             "pcap" => self.pcap.is_some(),

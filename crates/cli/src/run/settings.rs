@@ -3,7 +3,7 @@
 
 use super::options::Options;
 use crate::say::Failure;
-use ironwarp_engine::config::{Config, ConfigError, PREFIX};
+use ironwarp_engine::config::{Config, ConfigError, Devices, PREFIX};
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
@@ -37,7 +37,9 @@ impl Settings {
             settings.set("pcap", create_capture(path)?);
         }
         let has_faults = config.faults != Config::default().faults;
-        if has_faults || options.seed.is_some() {
+        // Logical devices may have faults of their own, which use the seed as well.
+        let seed_is_unused = options.seed.is_some() && config.devices == Devices::default();
+        if has_faults || seed_is_unused {
             settings.report_seed(&config, has_faults);
         }
         Ok(settings)
@@ -64,13 +66,17 @@ impl Settings {
         Ok(())
     }
 
-    /// Converts the options except the capture file, and applies faults and seed to `config`.
+    /// Converts the options except the capture file, and applies devices, faults and seed to `config`.
     fn convert_options(&mut self, options: &Options, config: &mut Config) {
         if let Some(name) = &options.name {
             self.set("name", name.as_str());
         }
         if let Some(persona) = options.persona {
             self.set("persona", persona.as_str());
+        }
+        if let Some(devices) = &options.devices {
+            config.devices = devices.clone();
+            self.set("devices", devices.to_string());
         }
         if let Some(level) = options.log {
             self.set("log", level.as_str());
@@ -142,6 +148,7 @@ mod tests {
         let options = Options {
             name: Some("mlx5_0".parse().unwrap()),
             persona: Some(Persona::Iwarp),
+            devices: Some("8 rate=1g".parse().unwrap()),
             log: Some(LogLevel::Debug),
             faults: Some("cut@0.5".parse().unwrap()),
             seed: Some(7),
@@ -153,6 +160,7 @@ mod tests {
             [
                 "IRONWARP_NAME=mlx5_0",
                 "IRONWARP_PERSONA=iwarp",
+                "IRONWARP_DEVICES=8 rate=1g",
                 "IRONWARP_LOG=debug",
                 "IRONWARP_FAULTS=cut@0.5",
                 "IRONWARP_SEED=7"
@@ -189,6 +197,9 @@ mod tests {
         assert_eq!(set(&faults), [""; 0]);
         let seed = settings(&Options { seed: Some(3), ..none }, &[]).unwrap();
         assert_eq!(seed.notices, ["seed 3 has no effect without --faults"]);
+        let devices = Some("2 faults=cut@1".parse().unwrap());
+        let used = settings(&Options { seed: Some(3), devices, ..Options::default() }, &[]).unwrap();
+        assert_eq!(used.notices, [""; 0]);
     }
 
     #[test]
