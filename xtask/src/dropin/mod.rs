@@ -15,6 +15,7 @@ mod architecture;
 mod pinned;
 mod releases;
 mod symbols;
+mod tree;
 mod unhide;
 
 pub(crate) use architecture::Architecture;
@@ -100,7 +101,7 @@ pub(crate) fn build_for(architecture: Architecture, workspace: &Workspace, relea
     for name in OTHER_NAMES {
         replace(&libraries.join(name), |new| symlink(FILE, new).map_err(at(new)))?;
     }
-    lay_out_tree(&libraries.join("tree"))?;
+    tree::lay_out(&Path::new(CRATE).join("tree.txt"), &libraries.join("tree"))?;
 
     let glibc = builder.older_glibc(&objects.join("executable.o"), &["-DEXECUTABLE"])?;
     let linked = std::iter::once(glibc.display().to_string()).chain(OLDER_LIBRARIES.map(str::to_owned));
@@ -184,26 +185,6 @@ impl Builder {
 /// Libraries that contain the functions for threads and for loading before glibc 2.34. Later versions keep
 /// them as empty libraries.
 const OLDER_LIBRARIES: [&str; 3] = ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"];
-
-/// Creates the folders of a kernel driver, which programs can open and enter, with a file for each of its
-/// files (crates/ibverbs/src/files).
-fn lay_out_tree(tree: &Path) -> Result {
-    if tree.exists() {
-        fs::remove_dir_all(tree).map_err(at(tree))?;
-    }
-    let list = Path::new(CRATE).join("tree.txt");
-    let list = fs::read_to_string(&list).map_err(at(&list))?;
-    for path in list.lines().filter_map(|line| line.strip_prefix('/')?.strip_suffix('/')) {
-        folder(tree.join(path))?;
-    }
-    for (link, target) in list.lines().filter_map(|line| line.strip_prefix('/')?.split_once(" -> ")) {
-        let link = tree.join(link);
-        symlink(target, &link).map_err(at(&link))?;
-    }
-    // The apparent size of files in sysfs.
-    let text = tree.join("text");
-    fs::write(&text, [0; 4096]).map_err(at(&text))
-}
 
 fn folder(path: PathBuf) -> Result<PathBuf> {
     fs::create_dir_all(&path).map_err(at(&path))?;

@@ -2,9 +2,10 @@
 //! generated content, or fail.
 #![expect(unsafe_code, reason = "functions of the C library")]
 
+use super::content;
 use super::map::{Target, target};
 use super::paths::{resolve, tree_directory};
-use super::{content, tree};
+use super::tree::Tree;
 use crate::support::errno::Errno;
 use crate::support::report;
 use rustix::event::epoll;
@@ -64,17 +65,17 @@ pub(super) unsafe fn action_for(at: c_int, path: *const c_char, intent: Intent) 
 /// Decides what to do with `path`, as [`resolve`] returned it: absolute and without `.` and `..`. It may be virtual,
 /// but need not be.
 fn action_for_resolved(path: String, intent: Intent) -> Action {
-    match target(&path) {
+    match target(Tree::of_process(), &path) {
         Target::Itself => use_path(path.into()),
         Target::Path(other) => use_path(other.into()),
-        Target::Directory => match use_listed(&path) {
+        Target::Directory(entry) => match use_beside_library(&entry.on_disk()) {
             Action::UsePath(on_disk) => Action::UseDirectory { on_disk, virtual_path: follow_link(path) },
             failure => failure,
         },
-        Target::File if intent == Intent::Open => Action::OpenContent(content::read(&path)),
+        Target::File(entry) if intent == Intent::Open => Action::OpenContent(content::read(&entry)),
         // An ordinary file that stands for every virtual file in stat, access and the like. It is readable by everyone,
         // and as long as files in sysfs appear to be.
-        Target::File => use_beside_library("text"),
+        Target::File(_) => use_beside_library("text"),
         Target::Management => {
             report::log_no_management(&path);
             Action::Fail(Errno(libc::ENOENT))
@@ -91,14 +92,7 @@ fn use_path(path: PathBuf) -> Action {
 
 /// Returns the target of a virtual path that is a link, and other paths unchanged.
 pub(super) fn follow_link(path: String) -> String {
-    tree::follow(&path).map_or(path, str::to_owned)
-}
-
-/// Returns the action that uses the directory beside the library that stands for the virtual directory `path`, or that
-/// fails with ENOENT if `path` names another device.
-fn use_listed(path: &str) -> Action {
-    tree::listed_path(path)
-        .map_or(Action::Fail(Errno(libc::ENOENT)), |path| use_beside_library(path.trim_start_matches('/')))
+    Tree::of_process().follow(&path).unwrap_or(path)
 }
 
 /// Returns the action that uses a path relative to the directory beside the library, or that fails with ENOENT if that

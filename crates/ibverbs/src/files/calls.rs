@@ -13,6 +13,7 @@ use super::directory::{self, Compare, Filter};
 use super::map::{Target, target};
 use super::paths::{self, resolve};
 use super::real::real;
+use super::tree::Tree;
 use crate::objects::device;
 use crate::support::errno::Errno;
 use crate::support::report;
@@ -222,9 +223,9 @@ unsafe fn real_path(
     // SAFETY: not NULL, and a C string by the contract of realpath.
     let given = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
     let Some(resolved) = given.and_then(|path| resolve(CWD, path.to_bytes())) else { return real(path) };
-    let other = match target(&resolved) {
+    let other = match target(Tree::of_process(), &resolved) {
         // SAFETY: by the contract of realpath, `to` is NULL or has PATH_MAX bytes. Virtual paths are shorter.
-        Target::Directory | Target::File => return unsafe { copy_string(&follow_link(resolved), to) },
+        Target::Directory(_) | Target::File(_) => return unsafe { copy_string(&follow_link(resolved), to) },
         Target::Itself => resolved,
         Target::Path(path) => path,
         Target::Management | Target::Nothing => return fail(Errno(libc::ENOENT)),

@@ -2,7 +2,8 @@
 //! that all other functions of the C library work with it. Only the entries come from `tree.txt`.
 #![expect(unsafe_code, reason = "functions of the C library")]
 
-use super::tree::{self, Node};
+use super::list::Node;
+use super::tree::Tree;
 use crate::objects::device;
 use ironwarp_rnic::sync::lock;
 use std::collections::BTreeMap;
@@ -27,7 +28,7 @@ impl Listing {
     /// becomes the inode, and programs skip entries with inode 0.
     fn of(directory: &str) -> Self {
         let dots = [".", ".."].map(|name| (name.to_owned(), Node::Directory));
-        let entries = dots.into_iter().chain(tree::entries(directory)).zip(1..);
+        let entries = dots.into_iter().chain(Tree::of_process().list(directory)).zip(1..);
         let entries = entries.map(|((name, node), number)| to_dirent(&name, node, number)).collect();
         Self { entries, next: 0 }
     }
@@ -41,10 +42,10 @@ fn to_dirent(name: &str, node: Node, number: u64) -> libc::dirent64 {
     entry.d_off = number.cast_signed();
     entry.d_reclen = u16::try_from(size_of::<libc::dirent64>()).unwrap_or(u16::MAX);
     entry.d_type = match node {
-        Node::Directory => libc::DT_DIR,
         Node::Link(_) => libc::DT_LNK,
-        // `/dev/infiniband/uverbs0`. Nodes of the same name in `/sys` are directories or links.
-        _ if name == "uverbs0" => libc::DT_CHR,
+        // A device file. All other paths of this kind are directories of network interfaces.
+        Node::SameAs("/dev/null") => libc::DT_CHR,
+        Node::Directory | Node::SameAs(_) => libc::DT_DIR,
         Node::Line(_) | Node::File => libc::DT_REG,
     };
     device::write_name(&mut entry.d_name, name); // names are shorter than `d_name`

@@ -1,29 +1,30 @@
 //! Maps a virtual path to its target: another path, a directory beside the library, or generated content.
 
-use super::tree::{self, DEVICE_DIR, Node};
-/// Name of the device file.
-const DEVICE_FILE: &str = "uverbs0";
+use super::list::Node;
+use super::tree::{Entry, PLATFORM, Tree};
 
 /// The folder of device files.
 const DEVICES: &str = "/dev/infiniband";
 /// The folder of the device class. Also a prefix of `/sys/class/infiniband_verbs`.
 const CLASS: &str = "/sys/class/infiniband";
-/// Prefixes of the files for InfiniBand's management datagrams, which the device does not have.
+/// Prefixes of the files for InfiniBand's management datagrams, which the devices do not have.
 const MANAGEMENT: [&str; 3] = ["/dev/infiniband/umad", "/dev/infiniband/issm", "/sys/class/infiniband_mad"];
-/// The network interfaces of the host.
-const INTERFACES: &str = "/sys/class/net";
+/// Directories in which nothing exists except virtual files.
+const VIRTUAL_ONLY: [&str; 4] = [DEVICES, CLASS, "/sys/class/infiniband_verbs", PLATFORM];
+/// Prefixes of the files of our PCI bus. Other files with these prefixes may exist, if the machine has the same bus.
+const PCI: [&str; 3] = ["/sys/devices/pci4957:", "/sys/bus/pci/devices/4957:", "/sys/class/pci_bus/4957:"];
 
 /// The target of a path.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Target {
+#[derive(Debug)]
+pub(super) enum Target<'a> {
     /// The path itself, which is not virtual.
     Itself,
     /// Another path, of a file that exists.
     Path(String),
     /// A virtual directory, or a link to one.
-    Directory,
+    Directory(Entry<'a>),
     /// A virtual file, whose content is generated when it is opened.
-    File,
+    File(Entry<'a>),
     /// Nothing: the file would exist if the device had management datagrams.
     Management,
     /// Nothing: the file does not exist.
@@ -33,72 +34,111 @@ pub(super) enum Target {
 /// Whether a path may be virtual, by its prefix. This is fast, because it is called for every path that the program
 /// uses.
 pub(super) fn may_be_virtual(path: &[u8]) -> bool {
-    [CLASS, DEVICES, DEVICE_DIR].iter().any(|prefix| path.starts_with(prefix.as_bytes()))
+    (path.starts_with(b"/sys/") || path.starts_with(b"/dev/"))
+        && ([CLASS, DEVICES, PLATFORM].iter().any(|prefix| path.starts_with(prefix.as_bytes()))
+            || is_like_pci(path) && Tree::of_process().has_pci())
+}
+
+/// Whether a path has a prefix of our PCI bus.
+fn is_like_pci(path: &[u8]) -> bool {
+    PCI.iter().any(|prefix| path.starts_with(prefix.as_bytes()))
 }
 
 /// Returns the target of a path that [`may_be_virtual`]. The path must not contain `.`, `..` or doubled slashes.
-pub(super) fn target(path: &str) -> Target {
+pub(super) fn target<'a>(tree: Tree<'a>, path: &str) -> Target<'a> {
     let below =
         |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     if MANAGEMENT.iter().any(|prefix| path.starts_with(prefix)) {
         return Target::Management;
     }
-    if ![DEVICES, CLASS, "/sys/class/infiniband_verbs", DEVICE_DIR].into_iter().any(below) {
+    let is_virtual = VIRTUAL_ONLY.into_iter().any(below);
+    if !is_virtual && !is_like_pci(path.as_bytes()) {
         return Target::Itself;
     }
-    // /dev/null stands for the device file: a character device that everyone may open.
-    if path.strip_prefix(DEVICES).and_then(|rest| rest.strip_prefix('/')) == Some(DEVICE_FILE) {
-        return Target::Path("/dev/null".into());
-    }
-    // All network interfaces of the host belong to the device.
-    if let Some(rest) = path.strip_prefix(DEVICE_DIR).and_then(|file| file.strip_prefix("/net"))
-        && (rest.is_empty() || rest.starts_with('/'))
-    {
-        return Target::Path(format!("{INTERFACES}{rest}"));
-    }
-    match tree::node(path) {
-        Some(Node::Directory | Node::Link(_)) => Target::Directory,
-        Some(Node::Line(_) | Node::File) => Target::File,
-        None => Target::Nothing,
+    match tree.find(path) {
+        Some(entry) => match entry.node() {
+            Node::Directory | Node::Link(_) => Target::Directory(entry),
+            Node::Line(_) | Node::File => Target::File(entry),
+            Node::SameAs(target) => Target::Path(entry.same_as(target)),
+        },
+        None if is_virtual => Target::Nothing,
+        None => Target::Itself,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tree::described;
     use super::*;
+
+    /// Returns the target of a path with the devices of a setting, as text.
+    fn target_of(setting: &str, path: &str) -> String {
+        match target(Tree::of(&described(setting)), path) {
+            Target::Path(path) => path,
+            Target::Directory(entry) | Target::File(entry) => entry.on_disk(),
+            other => format!("{other:?}"),
+        }
+    }
 
     #[test]
     fn other_paths_are_unchanged() {
-        for path in
-            ["/etc/passwd", "/sys/class/net", "/dev/infinibandwagon", "/sys/class/infinibands/x", "", "dev"]
-        {
-            assert!(!may_be_virtual(path.as_bytes()) || target(path) == Target::Itself, "{path}");
+        for path in [
+            "/etc/passwd",
+            "/sys/class/net",
+            "/dev/infinibandwagon",
+            "/sys/class/infinibands/x",
+            "/sys/devices/platform/ironwarps",
+            "/sys/devices/pci0000:00",
+            "/sys/bus/pci/devices",
+            "/sys/bus/pci/devices/4957:05:00.0",
+            "/sys/class/pci_bus",
+            "/sys/class/pci_bus/4957:05",
+            "",
+            "dev",
+        ] {
+            assert!(!may_be_virtual(path.as_bytes()) || target_of("all", path) == "Itself", "{path}");
+            assert_eq!(target_of("4", path), "Itself", "{path}");
         }
     }
 
     #[test]
     fn the_device_is_a_character_device() {
-        assert_eq!(target("/dev/infiniband/uverbs0"), Target::Path("/dev/null".into()));
-        assert_eq!(target("/dev/infiniband"), Target::Directory);
-        assert_eq!(target("/dev/infiniband/uverbs1"), Target::Nothing);
-        assert_eq!(target("/dev/infiniband/umad0"), Target::Management);
+        assert_eq!(target_of("all", "/dev/infiniband/uverbs0"), "/dev/null");
+        assert_eq!(target_of("all", "/dev/infiniband"), "dev/infiniband");
+        assert_eq!(target_of("all", "/dev/infiniband/uverbs1"), "Nothing");
+        assert_eq!(target_of("2", "/dev/infiniband/uverbs1"), "/dev/null");
+        assert_eq!(target_of("2", "/dev/infiniband/umad0"), "Management");
     }
 
     #[test]
     fn interfaces_are_those_of_the_host() {
         let net = "/sys/devices/platform/ironwarp/net";
-        assert_eq!(target(net), Target::Path("/sys/class/net".into()));
-        assert_eq!(target(&format!("{net}/lo/mtu")), Target::Path("/sys/class/net/lo/mtu".into()));
-        assert_eq!(target(&format!("{net}s")), Target::Nothing);
-        assert_eq!(target("/sys/class/infiniband/mlx5_7/device/net"), Target::Nothing);
-        assert_eq!(target("/sys/devices/platform/ironwarps"), Target::Itself);
+        assert_eq!(target_of("all", net), "/sys/class/net");
+        assert_eq!(target_of("all", &format!("{net}/lo/mtu")), "/sys/class/net/lo/mtu");
+        assert_eq!(target_of("all", &format!("{net}s")), "Nothing");
+        assert_eq!(target_of("all", "/sys/class/infiniband/mlx5_7/device/net"), "Nothing");
+    }
+
+    #[test]
+    fn interfaces_of_a_device_are_those_of_its_ports() {
+        let net = "/sys/devices/pci4957:00/4957:00:02.0/4957:02:00.0/net";
+        assert_eq!(target_of("2 ports=2", net), net[1..]);
+        assert_eq!(target_of("2 ports=2", &format!("{net}/lo/mtu")), "/sys/class/net/lo/mtu");
+        assert_eq!(target_of("2 ports=2", &format!("{net}/eth0/mtu")), "Itself");
+        let devices = described("2 ports=2");
+        assert_eq!(
+            Tree::of(&devices).list(net),
+            [("lo".to_owned(), Node::SameAs("/sys/class/net/INTERFACE"))]
+        );
     }
 
     #[test]
     fn every_index_of_the_gid_table_is_a_file() {
         let port = "/sys/class/infiniband/ironwarp0/ports/1";
-        assert_eq!(target(&format!("{port}/gid_attrs/types/0")), Target::File);
-        assert_eq!(target(&format!("{port}/gid_attrs/types/255")), Target::File);
-        assert_eq!(target(&format!("{port}/gids/256")), Target::Nothing);
+        let found = |file: &str| {
+            matches!(target(Tree::of(&described("all")), &format!("{port}/{file}")), Target::File(_))
+        };
+        assert!(found("gid_attrs/types/0") && found("gid_attrs/types/255"));
+        assert_eq!(target_of("all", &format!("{port}/gids/256")), "Nothing");
     }
 }

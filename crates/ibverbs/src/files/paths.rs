@@ -4,7 +4,7 @@
 #![expect(unsafe_code, reason = "asks the loader and the kernel for paths")]
 
 use super::map::may_be_virtual;
-use super::tree;
+use super::tree::{Tree, push};
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -28,7 +28,7 @@ const PATH_MAX: usize = libc::PATH_MAX as usize;
 
 /// Words of which every virtual path contains one. A relative path without them cannot lead from an ordinary
 /// directory to a virtual one.
-const WORDS: [&str; 2] = ["infiniband", "ironwarp"];
+const WORDS: [&str; 3] = ["infiniband", "ironwarp", "4957:"];
 /// Name of the directory beside the library.
 const TREE: &str = "tree";
 
@@ -37,17 +37,17 @@ const TREE: &str = "tree";
 /// has no `.`, `..` and doubled slashes.
 pub(super) fn resolve(at: c_int, path: &[u8]) -> Option<String> {
     match path.first()? {
-        b'/' => may_be_virtual(path).then(|| normalize("/", path)).flatten(),
+        b'/' => may_be_virtual(path).then(|| normalize(Tree::of_process(), "/", path)).flatten(),
         _ => {
             let from_current = at == libc::AT_FDCWD;
             let start = if from_current { current_virtual_directory() } else { virtual_path_of(at) };
             if let Some(directory) = start {
-                return normalize(&directory, path);
+                return normalize(Tree::of_process(), &directory, path);
             }
             WORDS.iter().any(|word| contains(path, word)).then_some(())?;
             let start =
                 if from_current { map_current_directory(text) } else { map_descriptor_path(at, text) };
-            normalize(&start?, path).filter(|path| may_be_virtual(path.as_bytes()))
+            normalize(Tree::of_process(), &start?, path).filter(|path| may_be_virtual(path.as_bytes()))
         }
     }
 }
@@ -86,7 +86,7 @@ pub(super) fn virtual_path(path: &[u8]) -> Option<String> {
     contains(path, TREE).then_some(())?;
     let real = REAL.get_or_init(|| tree_directory()?.canonicalize().ok()).as_ref()?;
     let below = Path::new(OsStr::from_bytes(path)).strip_prefix(real).ok()?.to_str()?;
-    Some(tree::program_path(&format!("/{below}")))
+    Some(Tree::of_process().program_path(&format!("/{below}")))
 }
 
 fn contains(path: &[u8], word: &str) -> bool {
@@ -133,30 +133,29 @@ fn text(path: &[u8]) -> Option<String> {
 
 /// Appends a path to a directory, and removes `.`, `..`, doubled slashes and virtual links. A link at the end of the
 /// path stays. `None` if the path is not UTF-8.
-fn normalize(directory: &str, path: &[u8]) -> Option<String> {
+fn normalize(tree: Tree<'_>, directory: &str, path: &[u8]) -> Option<String> {
     let path = std::str::from_utf8(path).ok()?;
     let mut whole = String::new();
     for part in directory.split('/').chain(path.split('/')) {
         // Before the next part, so that the last part is not followed.
-        if let Some(target) = tree::follow(&whole) {
-            whole = target.to_owned();
+        if let Some(target) = tree.follow(&whole) {
+            whole = target;
         }
-        match part {
-            "" | "." => {}
-            ".." => whole.truncate(whole.rfind('/').unwrap_or(0)),
-            part => whole.extend(["/", part]),
-        }
+        push(&mut whole, part);
     }
     Some(if whole.is_empty() { "/".to_owned() } else { whole })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tree::described;
     use super::*;
 
     #[test]
     fn paths_are_normalized() {
-        let normalize = |directory, path: &str| normalize(directory, path.as_bytes()).unwrap();
+        let devices = described("all; 2");
+        let normalize =
+            |directory, path: &str| super::normalize(Tree::of(&devices), directory, path.as_bytes()).unwrap();
         assert_eq!(normalize("/sys/class", "infiniband//a/./b/"), "/sys/class/infiniband/a/b");
         assert_eq!(normalize("/sys/class/infiniband/a", "../b"), "/sys/class/infiniband/b");
         assert_eq!(normalize("/", "../../x"), "/x");
@@ -169,6 +168,16 @@ mod tests {
                 normalize("/", &format!("{device}{below}")),
                 format!("/sys/devices/platform/ironwarp{is}")
             );
+        }
+        let pci = "/sys/devices/pci4957:00/4957:00:03.0/4957:03:00.0";
+        for path in [
+            "/sys/class/infiniband/ironwarp2/device/.",
+            "/sys/class/infiniband/ironwarp2/device/../4957:03:00.0",
+            "/sys/class/infiniband_verbs/uverbs2/device/",
+            "/sys/bus/pci/devices/4957:03:00.0/",
+            "/sys/class/pci_bus/4957:03/../../4957:03:00.0", // as NCCL finds a device
+        ] {
+            assert_eq!(normalize("/", path), pci, "{path}");
         }
     }
 

@@ -1,157 +1,288 @@
-//! The list of virtual files and directories, from `tree.txt`.
+//! The tree of virtual files: the list, with the devices of this process in place of the placeholders.
 
-use crate::support::persona::name;
-use ironwarp_engine::gid::MAX_GIDS;
+use super::list::{self, Listed, Node};
+use super::place::{Naming, PLACE, Place, is_on_pci};
+use crate::objects::device;
+use ironwarp_engine::logical::LogicalDevice;
+use std::sync::Arc;
 
-/// One line for each file and directory: `path = content`, `path -> target` for a link, `path/` for a directory, or
-/// only the path of a file whose content depends on this host. A file named `#` stands for one file for each GID
-/// index.
-const TREE: &str = include_str!("../../tree.txt");
-/// Placeholder for the name of the device, in the list and in the directory beside the library. The name depends on the
-/// persona.
-const DEVICE: &str = "DEVICE";
-/// Parent of the device's directory.
-const CLASS: &str = "/sys/class/infiniband/";
+/// The directory of the device that has the addresses of all interfaces.
+pub(super) const PLATFORM: &str = "/sys/devices/platform/ironwarp";
+/// The directory of the PCI bus that the other devices are on.
+pub(super) const PCI: &str = "/sys/devices/pci4957:00";
+/// At the end of a link beside the library that leads to [`PLATFORM`]. The link without it leads to the PCI bus.
+const PLATFORM_LINK: &str = ".platform";
 
-/// The directory of the device, which all links lead to.
-pub(super) const DEVICE_DIR: &str = "/sys/devices/platform/ironwarp";
+/// The virtual files of some devices.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tree<'a> {
+    devices: &'a [Arc<LogicalDevice>],
+}
 
 /// A virtual file, directory or link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Node {
-    Directory,
-    /// A file whose content is this constant line.
-    Line(&'static str),
-    /// A file whose content depends on this host.
-    File,
-    /// A link with this target, relative to its directory.
-    Link(&'static str),
+#[derive(Debug)]
+pub(super) struct Entry<'a> {
+    listed: &'static Listed,
+    node: Node,
+    /// What the placeholders of the list stand for.
+    place: Place<'a>,
+    /// The rest of the path, below a path that is the same as another.
+    rest: String,
 }
 
-/// Finds the node at a virtual path. `None` if there is none.
-pub(super) fn node(path: &str) -> Option<Node> {
-    let listed = listed_path(path)?;
-    rows().find(|(row, _)| *row == listed).map(|(_, node)| node).or_else(|| {
-        let (directory, index) = listed.rsplit_once('/')?;
-        let indexed = format!("{directory}/#");
-        let is_listed = is_index(index) && rows().any(|(row, _)| row == indexed);
-        is_listed.then_some(Node::File)
-    })
+impl Tree<'static> {
+    /// Returns the tree of the devices of this process.
+    pub(super) fn of_process() -> Self {
+        Self::of(device::logical_devices())
+    }
 }
 
-/// Returns the names and nodes in a virtual directory.
-pub(super) fn entries(directory: &str) -> Vec<(String, Node)> {
-    let Some(directory) = listed_path(directory) else { return Vec::new() };
-    let name_in_directory = |row: &'static str| {
-        row.strip_prefix(&directory)?.strip_prefix('/').filter(|rest| !rest.contains('/'))
-    };
-    let in_directory = |(row, node)| Some((name_in_directory(row)?, node));
-    let mut entries = Vec::new();
-    for (entry, node) in rows().filter_map(in_directory) {
-        match entry {
-            "#" => entries.extend((0..MAX_GIDS).map(|index| (index.to_string(), node))),
-            DEVICE => entries.push((name().to_owned(), node)),
-            _ => entries.push((entry.to_owned(), node)),
+impl<'a> Tree<'a> {
+    pub(super) fn of(devices: &'a [Arc<LogicalDevice>]) -> Self {
+        Self { devices }
+    }
+
+    /// Returns whether any device is on the PCI bus.
+    pub(super) fn has_pci(self) -> bool {
+        self.devices.iter().any(|device| is_on_pci(device))
+    }
+
+    /// Finds what is at a path. `None` if there is nothing.
+    pub(super) fn find(self, path: &str) -> Option<Entry<'a>> {
+        self.parse(path, Naming::Program)
+    }
+
+    /// Returns the names and nodes in a directory.
+    pub(super) fn list(self, directory: &str) -> Vec<(String, Node)> {
+        let Some(Entry { listed, place, .. }) = self.find(directory) else { return Vec::new() };
+        let mut list = Vec::new();
+        for child in &listed.children {
+            let Some(node) = child.node else { continue };
+            let places = place.expanded(child.name(), self.devices).into_iter();
+            list.extend(places.map(|place| (place.fill(child.name(), Naming::Program), node)));
         }
+        list
     }
-    entries
-}
 
-/// Returns the absolute target of a path that is a link: always the directory of the device. `None` if the path is
-/// not a link.
-pub(super) fn follow(path: &str) -> Option<&'static str> {
-    // All links have this name. The check excludes most paths without searching the list.
-    let is_link = path.ends_with("/device") && matches!(node(path), Some(Node::Link(_)));
-    is_link.then_some(DEVICE_DIR)
-}
+    /// Returns the absolute target of a path that is a link. `None` if it is none.
+    pub(super) fn follow(self, path: &str) -> Option<String> {
+        let Entry { node: Node::Link(target), place, .. } = self.find(path)? else { return None };
+        let mut absolute = path[..path.rfind('/')?].to_owned();
+        place.fill(target, Naming::Program).split('/').for_each(|part| push(&mut absolute, part));
+        Some(absolute)
+    }
 
-/// Converts a virtual path to the one in the list and in the directory beside the library, which have a placeholder for
-/// the name of the device. `None` if the path names another device.
-pub(super) fn listed_path(path: &str) -> Option<String> {
-    let Some(rest) = path.strip_prefix(CLASS) else { return Some(path.to_owned()) };
-    let (device, rest) = rest.split_once('/').map_or((rest, None), |(device, rest)| (device, Some(rest)));
-    (device == name()).then(|| match rest {
-        Some(rest) => format!("{CLASS}{DEVICE}/{rest}"),
-        None => format!("{CLASS}{DEVICE}"),
-    })
-}
+    /// Converts a path in the directory beside the library to the one that programs know. Returns it unchanged if it is
+    /// not that of a virtual directory.
+    pub(super) fn program_path(self, on_disk: &str) -> String {
+        let found = self.parse(on_disk, Naming::Disk);
+        found.map_or_else(|| on_disk.to_owned(), |entry| entry.place.fill(entry.listed.path, Naming::Program))
+    }
 
-/// Converts a path of the list to a virtual one. This is the inverse of [`listed_path`].
-pub(super) fn program_path(listed: &str) -> String {
-    match listed.strip_prefix(CLASS).and_then(|rest| rest.strip_prefix(DEVICE)) {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{CLASS}{}{rest}", name()),
-        _ => listed.to_owned(),
+    /// Parses a path into an entry of the list, and what its placeholders stand for.
+    fn parse(self, path: &str, naming: Naming) -> Option<Entry<'a>> {
+        let mut listed = list::root();
+        let mut place = Place::default();
+        let mut rest = path;
+        while !rest.is_empty() && !matches!(listed.node, Some(Node::SameAs(_))) {
+            rest = rest.strip_prefix('/')?;
+            let (name, after) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            (listed, place) = listed
+                .children
+                .iter()
+                .find_map(|child| Some((child, place.matched(child.name(), name, naming, self.devices)?)))?;
+            rest = after;
+            match listed.path {
+                PLATFORM => place.device = Some(self.devices.iter().find(|device| !is_on_pci(device))?),
+                PCI if !self.has_pci() => return None,
+                _ => {}
+            }
+        }
+        Some(Entry { listed, node: listed.node?, place, rest: rest.to_owned() })
     }
 }
 
-/// Whether the text is a decimal index of the GID table, without sign and leading zeros.
-fn is_index(text: &str) -> bool {
-    text.parse::<usize>().is_ok_and(|index| index < MAX_GIDS && index.to_string() == text)
+impl<'a> Entry<'a> {
+    pub(super) fn node(&self) -> Node {
+        self.node
+    }
+
+    /// The path in the list, with placeholders.
+    pub(super) fn listed(&self) -> &'static str {
+        self.listed.path
+    }
+
+    pub(super) fn place(&self) -> &Place<'a> {
+        &self.place
+    }
+
+    /// Returns the path that this one is the same as. `target` is the one in the list.
+    pub(super) fn same_as(&self, target: &str) -> String {
+        self.place.fill(target, Naming::Program) + &self.rest
+    }
+
+    /// Returns the path in the directory beside the library, relative to it.
+    pub(super) fn on_disk(&self) -> String {
+        let mut path = self.place.fill(self.listed.path.trim_start_matches('/'), Naming::Disk);
+        if let Node::Link(target) = self.node
+            && target.contains(PLACE)
+            && self.place.device.is_some_and(|device| !is_on_pci(device))
+        {
+            path.push_str(PLATFORM_LINK);
+        }
+        path
+    }
 }
 
-/// Parses the list: the path and node of each line.
-fn rows() -> impl Iterator<Item = (&'static str, Node)> {
-    let parse = |line: &'static str| {
-        let constant = line.split_once(" = ").map(|(path, text)| (path, Node::Line(text)));
-        let link = || line.split_once(" -> ").map(|(path, to)| (path, Node::Link(to)));
-        let directory = || line.strip_suffix('/').map(|path| (path, Node::Directory));
-        constant.or_else(link).or_else(directory).unwrap_or((line, Node::File))
-    };
-    // Other lines are comments.
-    TREE.lines().filter(|line| line.starts_with('/')).map(parse)
+/// Appends a component to a path without `.`, `..` and doubled slashes, so that the result has none either.
+pub(super) fn push(path: &mut String, component: &str) {
+    match component {
+        "" | "." => {}
+        ".." => path.truncate(path.rfind('/').unwrap_or(0)),
+        component => path.extend(["/", component]),
+    }
+}
+
+/// Returns the devices that a setting describes.
+#[cfg(test)]
+pub(super) fn described(setting: &str) -> Vec<Arc<LogicalDevice>> {
+    let config = ironwarp_engine::config::Config::default().devices(setting.parse().unwrap());
+    ironwarp_engine::logical::devices(&config).unwrap()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ironwarp_engine::gid::MAX_GIDS;
+
+    /// Roots of the tree, with and without devices on the PCI bus.
+    const ROOTS: [&str; 5] =
+        ["/sys/class/infiniband", "/sys/class/infiniband_verbs", "/dev/infiniband", PLATFORM, PCI];
+
+    /// Returns the paths of the list, with placeholders, and what is there.
+    fn lines() -> Vec<(&'static str, Node)> {
+        let mut lines = Vec::new();
+        let mut remaining = vec![list::root()];
+        while let Some(listed) = remaining.pop() {
+            lines.extend(listed.node.map(|node| (listed.path, node)));
+            remaining.extend(&listed.children);
+        }
+        lines
+    }
+
+    /// Walks the whole tree. Checks that each entry is found, and returns their paths.
+    fn walk(tree: Tree<'_>) -> Vec<String> {
+        let mut directories: Vec<String> =
+            ROOTS.into_iter().filter(|root| tree.find(root).is_some()).map(str::to_owned).collect();
+        let mut seen = directories.clone();
+        while let Some(directory) = directories.pop() {
+            for (name, node) in tree.list(&directory) {
+                let path = format!("{directory}/{name}");
+                let found = tree.find(&path).unwrap_or_else(|| panic!("{path}"));
+                assert_eq!(found.node(), node, "{path}");
+                assert_eq!(tree.follow(&path).is_some(), matches!(node, Node::Link(_)), "{path}");
+                if node == Node::Directory {
+                    assert_eq!(tree.program_path(&format!("/{}", found.on_disk())), path);
+                    directories.push(path.clone());
+                }
+                seen.push(path);
+            }
+        }
+        seen
+    }
 
     #[test]
     fn every_directory_entry_is_found() {
-        let roots = ["/sys/class/infiniband", "/sys/class/infiniband_verbs", "/dev/infiniband", DEVICE_DIR];
-        let mut directories = roots.map(str::to_owned).to_vec();
-        let mut seen = 0;
-        while let Some(directory) = directories.pop() {
-            assert_eq!(node(&directory), Some(Node::Directory), "{directory}");
-            for (entry, what) in entries(&directory) {
-                let path = format!("{directory}/{entry}");
-                assert_eq!(node(&path), Some(what), "{path}");
-                assert_eq!(program_path(&listed_path(&path).unwrap()), path);
-                seen += 1;
-                assert_eq!(follow(&path).is_some(), matches!(what, Node::Link(_)), "{path}");
-                if what == Node::Directory {
-                    directories.push(path);
-                }
-            }
+        // Number of lines of the list that contain one text, and do not contain another.
+        let count = |part: &str, without: &str| {
+            let is_counted = |path: &&&str| {
+                path.contains(part)
+                    && (without.is_empty() || !path.contains(without))
+                    && ROOTS.iter().any(|root| path.starts_with(root))
+                    && !path.ends_with('#')
+            };
+            lines().iter().map(|(path, _)| path).filter(is_counted).count()
+        };
+        for (setting, devices, ports) in
+            [("all", 1, 1), ("8", 8, 1), ("2 ports=2", 2, 2), ("16 ports=4", 16, 4)]
+        {
+            let list = described(setting);
+            let seen = walk(Tree::of(&list));
+            let of_ports = devices * ports * (count("PORT", "") + 3 * MAX_GIDS);
+            let of_devices = devices * (count("DEVICE", "PORT") + count("INDEX", ""));
+            let once = ["/dev/infiniband", "/sys/class/infiniband", "/sys/class/infiniband_verbs"].len()
+                + ["/sys/class/infiniband_verbs/abi_version"].len();
+            let places = if setting == "all" {
+                count(PLATFORM, "")
+            } else {
+                devices * count("SLOT", "") + [PCI, "pci_bus", "pci_bus/4957:00"].len()
+            };
+            assert_eq!(seen.len(), of_ports + of_devices + once + places, "{setting}");
+            let distinct: std::collections::BTreeSet<_> = seen.iter().collect();
+            assert_eq!(distinct.len(), seen.len(), "{setting}");
         }
-        let listed = rows().filter(|(row, _)| !row.ends_with('#')).count();
-        assert_eq!(seen + roots.len(), listed + 3 * MAX_GIDS, "each line is in a directory");
     }
 
     #[test]
     fn links_lead_to_the_device() {
-        for (row, node) in rows() {
-            if let Node::Link(to) = node {
-                let directory = std::path::Path::new(row).parent().unwrap().components().count();
-                assert_eq!(to, format!("{}devices/platform/ironwarp", "../".repeat(directory - 2)), "{row}");
+        let devices = described("1; all; 1");
+        let tree = Tree::of(&devices);
+        let link = |index: usize| tree.follow(&format!("/sys/class/infiniband/ironwarp{index}/device"));
+        assert_eq!(link(0).as_deref(), Some("/sys/devices/pci4957:00/4957:00:01.0/4957:01:00.0"));
+        assert_eq!(link(1).as_deref(), Some(PLATFORM));
+        assert_eq!(link(2).as_deref(), Some("/sys/devices/pci4957:00/4957:00:03.0/4957:03:00.0"));
+        for (path, target) in [
+            ("/sys/class/infiniband_verbs/uverbs2/device", link(2)),
+            ("/sys/bus/pci/devices/4957:03:00.0", link(2)),
+            ("/sys/bus/pci/devices/4957:02:00.0", None),
+            (
+                "/sys/class/pci_bus/4957:01",
+                Some("/sys/devices/pci4957:00/4957:00:01.0/pci_bus/4957:01".into()),
+            ),
+            ("/sys/class/pci_bus/4957:02", None),
+            ("/sys/devices/platform/ironwarp/device", None),
+        ] {
+            assert_eq!(tree.follow(path), target, "{path}");
+        }
+        let on_disk = |index: usize| {
+            tree.find(&format!("/sys/class/infiniband/ironwarp{index}/device")).unwrap().on_disk()
+        };
+        assert_eq!(on_disk(1), "sys/class/infiniband/1/device.platform");
+        assert_eq!(on_disk(2), "sys/class/infiniband/2/device");
+        for (path, node) in lines() {
+            if let Node::Link(target) = node {
+                let mut absolute = path[..path.rfind('/').unwrap()].to_owned();
+                target.split('/').for_each(|part| push(&mut absolute, part));
+                assert!(absolute.starts_with("/sys/devices/"), "{path}");
             }
         }
-        assert_eq!(follow("/sys/class/infiniband/ironwarp0/device"), Some(DEVICE_DIR));
-        assert_eq!(follow("/sys/devices/platform/ironwarp/device"), None);
     }
 
     #[test]
     fn unlisted_paths_do_not_exist() {
+        let devices = described("2 ports=2");
         let port = "/sys/class/infiniband/ironwarp0/ports/1";
         for path in [
             "/sys/class/infiniband/mlx5_7",
             "/sys/class/infiniband/DEVICE",
+            "/sys/class/infiniband/0",
+            "/sys/class/infiniband/ironwarp2",
+            "/sys/class/infiniband/ironwarp0/ports/0",
+            "/sys/class/infiniband/ironwarp0/ports/3",
+            "/sys/class/infiniband/ironwarp0/ports/01",
+            "/dev/infiniband/uverbs2",
+            "/dev/infiniband/uverbs",
+            PLATFORM,
+            "/sys/devices/pci4957:00/4957:00:03.0",
+            "/sys/devices/pci4957:00/4957:00:01.0/4957:02:00.0",
             &format!("{port}/gids/256"),
             &format!("{port}/gids/01"),
             &format!("{port}/gids/+1"),
             &format!("{port}/gids/#1"),
             &format!("{port}/pkeys/1"),
         ] {
-            assert_eq!(node(path), None, "{path}");
+            assert!(Tree::of(&devices).find(path).is_none(), "{path}");
         }
+        assert!(Tree::of(&described("all")).find(PCI).is_none());
     }
 }

@@ -26,11 +26,6 @@ pub(crate) fn install_log() {
     let _ = config();
 }
 
-/// Returns the name of the first device, which users pass to programs with `-d`.
-pub(crate) fn name() -> &'static str {
-    config().name.as_str()
-}
-
 /// Returns whether programs see an iWARP adapter. Otherwise they see a RoCE adapter.
 pub(crate) fn is_iwarp() -> bool {
     config().persona == Persona::Iwarp

@@ -46,6 +46,111 @@ fn shells_navigate_the_files() {
     assert_eq!((ended.code, ended.output), (1, expected));
 }
 
+/// Runs a shell script with these devices, and returns what it prints.
+fn shell(devices: &str, script: &str) -> String {
+    let setting = format!("IRONWARP_DEVICES={devices}");
+    let ended = programs::run("files-devices", &[], &["env", &setting, "sh", "-ec", script]);
+    assert_eq!(ended.code, 0, "{devices}: {script}: {}", ended.output);
+    ended.output
+}
+
+#[test]
+fn every_device_has_its_own_files() {
+    let names: Vec<String> = (0..8).map(|index| format!("ironwarp{index}\n")).collect();
+    assert_eq!(shell("8", "ls /sys/class/infiniband"), names.concat());
+    assert_eq!(shell("8", "cat /sys/class/infiniband_verbs/uverbs?/ibdev"), names.concat());
+    assert_eq!(shell("8", "ls /dev/infiniband | tail -n 1; test -c /dev/infiniband/uverbs7"), "uverbs7\n");
+    assert_eq!(
+        shell("8", "cat /sys/class/infiniband/ironwarp3/ports/1/gids/0"),
+        "0000:0000:0000:0000:0000:ffff:7f00:0204\n"
+    );
+    let places: Vec<String> = (1..=8)
+        .map(|slot| format!("/sys/devices/pci4957:00/4957:00:0{slot}.0/4957:0{slot}:00.0\n"))
+        .collect();
+    assert_eq!(shell("8", "readlink -f /sys/class/infiniband/*/device"), places.concat());
+    assert_eq!(shell("8", "cat /sys/class/infiniband/*/device/numa_node"), "-1\n".repeat(8));
+    assert_eq!(shell("4 numa=0,1", "cat /sys/class/infiniband/*/device/numa_node"), "0\n1\n0\n1\n");
+    let beside = "cd /sys/class/infiniband/ironwarp3 && /bin/pwd && cat ../ironwarp4/node_guid && cd device \
+                  && /bin/pwd && cat class ../class && ls net";
+    assert_eq!(
+        shell("8", beside),
+        format!(
+            "/sys/class/infiniband/ironwarp3\n0249:57ff:fe00:0205\n{}0x020000\n0x060400\nlo\n",
+            places[3]
+        )
+    );
+}
+
+/// NCCL and programs for PCI find a device by its address on the bus. Real devices stay listed, and ours do not appear
+/// between them.
+#[test]
+fn devices_are_found_by_their_pci_address() {
+    assert_eq!(
+        shell(
+            "8",
+            "realpath /sys/class/pci_bus/4957:03/../../4957:03:00.0 /sys/bus/pci/devices/4957:00:03.0"
+        ),
+        "/sys/devices/pci4957:00/4957:00:03.0/4957:03:00.0\n/sys/devices/pci4957:00/4957:00:03.0\n"
+    );
+    let link = "cat /sys/bus/pci/devices/4957:03:00.0/max_link_speed /sys/bus/pci/devices/4957:00:03.0/max_link_width";
+    assert_eq!(shell("8", link), "32.0 GT/s PCIe\n16\n");
+    let list = "ls /sys/bus/pci/devices /sys/class/pci_bus /sys/devices 2>&1 || true";
+    let real = std::process::Command::new("sh").args(["-c", list]).output().unwrap();
+    assert_eq!(shell("8", list), String::from_utf8(real.stdout).unwrap());
+    shell("all", "test ! -e /sys/bus/pci/devices/4957:01:00.0 && test ! -e /sys/devices/pci4957:00");
+}
+
+#[test]
+fn every_port_has_its_own_files() {
+    let ports =
+        "cd /sys/class/infiniband/ironwarp0/ports && echo * && cat */gids/0 && cd 2 && cat ../1/lid lid";
+    assert_eq!(
+        shell("1 ports=2", ports),
+        "1 2\n0000:0000:0000:0000:0000:ffff:7f00:0201\n0000:0000:0000:0000:0000:ffff:7f00:0202\n0x201\n0x202\n"
+    );
+    // As many as there can be: all directories exist beside the library.
+    let most = "ls -R /sys/class/infiniband /sys/class/infiniband_verbs /sys/devices/pci4957:00/4957:00:10.0/pci_bus";
+    let listed = shell("16 ports=4", most);
+    assert_eq!(listed.matches("/gid_attrs/types:\n").count(), 64);
+    assert!(listed.contains("\n/sys/class/infiniband/ironwarp15/ports/4/hw_counters:\n"), "{listed}");
+}
+
+#[test]
+fn a_default_device_beside_others_is_in_its_usual_place() {
+    let all = shell(
+        "1; all; 1",
+        "readlink -f /sys/class/infiniband/*/device && cat /sys/class/infiniband/*/device/net/lo/mtu",
+    );
+    let mut lines = all.lines();
+    for place in
+        ["pci4957:00/4957:00:01.0/4957:01:00.0", "platform/ironwarp", "pci4957:00/4957:00:03.0/4957:03:00.0"]
+    {
+        assert_eq!(lines.next().unwrap(), format!("/sys/devices/{place}"));
+    }
+    assert_eq!(lines.count(), 3);
+    let link = "readlink /sys/class/infiniband/ironwarp1/device";
+    assert_eq!(shell("1; all; 1", link), "../../../devices/platform/ironwarp\n");
+}
+
+/// These are programs of other packages.
+#[test]
+fn other_programs_show_every_device_and_port() {
+    for (words, pattern) in [
+        ("ibv_devices", "ironwarp"),
+        ("ibv_devinfo", "hca_id:"),
+        ("ibstat", "CA 'ironwarp"),
+        ("ibstatus", "Infiniband device 'ironwarp"),
+        ("lstopo-no-graphics --of console", "OpenFabrics \"ironwarp"),
+    ] {
+        let shown = shell("8", words);
+        assert_eq!(shown.matches(pattern).count(), 8, "{words}: {shown}");
+    }
+    for (words, pattern) in [("ibv_devinfo", "port_lid:"), ("ibstat", "Port GUID: 0x0000ffff7f00020")] {
+        let shown = shell("1 ports=2", words);
+        assert_eq!(shown.matches(pattern).count(), 2, "{words}: {shown}");
+    }
+}
+
 /// These are programs of other packages.
 #[test]
 fn ibstat_ibstatus_and_hwloc_show_the_device() {
