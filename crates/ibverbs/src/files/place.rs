@@ -2,6 +2,7 @@
 
 use ironwarp_engine::gid::MAX_GIDS;
 use ironwarp_engine::logical::{LogicalDevice, RdmaPort};
+use std::path::Path;
 use std::sync::Arc;
 
 /// A placeholder in the list. `tree.txt` describes them.
@@ -106,7 +107,9 @@ impl<'a> Place<'a> {
                 (0..MAX_GIDS).map(|index| Self { gid_index: Some(index), ..here() }).collect()
             }
             Placeholder::Interface => {
-                let mut names: Vec<String> = known_ports.iter().filter_map(RdmaPort::interface).collect();
+                let exists = |name: &String| Path::new("/sys/class/net").join(name).exists();
+                let names = known_ports.iter().filter_map(RdmaPort::interface).filter(exists);
+                let mut names: Vec<String> = names.collect();
                 names.sort();
                 names.dedup();
                 names.into_iter().map(|name| Self { interface: Some(name), ..here() }).collect()

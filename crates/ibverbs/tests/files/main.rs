@@ -71,14 +71,12 @@ fn every_device_has_its_own_files() {
     assert_eq!(shell("8", "cat /sys/class/infiniband/*/device/numa_node"), "-1\n".repeat(8));
     assert_eq!(shell("4 numa=0,1", "cat /sys/class/infiniband/*/device/numa_node"), "0\n1\n0\n1\n");
     let beside = "cd /sys/class/infiniband/ironwarp3 && /bin/pwd && cat ../ironwarp4/node_guid && cd device \
-                  && /bin/pwd && cat class ../class && ls net";
-    assert_eq!(
-        shell("8", beside),
-        format!(
-            "/sys/class/infiniband/ironwarp3\n0249:57ff:fe00:0205\n{}0x020000\n0x060400\nlo\n",
-            places[3]
-        )
+                  && /bin/pwd && cat class ../class && ls net && readlink -f net/lo/mtu";
+    let place = places[3].trim_end();
+    let expected = format!(
+        "/sys/class/infiniband/ironwarp3\n0249:57ff:fe00:0205\n{place}\n0x020000\n0x060400\nlo\n{place}/net/lo/mtu\n"
     );
+    assert_eq!(shell("8", beside), expected);
 }
 
 /// NCCL and programs for PCI find a device by its address on the bus. Real devices stay listed, and ours do not appear
@@ -113,6 +111,10 @@ fn every_port_has_its_own_files() {
     let listed = shell("16 ports=4", most);
     assert_eq!(listed.matches("/gid_attrs/types:\n").count(), 64);
     assert!(listed.contains("\n/sys/class/infiniband/ironwarp15/ports/4/hw_counters:\n"), "{listed}");
+    // find(1) opens directories relative to others.
+    let found = shell("16 ports=4", "find /sys/class/infiniband -name lid -exec cat {} +");
+    let lids: std::collections::BTreeSet<&str> = found.lines().collect();
+    assert_eq!(lids.len(), 64, "{found}");
 }
 
 #[test]
