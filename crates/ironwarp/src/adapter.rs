@@ -1,8 +1,9 @@
 //! The adapter, from which all other objects are created.
 
+use crate::device::LogicalDevice;
 use crate::shared::Shared;
-use ironwarp_engine::gid::{GidEntry, GidTable};
-use ironwarp_engine::{Config, Statistics};
+use ironwarp_engine::gid::GidEntry;
+use ironwarp_engine::{Config, Statistics, logical};
 use ironwarp_rnic::device::HANDLERS;
 use std::fmt;
 use std::io;
@@ -44,7 +45,8 @@ impl Adapter {
         Self::open(Config::default())
     }
 
-    /// Creates an adapter with the given settings. The adapter starts its threads when they are first needed, for
+    /// Creates an adapter with the given settings: it is the first logical device of the setting
+    /// [`devices`](Config::devices), and [`builder`](Self::builder) opens the others. The adapter starts its threads when they are first needed, for
     /// example for the first connection.
     ///
     /// ```
@@ -60,7 +62,48 @@ impl Adapter {
     /// Fails if the kernel refuses a resource, such as a file descriptor, or if a file that the settings name cannot be
     /// read.
     pub fn open(config: Config) -> io::Result<Self> {
-        Ok(Self { shared: Arc::new(Shared::new(config)?) })
+        Self::builder().config(config).open()
+    }
+
+    /// Returns a builder, which can open any logical device of the settings.
+    ///
+    /// ```
+    /// use ironwarp::prelude::*;
+    ///
+    /// let config = Config::default().devices("2".parse()?);
+    /// let adapter = Adapter::builder().config(config).device("ironwarp1").open()?;
+    /// assert_eq!(adapter.device().name(), "ironwarp1");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn builder() -> AdapterBuilder {
+        AdapterBuilder { config: Config::default(), device: None }
+    }
+
+    /// Returns the logical devices that the settings describe, at least one.
+    ///
+    /// ```
+    /// use ironwarp::prelude::*;
+    ///
+    /// let devices = Adapter::devices(&Config::default().devices("8".parse()?))?;
+    /// assert_eq!((devices.len(), devices[7].name()), (8, "ironwarp7"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if two devices have the same name, if no device would exist, or if the kernel does not list its interfaces.
+    pub fn devices(config: &Config) -> io::Result<Vec<LogicalDevice>> {
+        Ok(logical::devices(config)?.into_iter().map(LogicalDevice::new).collect())
+    }
+
+    /// Returns the logical device that this adapter is.
+    ///
+    /// ```
+    /// let adapter = ironwarp::Adapter::new()?;
+    /// assert_eq!(adapter.device().name(), "ironwarp0");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn device(&self) -> LogicalDevice {
+        LogicalDevice::new(Arc::clone(self.shared.engine.logical()))
     }
 
     /// Returns the settings of the adapter.
@@ -82,8 +125,10 @@ impl Adapter {
         Limits { completion_handlers: HANDLERS, tags: config.tags, ird: config.ird, ord: config.ord }
     }
 
-    /// Returns the addresses of this host as GIDs, by index: the address of the default route's interface comes first,
-    /// loopback last. An index keeps its address as long as the process lives; new addresses are appended.
+    /// Returns the addresses of the adapter's device as GIDs, by index. The default device has all addresses of this
+    /// host: that of the default route's interface comes first, loopback last. An index keeps its address as long as the
+    /// process lives; new addresses are appended. If the device has several [ports](LogicalDevice::ports), their GIDs
+    /// follow each other, and each port has its own indices.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -97,7 +142,8 @@ impl Adapter {
     /// # Errors
     /// Fails if the kernel does not report its addresses.
     pub fn gids(&self) -> io::Result<Vec<GidEntry>> {
-        GidTable::of_process().entries()
+        let entries = self.shared.engine.logical().entries()?;
+        Ok(entries.into_iter().map(|(_, entry)| entry).collect())
     }
 
     /// Returns counters of the adapter's threads: how many run, and how often they woke up.
@@ -110,6 +156,61 @@ impl Adapter {
 impl fmt::Debug for Adapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shared.fmt(f)
+    }
+}
+
+/// Builds an adapter: selects its settings and its logical device, then opens it. [`Adapter::builder`] returns a
+/// builder.
+///
+/// ```
+/// use ironwarp::prelude::*;
+///
+/// // Two ends in one process, each at an address of its own.
+/// let builder = Adapter::builder().config(Config::default().devices("2".parse()?));
+/// let (client, server) = (builder.clone().device("ironwarp0").open()?, builder.device("ironwarp1").open()?);
+/// assert_ne!(client.gids()?, server.gids()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "no adapter is opened until `open` is called"]
+pub struct AdapterBuilder {
+    config: Config,
+    device: Option<String>,
+}
+
+impl AdapterBuilder {
+    /// Sets the settings. Defaults to [`Config::default`].
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Selects the logical device by its name. Defaults to the first device of the settings.
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.device = Some(name.into());
+        self
+    }
+
+    /// Opens the adapter. Several adapters can be open for one device.
+    ///
+    /// ```
+    /// use ironwarp::Adapter;
+    ///
+    /// let error = Adapter::builder().device("mlx5_0").open().unwrap_err();
+    /// assert_eq!(error.to_string(), "no device `mlx5_0`: the devices are ironwarp0");
+    /// ```
+    ///
+    /// # Errors
+    /// Returns [`io::ErrorKind::NotFound`] if no device has the name. Fails, too, if the devices of the settings cannot be
+    /// [listed](Adapter::devices), if the kernel refuses a resource, such as a file descriptor, or if a file that the
+    /// settings name cannot be read.
+    pub fn open(self) -> io::Result<Adapter> {
+        let Self { config, device } = self;
+        let device = match device {
+            Some(name) => logical::find(&config, &name)?,
+            None => logical::devices(&config)?.remove(0),
+        };
+        Ok(Adapter { shared: Arc::new(Shared::new(config, &device)?) })
     }
 }
 

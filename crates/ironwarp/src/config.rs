@@ -12,7 +12,8 @@
 //! ```
 
 pub use ironwarp_engine::config::{
-    ClusterKey, Config, ConfigError, DeviceName, InvalidDeviceName, InvalidPortRange, InvalidUsers,
-    KeyTooShort, LogLevel, Persona, PortPolicy, PortRange, Setting, Stability, UnknownKeyword, Users,
+    ClusterKey, Config, ConfigError, DeviceName, Devices, InvalidDeviceName, InvalidDevices,
+    InvalidPortRange, InvalidUsers, KeyTooShort, LogLevel, Persona, PortPolicy, PortRange, Setting,
+    Stability, UnknownKeyword, Users,
 };
 pub use ironwarp_rnic::fault::{BadPlan, FaultPlan};

@@ -59,6 +59,7 @@
 //! | [`event`] | asynchronous events, the event map |
 //! | [`steering`] | lanes: the threads of the adapter, and which connections they serve |
 //! | [`config`] | settings |
+//! | [`device`] | logical devices: several adapters in one process, each at its own addresses |
 //! | `tokio` | asynchronous connections and requests (feature `tokio`) |
 //! | [`protocol`] | causes of protocol errors, as data |
 //!
@@ -82,6 +83,7 @@ pub mod connection;
 pub mod control;
 pub mod datagram;
 mod deferred_dereg;
+pub mod device;
 mod error;
 pub mod event;
 #[doc(hidden)]
@@ -99,7 +101,7 @@ pub mod steering;
 pub mod tokio;
 mod wait;
 
-pub use adapter::{Adapter, Limits};
+pub use adapter::{Adapter, AdapterBuilder, Limits};
 pub use config::Config;
 pub use error::{Error, Result};
 pub use ironwarp_engine::Statistics;

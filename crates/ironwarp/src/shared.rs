@@ -1,6 +1,7 @@
 //! The state that an adapter's handles and objects share and keep alive.
 
 use crate::deferred_dereg::DeferredDeregs;
+use ironwarp_engine::logical::LogicalDevice;
 use ironwarp_engine::{Config, Engine};
 use ironwarp_rnic::device::Device;
 use std::fmt;
@@ -18,10 +19,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Creates the shared state of a new adapter.
-    pub(crate) fn new(config: Config) -> io::Result<Self> {
+    /// Creates the shared state of a new adapter for a logical device of the settings.
+    pub(crate) fn new(config: Config, device: &Arc<LogicalDevice>) -> io::Result<Self> {
         Ok(Self {
-            engine: Engine::new(config)?,
+            engine: Engine::open(config, device)?,
             deferred: DeferredDeregs::default(),
             tag_order: Mutex::default(),
         })

@@ -243,7 +243,8 @@ impl fmt::Debug for Incoming {
 }
 
 impl Adapter {
-    /// Listens at a TCP address. With port 0 the kernel chooses the port, and [`Listener::local_addr`] returns it.
+    /// Listens at a TCP address. With port 0 the kernel chooses the port, and [`Listener::local_addr`] returns it. At a
+    /// wildcard address, peers can connect to all addresses of the adapter's [device](crate::Adapter::device).
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -253,7 +254,8 @@ impl Adapter {
     /// ```
     ///
     /// # Errors
-    /// Fails if the address is not an address of this host, if the port is in use, or if the kernel refuses a resource.
+    /// Fails if the address does not belong to this host and to the adapter's device, if the port is in use, or if the
+    /// kernel refuses a resource.
     pub fn listen(&self, at: SocketAddr) -> io::Result<Listener> {
         Ok(Listener { shared: Arc::clone(&self.shared), inner: self.shared.engine.listen(at)? })
     }

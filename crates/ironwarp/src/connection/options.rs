@@ -76,8 +76,9 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets the local address to connect from. With port 0 the kernel chooses the port. By default the kernel chooses
-    /// both address and port.
+    /// Sets the local address to connect from, which must belong to the adapter's device. With port 0 the kernel chooses
+    /// the port. By default the kernel chooses both address and port; a [logical device](crate::device) other than the
+    /// default one connects from its first address.
     #[must_use]
     pub fn from_addr(mut self, addr: SocketAddr) -> Self {
         self.inner.from = Some(addr);
@@ -115,25 +116,52 @@ impl AcceptOptions {
 }
 
 impl BringUpOptions {
-    /// Creates options for the local GID with index 0, with the adapter's settings.
+    /// Creates options for the first GID of port 1, with the adapter's settings.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Selects the local GID, which the peer connects to, by its index in [`Adapter::gids`](crate::Adapter::gids).
-    /// Defaults to 0.
+    /// Selects the port of the adapter's [device](crate::Adapter::device) that has the local GID. Defaults to 1, which
+    /// is the only port of most devices.
+    ///
+    /// ```
+    /// use ironwarp::connection::BringUpOptions;
+    ///
+    /// // The first GID of the second port.
+    /// let options = BringUpOptions::new().port(2).gid_index(0);
+    /// # let _ = options;
+    /// ```
     #[must_use]
-    pub fn gid_index(mut self, index: usize) -> Self {
-        self.inner.local = Local::Index { port: 1, index };
+    pub fn port(mut self, port: u8) -> Self {
+        let index = self.selected().map_or(0, |(_, index)| index);
+        self.inner.local = Local::Index { port, index };
         self
     }
 
-    /// Sets the local GID, which the peer connects to. The GID must be an address of this host, but need not be among
-    /// [`Adapter::gids`](crate::Adapter::gids): 127.0.0.2 is allowed, for example.
+    /// Selects the local GID, which the peer connects to, by its index in the table of its [port](Self::port):
+    /// [`Adapter::gids`](crate::Adapter::gids) if the device has only one. Defaults to 0.
+    #[must_use]
+    pub fn gid_index(mut self, index: usize) -> Self {
+        let port = self.selected().map_or(1, |(port, _)| port);
+        self.inner.local = Local::Index { port, index };
+        self
+    }
+
+    /// Sets the local GID, which the peer connects to, instead of its port and index. The GID must be an address of the
+    /// adapter's device. With the default device it may be any address of this host, also one that is not among
+    /// [`Adapter::gids`](crate::Adapter::gids), such as 127.0.0.2.
     #[must_use]
     pub fn gid(mut self, gid: Gid) -> Self {
         self.inner.local = Local::Gid(gid);
         self
+    }
+
+    /// Returns the port and the index that select the local GID; `None` if the GID itself was set.
+    fn selected(&self) -> Option<(u8, usize)> {
+        match self.inner.local {
+            Local::Index { port, index } => Some((port, index)),
+            Local::Gid(_) => None,
+        }
     }
 }
 

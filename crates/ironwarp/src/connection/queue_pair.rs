@@ -71,7 +71,8 @@ impl QueuePair {
     ///
     /// # Errors
     /// Fails if the queue pair is or was connected, or has tried to connect; if the private data or a depth of
-    /// `options` is invalid; or if the kernel refuses to connect.
+    /// `options` is invalid; if the address to connect from belongs to another logical device; or if the kernel refuses
+    /// to connect.
     pub fn start_connect(&self, to: SocketAddr, options: &ConnectOptions) -> Result<(), ConnectError> {
         self.claim()?;
         self.shared().engine.connect(self.inner(), to, &options.inner)
@@ -117,8 +118,9 @@ impl QueuePair {
     ///
     /// # Errors
     /// Fails if the queue pair was not created for [manual](crate::queue::QueuePairBuilder::manual) connection, or was
-    /// connected before; if the local GID does not exist or has another IP version than the remote one; if the remote
-    /// number or a depth of `options` is invalid; or if the kernel refuses a resource.
+    /// connected before; if the local GID does not exist, belongs to another logical device, or has another IP version
+    /// than the remote one; if the remote number or a depth of `options` is invalid; or if the kernel refuses a
+    /// resource.
     pub fn bring_up(&self, remote: Remote, options: &BringUpOptions) -> Result<(), BringUpError> {
         self.shared().engine.bring_up(self.inner(), remote, &options.inner)?;
         self.inner().modify(State::ReadyToSend)?;

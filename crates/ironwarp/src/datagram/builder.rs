@@ -41,7 +41,7 @@ pub struct DatagramQueuePairBuilder {
     attributes: DatagramAttributes<CompletionQueue>,
     /// Whether the shared receive queue belongs to another adapter.
     foreign_srq: bool,
-    /// The local addresses; `None` selects all addresses of the host.
+    /// The local addresses; `None` selects all addresses of the device.
     addresses: Option<Vec<IpAddr>>,
     /// Whether the queue pair stays in [`State::Reset`].
     manual: bool,
@@ -97,7 +97,8 @@ impl DatagramQueuePairBuilder {
     }
 
     /// Sets the local addresses to receive at and to send from. The queue pair has a socket at each of them. Defaults
-    /// to all addresses that the host has when the queue pair is created ([`Adapter::gids`](crate::Adapter::gids)).
+    /// to all addresses that the adapter's device has when the queue pair is created
+    /// ([`Adapter::gids`](crate::Adapter::gids)).
     pub fn addresses(mut self, addresses: &[IpAddr]) -> Self {
         self.addresses = Some(addresses.to_vec());
         self
@@ -138,7 +139,8 @@ impl DatagramQueuePairBuilder {
     ///
     /// # Errors
     /// Fails if a completion queue or the shared receive queue belongs to another adapter, if a local address does not
-    /// exist, or if no UDP port ([`Config::ports`](crate::Config::ports)) or other resource is available.
+    /// exist or belongs to another logical device, or if no UDP port ([`Config::ports`](crate::Config::ports)) or other
+    /// resource is available.
     pub fn create(self) -> Result<DatagramQueuePair, CreateError> {
         let Self { shared, attributes, foreign_srq, addresses, manual } = self;
         let foreign_cq = |cq: &CompletionQueue| !Arc::ptr_eq(&cq.shared, &shared);
@@ -147,7 +149,7 @@ impl DatagramQueuePairBuilder {
         }
         let udp = shared.engine.bind_datagram_port(addresses.as_deref())?;
         let inner = shared.engine.create_datagram_qp(&attributes.map_cqs(|cq| cq.inner), udp)?;
-        let qp = DatagramQueuePair { inner, _shared: shared };
+        let qp = DatagramQueuePair { inner, shared };
         if !manual {
             for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
                 qp.set_state(state).expect("legal transitions of a new queue pair");

@@ -65,7 +65,7 @@ use std::sync::Arc;
 pub struct DatagramQueuePair {
     pub(super) inner: Arc<Inner>,
     /// Keeps the adapter alive.
-    pub(super) _shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl DatagramQueuePair {
@@ -155,8 +155,9 @@ impl DatagramQueuePair {
         self.inner.qp().drops()
     }
 
-    /// Returns an address handle for the destination `to`, with the source address that the host's routes select. Use
-    /// [`AddressHandle::new`] for another source address.
+    /// Returns an address handle for the destination `to`, with the source address that the host's routes select. If that
+    /// belongs to another [logical device](crate::device), the source is the first address of the queue pair that has the
+    /// same IP version. Use [`AddressHandle::new`] for another source address.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -173,10 +174,16 @@ impl DatagramQueuePair {
     /// ```
     ///
     /// # Errors
-    /// Fails if the host has no route to the destination, or if the selected source address is not one of the queue
-    /// pair's addresses.
+    /// Fails if the host has no route to the destination, or if the queue pair does not have the source address.
     pub fn address_handle(&self, to: Gid) -> io::Result<AddressHandle> {
-        Ok(AddressHandle::new(self.inner.source_for(to)?, to))
+        let source = self.inner.source_for(to).or_else(|error| {
+            let is_restricted = !self.shared.engine.logical().has_all_addresses();
+            let other_device = is_restricted && error.kind() == io::ErrorKind::AddrNotAvailable;
+            let is_ipv4 = |gid: Gid| gid.ip().map(|ip| ip.is_ipv4());
+            let own = self.inner.gids().find(|own| is_ipv4(*own) == is_ipv4(to));
+            own.filter(|_| other_device).ok_or(error)
+        })?;
+        Ok(AddressHandle::new(source, to))
     }
 
     /// Posts a request, and sends its datagram at once if possible. The completion carries the `id` of the request.
