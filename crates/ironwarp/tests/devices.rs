@@ -135,6 +135,16 @@ fn an_adapter_has_the_gids_of_its_device() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
 
+/// The example of the module is tested.
+#[test]
+fn the_page_shows_the_example_of_the_module() {
+    let (_, block) = include_str!("../../../docs/devices.md").split_once("```rust\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let comment: String =
+        block.lines().map(|line| format!("//! {line}").trim_end().to_owned() + "\n").collect();
+    assert!(include_str!("../src/device.rs").contains(&comment), "docs/devices.md is out of date");
+}
+
 // --- Streams never cross ---
 
 /// Creates a queue pair of ironwarp1 that expects one of ironwarp0, which then dials it at this address, and sends it a

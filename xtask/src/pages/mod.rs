@@ -30,13 +30,16 @@ use document::{release, steps};
 use place::{Network, Place, User};
 use std::env;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use system::System;
 
 pub(crate) const USAGE: &str = "pages [NAME…]";
 
 /// The folder with a page for each family of programs.
-const PAGES: &str = "docs/programs";
+const PROGRAMS: &str = "docs/programs";
+
+/// Other pages whose commands need nothing that is not installed.
+const OTHERS: [&str; 1] = ["docs/devices.md"];
 
 /// A page with this text is not for unprivileged users.
 const AS_ROOT: &str = "<!-- commands as root -->";
@@ -58,10 +61,10 @@ pub(crate) fn run(workspace: &Workspace, names: &[String]) -> Result {
 fn run_pages(workspace: &Workspace, folder: &Path, home: &Path, names: &[String]) -> Result {
     let roots = workspace.target.join("roots");
     let mut unknown: Vec<&String> = names.iter().collect();
-    let mut pages: Vec<_> = fs::read_dir(PAGES).map_err(at(Path::new(PAGES)))?.flatten().collect();
-    pages.sort_by_key(fs::DirEntry::file_name);
-    for page in pages {
-        let path = page.path();
+    let programs = fs::read_dir(PROGRAMS).map_err(at(Path::new(PROGRAMS)))?.flatten();
+    let mut pages: Vec<PathBuf> = programs.map(|page| page.path()).collect();
+    pages.sort();
+    for path in OTHERS.into_iter().map(PathBuf::from).chain(pages) {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let text = fs::read_to_string(&path).map_err(at(&path))?;
         let steps = steps(&text);
@@ -70,7 +73,7 @@ fn run_pages(workspace: &Workspace, folder: &Path, home: &Path, names: &[String]
         }
         unknown.retain(|given| **given != name);
         let user = if text.contains(AS_ROOT) { User::Root } else { User::Ordinary };
-        let title = format!("{PAGES}/{name}.md");
+        let title = path.display().to_string();
         if let Some(release) = release(&text) {
             System::with(&roots, release, &name, &text)?.run(home, user, &title, &steps)?;
         } else {
@@ -87,7 +90,7 @@ fn run_pages(workspace: &Workspace, folder: &Path, home: &Path, names: &[String]
     }
     match unknown.first() {
         None => Ok(()),
-        Some(name) => Err(format!("no commands in {PAGES}/{name}.md")),
+        Some(name) => Err(format!("no page {name} with commands")),
     }
 }
 
