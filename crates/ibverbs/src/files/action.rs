@@ -91,7 +91,7 @@ fn use_path(path: PathBuf) -> Action {
 }
 
 /// Returns the target of a virtual path that is a link, and other paths unchanged.
-pub(super) fn follow_link(path: String) -> String {
+fn follow_link(path: String) -> String {
     Tree::of_process().follow(&path).unwrap_or(path)
 }
 

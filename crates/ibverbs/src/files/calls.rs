@@ -6,8 +6,7 @@
 #![expect(unsafe_code, reason = "functions of the C library")]
 
 use super::action::{
-    Action, Intent, action_for, fail, follow_link, is_for_writing, is_mode_for_writing, open_content,
-    open_content_stream,
+    Action, Intent, action_for, fail, is_for_writing, is_mode_for_writing, open_content, open_content_stream,
 };
 use super::directory::{self, Compare, Filter};
 use super::map::{Target, target};
@@ -210,8 +209,7 @@ pub unsafe extern "C" fn ironwarp_realpath_chk(
     unsafe { real_path(path, to, |path| real!(c"__realpath_chk", Function)(path, to, size)) }
 }
 
-/// Implements realpath(3). A virtual path is its own real path, after following a link. `real` is called for all other
-/// paths.
+/// Implements realpath(3) for virtual paths. `real` is called for all other paths.
 ///
 /// # Safety
 /// As for realpath.
@@ -223,9 +221,12 @@ unsafe fn real_path(
     // SAFETY: not NULL, and a C string by the contract of realpath.
     let given = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
     let Some(resolved) = given.and_then(|path| resolve(CWD, path.to_bytes())) else { return real(path) };
-    let other = match target(Tree::of_process(), &resolved) {
-        // SAFETY: by the contract of realpath, `to` is NULL or has PATH_MAX bytes. Virtual paths are shorter.
-        Target::Directory(_) | Target::File(_) => return unsafe { copy_string(&follow_link(resolved), to) },
+    let tree = Tree::of_process();
+    let other = match target(tree, &resolved) {
+        Target::Directory(_) | Target::File(_) => {
+            // SAFETY: by the contract of realpath, `to` is NULL or has PATH_MAX bytes. Virtual paths are shorter.
+            return unsafe { copy_string(&tree.real_path(&resolved), to) };
+        }
         Target::Itself => resolved,
         Target::Path(path) => path,
         Target::Management | Target::Nothing => return fail(Errno(libc::ENOENT)),

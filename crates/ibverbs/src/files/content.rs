@@ -1,6 +1,7 @@
 //! The content of the virtual files.
 
 use super::list::Node;
+use super::place::Naming;
 use super::tree::Entry;
 use crate::objects::gids;
 use crate::objects::link_speed::LinkSpeed;
@@ -34,7 +35,10 @@ fn generate_line(file: &Entry<'_>) -> Result<String, Errno> {
         (_, "node_type") => if persona::is_iwarp() { "4: RNIC" } else { "1: CA" }.into(),
         (_, "node_guid" | "sys_image_guid") => to_hex_groups(&device.guid()),
         (_, "node_desc" | "ibdev") => device.name().into(),
-        (_, "uevent") => format!("NAME={}", device.name()),
+        ("DEVICE", "uevent") => format!("NAME={}", device.name()),
+        (address, "uevent") => {
+            format!("PCI_CLASS=20000\nPCI_SLOT_NAME={}", place.fill(address, Naming::Program))
+        }
         (_, "fw_ver") => env!("CARGO_PKG_VERSION").into(),
         (_, "state") => if is_active(port()?) { "4: ACTIVE" } else { "1: DOWN" }.into(),
         (_, "phys_state") => if is_active(port()?) { "5: LinkUp" } else { "3: Disabled" }.into(),
@@ -87,9 +91,14 @@ fn processors(device: &LogicalDevice) -> String {
     device.numa_node().and_then(of_node).or_else(all).unwrap_or_else(|| "0".to_owned())
 }
 
-/// The speed of a lane of the PCI link. With 16 lanes it exceeds the speed of the device.
+/// The speed of a lane of the PCI link: that of the oldest PCI Express generation since the fourth whose 16 lanes are
+/// faster than the device.
 fn pci_speed(device: &LogicalDevice) -> &'static str {
-    if device.speed() > 400_000_000_000 { "64.0 GT/s PCIe" } else { "32.0 GT/s PCIe" }
+    match device.speed() {
+        ..=200_000_000_000 => "16.0 GT/s PCIe",
+        200_000_000_001..=400_000_000_000 => "32.0 GT/s PCIe",
+        _ => "64.0 GT/s PCIe",
+    }
 }
 
 /// Converts a list of processors to the mask of `local_cpus`: 32-bit words in hexadecimal, the most significant first.
@@ -189,7 +198,12 @@ mod tests {
         assert_eq!([0, 1, 2].map(|index| pci(index, "numa_node")), ["0\n", "6543\n", "-1\n"]);
         let all = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
         assert_eq!([1, 2].map(|index| pci(index, "local_cpulist")), [all.clone(), all]);
-        assert_eq!(pci(0, "max_link_speed"), "32.0 GT/s PCIe\n");
+        assert_eq!(
+            [0, 2].map(|index| pci(index, "max_link_speed")),
+            ["32.0 GT/s PCIe\n", "16.0 GT/s PCIe\n"]
+        );
+        let uevent = read(&format!("{PCI}/4957:00:02.0/4957:02:00.0/uevent"));
+        assert_eq!(uevent, "PCI_CLASS=20000\nPCI_SLOT_NAME=4957:02:00.0\n");
     }
 
     #[test]

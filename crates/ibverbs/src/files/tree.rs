@@ -12,6 +12,10 @@ pub(super) const PLATFORM: &str = "/sys/devices/platform/ironwarp";
 pub(super) const PCI: &str = "/sys/devices/pci4957:00";
 /// At the end of a link beside the library that leads to [`PLATFORM`]. The link without it leads to the PCI bus.
 const PLATFORM_LINK: &str = ".platform";
+/// The directory of a device in the class of devices.
+const IN_CLASS: &str = "/sys/class/infiniband/DEVICE";
+/// The same, in the directory of the device.
+const IN_PLACE: &str = "/sys/devices/PLACE/infiniband/DEVICE";
 
 /// The virtual files of some devices.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +74,26 @@ impl<'a> Tree<'a> {
         let mut absolute = path[..path.rfind('/')?].to_owned();
         place.fill(target, Naming::Program).split('/').for_each(|part| push(&mut absolute, part));
         Some(absolute)
+    }
+
+    /// Returns the other path of a file of a device that has two: the one in the class of devices. `None` if the path is
+    /// not one in the directory of a device on the PCI bus.
+    pub(super) fn path_in_class(self, path: &str) -> Option<String> {
+        let entry = self.find(path)?;
+        (entry.node == Node::SameAs(IN_CLASS)).then(|| entry.same_as(IN_CLASS))
+    }
+
+    /// Returns the path that realpath(3) returns for a path, which may be a link. For a kernel, the directories in the
+    /// class of devices are links to the directories of the devices. Here they are directories, but programs take the PCI
+    /// address of a device from their real path, as UCX does.
+    pub(super) fn real_path(self, path: &str) -> String {
+        let path = self.follow(path).unwrap_or_else(|| path.to_owned());
+        let Some(Entry { listed, place, .. }) = self.find(&path) else { return path };
+        if !listed.path.starts_with(IN_CLASS) || !place.device.is_some_and(is_on_pci) {
+            return path;
+        }
+        let class = place.fill(IN_CLASS, Naming::Program);
+        place.fill(IN_PLACE, Naming::Program) + &path[class.len()..]
     }
 
     /// Converts a path in the directory beside the library to the one that programs know. Returns it unchanged if it is
@@ -209,7 +233,7 @@ mod tests {
             let list = described(setting);
             let seen = walk(Tree::of(&list));
             let of_ports = devices * ports * (count("PORT", "") + 3 * MAX_GIDS);
-            let of_devices = devices * (count("DEVICE", "PORT") + count("INDEX", ""));
+            let of_devices = devices * (count(IN_CLASS, "PORT") + count("INDEX", ""));
             let once = ["/dev/infiniband", "/sys/class/infiniband", "/sys/class/infiniband_verbs"].len()
                 + ["/sys/class/infiniband_verbs/abi_version"].len();
             let places = if setting == "all" {
@@ -256,6 +280,29 @@ mod tests {
                 assert!(absolute.starts_with("/sys/devices/"), "{path}");
             }
         }
+    }
+
+    #[test]
+    fn a_device_on_the_pci_bus_has_two_directories() {
+        let devices = described("1; all");
+        let tree = Tree::of(&devices);
+        let (class, place) =
+            ("/sys/class/infiniband/ironwarp", "/sys/devices/pci4957:00/4957:00:01.0/4957:01:00.0");
+        assert_eq!(tree.real_path(&format!("{class}0")), format!("{place}/infiniband/ironwarp0"));
+        assert_eq!(
+            tree.real_path(&format!("{class}0/ports/1")),
+            format!("{place}/infiniband/ironwarp0/ports/1")
+        );
+        assert_eq!(tree.real_path(&format!("{class}0/device")), place);
+        assert_eq!(tree.real_path(&format!("{class}1")), format!("{class}1"));
+        assert_eq!(tree.real_path(&format!("{class}1/device")), PLATFORM);
+        for below in ["", "/ports/1/lid"] {
+            let in_place = format!("{place}/infiniband/ironwarp0{below}");
+            assert_eq!(tree.path_in_class(&in_place), Some(format!("{class}0{below}")));
+        }
+        assert_eq!(tree.path_in_class(&format!("{place}/infiniband")), None);
+        assert_eq!(tree.path_in_class(&format!("{place}/infiniband/ironwarp1")), None);
+        assert_eq!(tree.path_in_class(&format!("{place}/net/lo")), None);
     }
 
     #[test]

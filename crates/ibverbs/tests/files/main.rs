@@ -91,7 +91,12 @@ fn devices_are_found_by_their_pci_address() {
         "/sys/devices/pci4957:00/4957:00:03.0/4957:03:00.0\n/sys/devices/pci4957:00/4957:00:03.0\n"
     );
     let link = "cat /sys/bus/pci/devices/4957:03:00.0/max_link_speed /sys/bus/pci/devices/4957:00:03.0/max_link_width";
-    assert_eq!(shell("8", link), "32.0 GT/s PCIe\n16\n");
+    assert_eq!(shell("8", link), "16.0 GT/s PCIe\n16\n");
+    let cat = "cd /sys/bus/pci/devices/4957:03:00.0 && ls infiniband && cat infiniband/ironwarp2/ports/1/lid";
+    assert_eq!(shell("8", cat), "ironwarp2\n0x203\n");
+    // UCX takes the address from the real path of the device.
+    let ucx = shell("8", "UCX_LOG_LEVEL=debug ucx_info -d");
+    assert!(ucx.contains("sysfs path is '/sys/devices/pci4957:00/4957:00:08.0/4957:08:00.0'"), "{ucx}");
     let list = "ls /sys/bus/pci/devices /sys/class/pci_bus /sys/devices 2>&1 || true";
     let real = std::process::Command::new("sh").args(["-c", list]).output().unwrap();
     assert_eq!(shell("8", list), String::from_utf8(real.stdout).unwrap());
@@ -143,6 +148,7 @@ fn other_programs_show_every_device_and_port() {
         ("ibstat", "CA 'ironwarp"),
         ("ibstatus", "Infiniband device 'ironwarp"),
         ("lstopo-no-graphics --of console", "OpenFabrics \"ironwarp"),
+        ("ucx_info -d | grep -A 2 'Transport: rc_verbs'", "Device: ironwarp"),
     ] {
         let shown = shell("8", words);
         assert_eq!(shown.matches(pattern).count(), 8, "{words}: {shown}");
