@@ -8,6 +8,7 @@ pub(crate) mod devices;
 mod dropin;
 mod duration;
 mod error;
+pub(crate) mod plan;
 mod ports;
 mod trust;
 mod value;
@@ -15,6 +16,7 @@ mod value;
 pub use devices::{Devices, InvalidDevices, MAX_DEVICES, MAX_PORTS, Rate};
 pub use dropin::{DeviceName, InvalidDeviceName, LogLevel, Persona, PortPolicy, UnknownKeyword};
 pub use error::ConfigError;
+pub use plan::{InvalidPortPlan, PortPlan};
 pub use ports::{InvalidPortRange, PortRange};
 pub use trust::{ClusterKey, InvalidUsers, KeyTooShort, Users};
 
@@ -29,6 +31,11 @@ use value::Value;
 
 /// Prefix of the environment variables that change settings.
 pub const PREFIX: &str = "IRONWARP_";
+
+/// Number of unanswered keepalive probes after which the kernel gives up a peer.
+pub(crate) const PROBES: u32 = 6;
+/// Time between two keepalive probes.
+pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A setting, as listed by [`Config::SETTINGS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,6 +234,11 @@ device_settings! { define
         /// `interfaces`, a number such as `8` of devices at addresses of loopback, or interfaces and addresses such as
         /// `eth0+eth1`, the ports of one device. docs/devices.md lists the options.
         experimental devices: Devices = Devices::default(),
+        /// When ports of logical devices go down and come up again, such as `ironwarp1 down@2s up@5s; ironwarp2:2
+        /// down@1s`, to test how a program reacts (requirement X3). Without a number, all ports of the device do. Times
+        /// count from the moment at which the process opens the device first. docs/devices.md describes what the program
+        /// sees.
+        experimental port_plan: PortPlan = PortPlan::default(),
     }
     {
         /// Name of the device that C programs see (drop-in only), for programs that look for a name such as `mlx5_0`.
@@ -280,6 +292,11 @@ impl Config {
             }
         }
         (config, errors)
+    }
+
+    /// Returns how long data may stay unacknowledged before TCP gives up a connection.
+    pub(crate) fn user_timeout(&self) -> Duration {
+        self.keepalive + PROBE_INTERVAL * PROBES
     }
 
     /// Returns how RDMA ports are mapped to TCP ports: as set, or always to the TCP port of the same number if the

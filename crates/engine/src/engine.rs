@@ -11,6 +11,7 @@ use crate::cm::manual::{BringUpError, bring_up};
 use crate::cm::proof::cluster_key;
 use crate::cm::search::Search;
 use crate::config::{Config, PortPolicy};
+use crate::logical::admin::PortObserver;
 use crate::logical::monitor::Monitor;
 use crate::logical::{self, LogicalDevice, PortChange, PortWatcher};
 use crate::notify::channel::{EventFdWake, EventSink};
@@ -40,7 +41,7 @@ use ironwarp_rnic::sync::lock;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// An open adapter. Dropping it closes the adapter.
@@ -101,6 +102,7 @@ impl Engine {
 
     /// Opens a logical device of these settings (requirement X3).
     pub fn open(mut config: Config, logical: &Arc<LogicalDevice>) -> io::Result<Arc<Self>> {
+        logical::check_plan(&config)?;
         config.faults = logical.faults(&config);
         let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
         let cluster_key = cluster_key(&config)?;
@@ -120,7 +122,7 @@ impl Engine {
                 },
             )?);
         device.routing().set_map(Routing::new(steering.lanes()).map()); // the device did not know the number of lanes
-        Ok(Arc::new(Self {
+        let engine = Self {
             cm: CmContext::new(&config, logical, &steering, capture, cluster_key),
             ports: ManualPorts::default(),
             events: Mutex::default(),
@@ -130,7 +132,12 @@ impl Engine {
             next_srq: AtomicU32::new(1),
             next_qp: AtomicU32::new(0),
             core: Core { config, device, steering },
-        }))
+        };
+        for at in logical.begin_plan(&engine.config().port_plan) {
+            let logical = Arc::clone(logical);
+            engine.call_at(at, move || logical.follow_plan())?;
+        }
+        Ok(Arc::new(engine))
     }
 
     /// Returns the device.
@@ -226,6 +233,9 @@ impl Engine {
     /// netlink, which announces the changes, is not available, or if the lanes fail to start.
     pub fn watch_port(&self, watcher: Arc<dyn PortWatcher>) -> io::Result<()> {
         let monitor = Arc::new(Monitor::new(self.logical(), watcher)?);
+        let observer: Weak<dyn PortObserver> = Arc::<Monitor>::downgrade(&monitor);
+        self.logical().observe(observer);
+        monitor.on_port_state(); // the port may have changed before it was observed
         self.steering().default_lane()?.handle().submit(Command::AddSource(monitor));
         Ok(())
     }
@@ -360,6 +370,7 @@ impl Engine {
             }
             None => options.from = self.logical().source_for(to.ip())?,
         }
+        self.logical().check_up(options.from.map(|from| from.ip()))?;
         if let Some(space) = options.port_space
             && self.config().port_policy() != PortPolicy::Tcp
         {

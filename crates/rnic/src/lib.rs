@@ -2,6 +2,7 @@
 //! `unsafe`: the engine or the simulator provides them through traits.
 #![forbid(unsafe_code)]
 
+mod blocked;
 mod broken;
 pub mod bug;
 pub mod config;

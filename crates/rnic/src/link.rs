@@ -9,6 +9,7 @@
 use crate::host::Span;
 pub use ironwarp_wire::private::Route;
 use std::fmt;
+use std::sync::Arc;
 
 /// A contiguous range of bytes to send.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +99,13 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// Returns the number of bytes that the path carries in one segment (TCP's EMSS). FPDUs to a standard peer are not
     /// larger.
     fn segment_size(&self) -> usize;
+
+    /// Returns the real link if this one only takes its place while the port is down, and whether its sending direction
+    /// is to be closed then: see [`Qp::set_link_blocked`](crate::qp::Qp::set_link_blocked).
+    #[doc(hidden)]
+    fn unblocked(&self) -> Option<(Arc<dyn Link>, bool)> {
+        None
+    }
 }
 
 /// The readiness that a link reports to a queue pair.

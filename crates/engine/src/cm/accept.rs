@@ -64,7 +64,7 @@ impl State {
             return link.abort();
         }
         let Ok(local) = listener.local_addr_of(&link) else { return };
-        if !listener.serves(&local) {
+        if !listener.serves(&local) || listener.is_down_at(&local) {
             return link.abort();
         }
         let endpoints = Endpoints { peer, local, same_host };

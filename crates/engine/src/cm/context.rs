@@ -4,10 +4,12 @@ use super::handshake::Handshake;
 use super::handshakes::Handshakes;
 use super::proof::Key;
 use crate::capture::Capture;
-use crate::config::Config;
+use crate::config::{Config, PROBE_INTERVAL, PROBES};
 use crate::logical::LogicalDevice;
+use crate::logical::admin::PortObserver;
 use crate::reactor::command::Command;
 use crate::reactor::lane::Lane;
+use crate::reactor::member::Member;
 use crate::steering::Steering;
 use crate::sys::socket::Tap;
 use crate::sys::tcp::Keepalive;
@@ -16,12 +18,7 @@ use ironwarp_rnic::sync::lock;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
-
-/// Number of unanswered keepalive probes after which the kernel gives up a peer.
-const PROBES: u32 = 6;
-/// Time between two keepalive probes.
-const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+use std::time::Instant;
 
 /// The connection management of an adapter. Only the adapter holds it; all other references are weak, so that no
 /// connection is made after the adapter is closed.
@@ -40,6 +37,17 @@ pub(crate) struct CmContext {
     open_marker: Arc<()>,
 }
 
+impl PortObserver for CmContext {
+    fn on_port_state(&self) {
+        for set in self.steering.all_lanes().flat_map(|lane| lane.sets()) {
+            set.members().into_iter().for_each(Member::apply_port_state);
+        }
+        for handshakes in lock(&self.handshakes).values() {
+            handshakes.apply_port_state(&self.logical);
+        }
+    }
+}
+
 impl CmContext {
     /// Creates the connection management of an adapter, without handshakes.
     pub(crate) fn new(
@@ -49,7 +57,7 @@ impl CmContext {
         capture: Option<Arc<Capture>>,
         cluster_key: Option<Key>,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        let context = Arc::new(Self {
             config: Arc::clone(config),
             logical: Arc::clone(logical),
             steering: Arc::clone(steering),
@@ -57,7 +65,10 @@ impl CmContext {
             cluster_key,
             handshakes: Mutex::default(),
             open_marker: Arc::default(),
-        })
+        });
+        let observer: Weak<dyn PortObserver> = Arc::<Self>::downgrade(&context);
+        logical.observe(observer);
+        context
     }
 
     /// Returns the settings.
@@ -106,12 +117,7 @@ impl CmContext {
     /// Returns the TCP keepalive and user timeout settings of connections.
     pub(crate) fn keepalive(&self) -> Keepalive {
         let idle = self.config.keepalive;
-        Keepalive {
-            idle,
-            interval: PROBE_INTERVAL,
-            probes: PROBES,
-            user_timeout: idle + PROBE_INTERVAL * PROBES,
-        }
+        Keepalive { idle, interval: PROBE_INTERVAL, probes: PROBES, user_timeout: self.config.user_timeout() }
     }
 
     /// Begins a handshake on the lane that its addresses select, or on the default lane if they are unknown.

@@ -108,6 +108,7 @@ impl Dial {
         request: DialRequest,
     ) -> Result<Box<Self>, ConnectError> {
         let initiator = Initiator::new(request.mode, request.terms, &request.private_data)?;
+        ctx.logical().check_up(request.from.map(|from| from.ip()))?;
         let link = connect(request.to, request.from, &ctx.keepalive())?.with_tap(ctx.dial_tap());
         Ok(Box::new(Self {
             ctx: Arc::downgrade(ctx),

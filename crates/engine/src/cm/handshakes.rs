@@ -5,10 +5,12 @@ use super::answer::Answer;
 use super::handshake::{Handshake, Step, Target};
 use super::incoming::{Decide, Decision};
 use super::listener::ListenerSocket;
+use crate::logical::LogicalDevice;
 use crate::reactor::handle::LaneHandle;
 use crate::reactor::source::Service;
 use crate::reactor::thread::catch_panic;
 use crate::sys::poller::{EventFd, Interest};
+use crate::sys::socket::set_deaf;
 use crate::util::timers::Timers;
 use crate::verbs::error::ConnectError;
 use ironwarp_rnic::bug;
@@ -85,6 +87,12 @@ impl Handshakes {
     pub(super) fn add_listener(self: &Arc<Self>, listener: &Arc<ListenerSocket>) {
         let (this, listener) = (Arc::clone(self), Arc::clone(listener));
         self.lane.call(move || lock(&this.state).add_listener(listener));
+    }
+
+    /// Blocks or unblocks all sockets whose port was taken down or up, on the lane's thread.
+    pub(super) fn apply_port_state(self: &Arc<Self>, device: &Arc<LogicalDevice>) {
+        let (this, device) = (Arc::clone(self), Arc::clone(device));
+        self.lane.call(move || lock(&this.state).apply_port_state(&device));
     }
 
     /// Removes a listener, on the lane's thread.
@@ -207,8 +215,20 @@ impl State {
         }
     }
 
+    /// Blocks or unblocks all sockets whose port was taken down or up. A stream that starts later does this for its own
+    /// socket.
+    fn apply_port_state(&self, device: &LogicalDevice) {
+        self.listeners.values().for_each(|listener| listener.apply_port_state());
+        let dialled = self.dialled.values().map(|handshake| handshake.link());
+        for link in dialled.chain(self.answers.values().map(|answer| answer.link())) {
+            let is_down = link.local_addr().is_ok_and(|local| device.is_down_at(local.ip()));
+            let _ = set_deaf(&**link, is_down); // fails only if the connection is lost
+        }
+    }
+
     /// Adds a listener to epoll.
     fn add_listener(&mut self, listener: Arc<ListenerSocket>) {
+        listener.apply_port_state(); // again: the port may have changed before the registry knew the listener
         let token = self.lane.new_token();
         match self.lane.epoll().add(&*listener, token, Interest::Readable) {
             Ok(()) => {

@@ -65,8 +65,8 @@ impl Listening {
     ) -> io::Result<Self> {
         let socket = Socket::new(ctx.logical().listen_address(at)?, &ctx.keepalive())?;
         let own = socket.local_addr().ok().map(|at| stream_port(at.port()));
-        let device = Some(Arc::clone(ctx.logical()));
-        Self::start(ctx, socket, None, ListenerConfig { device, ..listener_config(ctx, sink, own, backlog) })
+        let config = listener_config(ctx, sink, own, backlog);
+        Self::start(ctx, socket, None, ListenerConfig { for_all_devices: false, ..config })
     }
 
     /// Listens at an address that was bound before, for all logical devices.
@@ -102,6 +102,7 @@ impl Listening {
         config: ListenerConfig,
     ) -> io::Result<Self> {
         let socket = Arc::new(ListenerSocket::new(socket, config));
+        socket.apply_port_state();
         let handshakes = ctx.handshakes(ctx.steering().default_lane()?);
         handshakes.add_listener(&socket);
         Ok(Self { socket: Mutex::new(socket), handshakes, binding, ctx: Arc::downgrade(ctx) })
@@ -152,7 +153,8 @@ fn listener_config(
     ListenerConfig {
         sink,
         port: port.filter(|_| ctx.config().private),
-        device: None,
+        device: Arc::clone(ctx.logical()),
+        for_all_devices: true,
         backlog: backlog.clamp(1, MAX_BACKLOG),
         startup: ctx.config().startup,
         capture: ctx.capture().cloned(),

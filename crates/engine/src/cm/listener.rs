@@ -2,9 +2,9 @@
 
 use super::incoming::{Incoming, RequestedPort};
 use crate::capture::Capture;
-use crate::logical::LogicalDevice;
+use crate::logical::{self, LogicalDevice};
 use crate::notify::channel::EventSink;
-use crate::sys::socket::TcpLink;
+use crate::sys::socket::{TcpLink, set_deaf};
 use crate::sys::tcp::{Accepted, Listener as Socket};
 use ironwarp_rnic::connect::Incoming as Request;
 use ironwarp_wire::private::{CmHeader, CmKind, PortSpace, RdmaPort};
@@ -22,8 +22,10 @@ pub(super) struct ListenerConfig {
     pub(super) sink: Arc<dyn EventSink<Incoming>>,
     /// The RDMA port at which it listens; `None` if Requests are not checked for a port.
     pub(super) port: Option<RdmaPort>,
-    /// The device to whose addresses connections must be made; `None` if the program checks that.
-    pub(super) device: Option<Arc<LogicalDevice>>,
+    /// The device of the adapter.
+    pub(super) device: Arc<LogicalDevice>,
+    /// Connections to addresses of other devices are accepted, too: the program checks whose they are.
+    pub(super) for_all_devices: bool,
     /// Maximum number of connections that wait for a decision.
     pub(super) backlog: usize,
     /// How long a peer may take to send its Request, and to receive the Reply.
@@ -114,7 +116,22 @@ impl ListenerSocket {
 
     /// Returns whether connections to this address belong to the device of the listener (requirement X3).
     pub(super) fn serves(&self, local: &SocketAddr) -> bool {
-        self.config.device.as_ref().is_none_or(|device| device.owns(local.ip()))
+        self.config.for_all_devices || self.config.device.owns(local.ip())
+    }
+
+    /// Returns whether the port with this address was taken down.
+    pub(super) fn is_down_at(&self, local: &SocketAddr) -> bool {
+        let device = &self.config.device;
+        if device.owns(local.ip()) { device.is_down_at(local.ip()) } else { logical::is_down_at(local.ip()) }
+    }
+
+    /// Makes the kernel drop requests for connections while the port of the listener is down. A listener at several ports
+    /// [rejects](Self::is_down_at) them instead.
+    pub(super) fn apply_port_state(&self) {
+        let Some(at) = self.at.filter(|at| !at.ip().is_unspecified()) else { return };
+        if let Err(error) = set_deaf(&self.socket, self.is_down_at(&at)) {
+            tracing::error!(%error, "failed to filter a listener");
+        }
     }
 
     /// Returns the local address of a connection that was accepted here. Asks the link only if the listener has a

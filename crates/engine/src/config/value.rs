@@ -3,6 +3,7 @@
 use super::devices::Devices;
 use super::dropin::{DeviceName, LogLevel, Persona, PortPolicy};
 use super::duration;
+use super::plan::PortPlan;
 use super::ports::PortRange;
 use super::trust::{ClusterKey, Users};
 use ironwarp_rnic::fault::FaultPlan;
@@ -68,6 +69,6 @@ macro_rules! impl_value_by_display {
     )*};
 }
 impl_value_by_display!(
-    u16, u64, usize, Devices, FaultPlan, HashKey, PortRange, ClusterKey, Users, DeviceName, Persona,
-    PortPolicy, LogLevel
+    u16, u64, usize, Devices, FaultPlan, HashKey, PortPlan, PortRange, ClusterKey, Users, DeviceName,
+    Persona, PortPolicy, LogLevel
 );

@@ -4,23 +4,28 @@
 //! An [`Engine`](crate::Engine) is an open of one logical device. Addresses keep the streams of devices apart: a device
 //! listens at, connects from and accepts connections to the addresses of its own ports only.
 
+pub(crate) mod admin;
 pub(crate) mod monitor;
 pub(crate) mod shaper;
 
+pub use admin::NoSuchPort;
 pub use monitor::{PortChange, PortWatcher};
 
 use crate::config::devices::{DeviceGroup, DeviceOptions, Model, Place};
-use crate::config::{Config, DeviceName, Devices, MAX_DEVICES, Rate};
+use crate::config::{Config, DeviceName, Devices, MAX_DEVICES, PortPlan, Rate};
 use crate::gid::{Gid, GidEntry, GidTable, PortState, Scope, socket_addr};
 use crate::sys::fork::{self, ProcessLock};
+use crate::sys::socket::TcpLink;
+use admin::{AdminState, Observers, Plan, PortObserver};
 use ironwarp_rnic::fault::FaultPlan;
+use ironwarp_rnic::link::Link;
 use ironwarp_rnic::sync::lock;
 use shaper::Shaper;
 use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
 
 /// The first address of the devices at addresses of loopback: 127.0.2.1. Debian maps the name of the host to 127.0.1.1.
 const FIRST_LOOPBACK: u32 = Ipv4Addr::new(127, 0, 2, 1).to_bits();
@@ -36,6 +41,8 @@ pub struct LogicalDevice {
     options: DeviceOptions,
     /// The rate and delay; `None` if the device has neither.
     shaper: Option<Arc<Shaper>>,
+    observers: Observers,
+    plan: Mutex<Plan>,
 }
 
 /// A port of a logical device.
@@ -44,6 +51,7 @@ pub struct RdmaPort {
     number: u8,
     scope: Scope,
     gids: GidTable,
+    admin: AdminState,
 }
 
 /// The logical devices of a process, by the settings that describe them. Adapters with the same settings share them.
@@ -94,6 +102,25 @@ pub fn find(config: &Config, name: &str) -> io::Result<Arc<LogicalDevice>> {
         let known = devices.iter().map(|device| device.name()).collect::<Vec<_>>().join(", ");
         io::Error::new(io::ErrorKind::NotFound, format!("no device `{name}`: the devices are {known}"))
     })
+}
+
+/// Checks that the ports in the setting `port_plan` exist.
+pub(crate) fn check_plan(config: &Config) -> io::Result<()> {
+    for planned in config.port_plan.ports() {
+        let device = find(config, planned.device.as_str())?;
+        planned.port.map_or(Ok(()), |port| device.check_port(port).map(|_| ()))?;
+    }
+    Ok(())
+}
+
+/// Returns whether a port of any device of this process that has this address was taken down.
+pub(crate) fn is_down_at(ip: IpAddr) -> bool {
+    if !admin::any_is_down() {
+        return false;
+    }
+    let all: Vec<_> = lock(&REGISTRY).iter().flat_map(|(_, devices)| devices.clone()).collect();
+    // Not the devices with all addresses: others may have the same ones.
+    all.iter().any(|device| !device.has_all_addresses && device.is_down_at(ip))
 }
 
 /// Creates the devices that the settings describe.
@@ -159,12 +186,20 @@ fn scopes(group: &DeviceGroup, loopback: &mut u32) -> io::Result<Vec<Vec<Scope>>
 impl LogicalDevice {
     /// Creates the device at this place of its group.
     fn new(name: DeviceName, index: usize, scopes: Vec<Scope>, group: &DeviceGroup, at: usize) -> Self {
-        let port = |(number, scope): (u8, Scope)| RdmaPort { number, gids: GidTable::of(&scope), scope };
+        let port = |(number, scope): (u8, Scope)| RdmaPort {
+            number,
+            gids: GidTable::of(&scope),
+            scope,
+            admin: AdminState::default(),
+        };
         let mut options = group.options.clone();
         options.numa = options.numa.get(at % options.numa.len().max(1)).copied().into_iter().collect();
         let has_all_addresses = group.model == Model::All;
         let ports = (1..).zip(scopes).map(port).collect();
-        let mut device = Self { name, index, ports, has_all_addresses, options, shaper: None };
+        let observers = Observers::default();
+        let plan = Mutex::default();
+        let mut device =
+            Self { name, index, ports, has_all_addresses, options, shaper: None, observers, plan };
         if device.rate().is_some() || !device.delay().is_zero() {
             device.shaper = Some(Arc::new(Shaper::new(device.rate(), device.delay())));
         }
@@ -189,6 +224,15 @@ impl LogicalDevice {
     /// Returns the port with this number, or `None` if there is none.
     pub fn port(&self, number: u8) -> Option<&RdmaPort> {
         self.ports.get(usize::from(number).checked_sub(1)?)
+    }
+
+    /// Returns the port with this number. Fails if there is none.
+    fn check_port(&self, number: u8) -> Result<&RdmaPort, NoSuchPort> {
+        self.port(number).ok_or_else(|| NoSuchPort {
+            port: number,
+            device: self.name().to_owned(),
+            ports: self.ports.len(),
+        })
     }
 
     /// Returns whether the device has the addresses of all interfaces, as the default device does. Such a device also
@@ -266,7 +310,119 @@ impl LogicalDevice {
 
     /// Updates the GID tables from the kernel, and returns the states of the ports.
     pub(crate) fn port_states(&self) -> io::Result<Vec<PortState>> {
-        self.ports.iter().map(|port| port.gids.refresh()).collect()
+        let state = |port: &RdmaPort| {
+            let state = port.gids.refresh()?;
+            Ok(PortState { active: state.active && !port.is_down(), ..state })
+        };
+        self.ports.iter().map(state).collect()
+    }
+
+    // --- Ports that go down ---
+
+    /// Takes a port down, or up again, for all adapters of this process that have the device open, and for those that
+    /// open it later. Returns whether that is a change.
+    ///
+    /// While a port is down, nothing is sent or received there, as if its cable were unplugged: a request of either end
+    /// fails when its retries are exceeded, unless the port is up before. New connections fail, and datagrams are lost.
+    /// The port is not active, and its asynchronous events report that.
+    ///
+    /// Do not call this from a [`PortWatcher`].
+    ///
+    /// # Errors
+    /// Fails if the device has no such port.
+    pub fn set_port(&self, number: u8, up: bool) -> Result<bool, NoSuchPort> {
+        let port = self.check_port(number)?;
+        Ok(self.observers.while_stable(|| {
+            let changed = port.admin.set_down(!up);
+            if changed {
+                tracing::info!(
+                    device = self.name(),
+                    port = number,
+                    "port {}",
+                    if up { "up" } else { "down" }
+                );
+                self.observers.notify();
+                self.close_kept();
+            }
+            changed
+        }))
+    }
+
+    /// Begins the plan of the ports, unless an adapter that has opened the device before has begun one. Returns the times
+    /// at which to call [`follow_plan`](Self::follow_plan).
+    pub(crate) fn begin_plan(&self, plan: &PortPlan) -> Vec<Instant> {
+        let mut steps = Vec::new();
+        for planned in plan.ports().iter().filter(|planned| planned.device == self.name) {
+            let all = self.ports.iter().map(RdmaPort::number);
+            for port in all.filter(|port| planned.port.is_none_or(|planned| planned == *port)) {
+                steps.extend(planned.steps.iter().map(|step| (step.at, port, step.up)));
+            }
+        }
+        lock(&self.plan).begin(|| steps)
+    }
+
+    /// Takes the steps of the plan that are due. All adapters that have the device open call this, in case that others
+    /// are closed.
+    pub(crate) fn follow_plan(&self) {
+        let next = || lock(&self.plan).take_due(Instant::now());
+        while let Some((port, up)) = next() {
+            let _ = self.set_port(port, up); // the plan has only ports of the device
+        }
+    }
+
+    /// Keeps the socket of a connection open that was given up while its port is down.
+    pub(crate) fn keep_until_up(&self, link: Arc<TcpLink>) {
+        self.observers.keep(link);
+    }
+
+    /// Closes the sockets that were kept and whose ports are up: the peers that still wait for an answer get a reset.
+    fn close_kept(&self) {
+        for link in self.observers.take_kept() {
+            if link.local_addr().is_ok_and(|local| self.is_down_at(local.ip())) {
+                self.observers.keep(link);
+            } else {
+                link.abort();
+            }
+        }
+    }
+
+    /// Has an observer learn when a port is taken down, or up again.
+    pub(crate) fn observe(&self, observer: Weak<dyn PortObserver>) {
+        self.observers.add(observer);
+    }
+
+    /// Calls a function that applies the state of a port, while no thread changes it.
+    pub(crate) fn while_ports_are_stable<R>(&self, act: impl FnOnce() -> R) -> R {
+        self.observers.while_stable(act)
+    }
+
+    /// Returns the port that has an address. A device with the addresses of all interfaces has one port.
+    fn port_at(&self, ip: IpAddr) -> Option<&RdmaPort> {
+        if self.has_all_addresses {
+            return self.ports.first();
+        }
+        self.find_gid(Gid::from(ip.to_canonical())).ok()?.map(|(port, _)| port)
+    }
+
+    /// Returns whether the port with this address was taken down.
+    pub(crate) fn is_down_at(&self, ip: IpAddr) -> bool {
+        admin::any_is_down() && self.port_at(ip).is_some_and(RdmaPort::is_down)
+    }
+
+    /// Checks that the port was not taken down from which the device connects: the one with this address, or the first
+    /// one if the kernel chooses the address.
+    pub(crate) fn check_up(&self, from: Option<IpAddr>) -> io::Result<()> {
+        if !admin::any_is_down() {
+            return Ok(());
+        }
+        let port = from.map_or_else(|| self.ports.first(), |ip| self.port_at(ip));
+        match port.filter(|port| port.is_down()) {
+            Some(port) => {
+                let why = format!("port {} of device {} is down", port.number, self.name);
+                Err(io::Error::new(io::ErrorKind::NetworkDown, why))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Returns whether an address belongs to the device: streams from and to all others belong to other devices.
@@ -334,9 +490,14 @@ impl RdmaPort {
         self.gids
     }
 
-    /// Returns whether the port is active.
+    /// Returns whether the port is active: its interface is, and it was not [taken down](LogicalDevice::set_port).
     pub fn is_active(&self) -> io::Result<bool> {
-        self.gids.port_is_active()
+        Ok(!self.is_down() && self.gids.port_is_active()?)
+    }
+
+    /// Returns whether the port was [taken down](LogicalDevice::set_port).
+    pub fn is_down(&self) -> bool {
+        self.admin.is_down()
     }
 
     /// Returns the name of the only interface of the port; `None` if the port has the addresses of several.

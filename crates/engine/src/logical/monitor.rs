@@ -3,6 +3,7 @@
 //! tables is not reported.
 
 use super::LogicalDevice;
+use super::admin::PortObserver;
 use crate::gid::PortState;
 use crate::reactor::source::{EventSource, Rearm};
 use crate::sys::netlink::Netlink;
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex};
 pub enum PortChange {
     /// The port became active.
     Active,
-    /// The port is not active any more: its interface is down, or lost its carrier.
+    /// The port is not active any more: its interface is down, or lost its carrier, or the port was taken down.
     Error,
     /// GIDs were added or removed.
     Gids,
@@ -25,7 +26,8 @@ pub enum PortChange {
 
 /// A receiver of changes to the ports of a device, for `Engine::watch_port`.
 pub trait PortWatcher: Send + Sync + fmt::Debug {
-    /// Receives a change to the port with this number. Called on a lane's thread: an implementation must not block.
+    /// Receives a change to the port with this number. Called on a lane's thread, or by a thread that takes a port down
+    /// or up: an implementation must not block, nor change ports.
     fn on_port_change(&self, port: u8, change: PortChange);
 }
 
@@ -48,6 +50,28 @@ impl Monitor {
         let reported = Mutex::new(device.port_states()?);
         Ok(Self { netlink, device: Arc::clone(device), reported, watcher })
     }
+
+    /// Reports the changes since the last report.
+    fn report(&self) -> io::Result<()> {
+        // Locked until all changes are reported, so that two threads report them in order.
+        let mut reported = lock(&self.reported);
+        let now = self.device.port_states()?;
+        let before = std::mem::replace(&mut *reported, now.clone());
+        for (port, (before, now)) in (1..).zip(before.into_iter().zip(now)) {
+            for change in changes(before, now) {
+                self.watcher.on_port_change(port, change);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PortObserver for Monitor {
+    fn on_port_state(&self) {
+        if let Err(error) = self.report() {
+            tracing::error!(%error, "failed to report a change of a port");
+        }
+    }
 }
 
 impl EventSource for Monitor {
@@ -56,13 +80,7 @@ impl EventSource for Monitor {
         if !self.netlink.take_notices()? {
             return Ok(Rearm::Now);
         }
-        let now = self.device.port_states()?;
-        let before = std::mem::replace(&mut *lock(&self.reported), now.clone());
-        for (port, (before, now)) in (1..).zip(before.into_iter().zip(now)) {
-            for change in changes(before, now) {
-                self.watcher.on_port_change(port, change);
-            }
-        }
+        self.report()?;
         Ok(Rearm::Now)
     }
 }

@@ -51,6 +51,10 @@ pub(crate) trait Member: AsFd + Send + Sync + fmt::Debug {
         Default::default()
     }
 
+    /// Blocks or unblocks the socket, if its port was taken down or up (requirement X3). Must be called while no thread
+    /// changes the state of a port.
+    fn apply_port_state(self: Arc<Self>) {}
+
     /// Returns the connection, if steering can move it to another lane.
     fn movable(self: Arc<Self>) -> Option<Arc<dyn Movable>> {
         None

@@ -37,6 +37,9 @@ const PAGE: usize = 4096;
 /// The MSS that TCP assumes for an unknown path (RFC 9293 §3.7.1).
 const DEFAULT_SEGMENT: usize = 536;
 
+/// The interval of probes for [`TcpLink::probe_often`]: the shortest that the kernel has.
+const PROBE_OFTEN: Duration = Duration::from_secs(1);
+
 /// A TCP socket, connected or connecting. Its methods never block. Dropping it closes the socket.
 #[derive(Debug)]
 pub struct TcpLink {
@@ -60,6 +63,10 @@ pub(crate) struct TcpCounters {
     pub(crate) retransmissions: u32,
     pub(crate) segments_sent: u32,
     pub(crate) segments_received: u32,
+    /// Something that was sent is not acknowledged: data, or a probe of an idle connection.
+    pub(crate) awaits_ack: bool,
+    /// Time since the last acknowledgement.
+    pub(crate) since_ack: Duration,
 }
 
 impl From<TcpCounters> for Traffic {
@@ -123,6 +130,8 @@ pub(crate) fn tcp_counters(fd: RawFd) -> TcpCounters {
         retransmissions: u32_at(100),
         segments_sent: u32_at(136),
         segments_received: u32_at(140),
+        awaits_ack: u32_at(24) > 0 || u64_at(0).to_ne_bytes()[3] > 0, // unacked, probes
+        since_ack: Duration::from_millis(u32_at(56).into()),
     }
 }
 
@@ -212,6 +221,14 @@ impl TcpLink {
             // A failure leaves the current timeout, with which the connection works, too.
             let _ = rustix::net::sockopt::set_tcp_user_timeout(&self.fd, time);
         }
+    }
+
+    /// Makes the kernel probe the peer after a second without traffic, so that the loss of the path is noticed although
+    /// the traffic takes another route.
+    pub(crate) fn probe_often(&self) {
+        // Failures leave the intervals of the settings.
+        let _ = rustix::net::sockopt::set_tcp_keepidle(&self.fd, PROBE_OFTEN);
+        let _ = rustix::net::sockopt::set_tcp_keepintvl(&self.fd, PROBE_OFTEN);
     }
 
     /// Returns the local address.
@@ -464,6 +481,30 @@ pub(super) fn set_option(fd: &impl AsFd, level: c_int, name: c_int, value: c_int
     // SAFETY: `value` has the `INT_LEN` bytes that the kernel reads.
     let result = unsafe {
         libc::setsockopt(fd.as_fd().as_raw_fd(), level, name, (&raw const value).cast::<c_void>(), INT_LEN)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes the kernel drop everything that arrives at a socket, before its protocol sees it, or accept it again: a segment
+/// is not acknowledged, a connection is not answered, and the sender retransmits. As if a cable were unplugged, but only in
+/// this direction.
+pub(crate) fn set_deaf(fd: &impl AsFd, deaf: bool) -> io::Result<()> {
+    if !deaf {
+        return match set_option(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0) {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+            _ => Ok(()), // it may have had no filter
+        };
+    }
+    // A filter of one instruction: keep no byte of a packet (BPF_RET | BPF_K, socket(7)).
+    let mut instruction = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut instruction };
+    #[expect(clippy::cast_possible_truncation, reason = "it is 16")]
+    let len = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: `program` has the `len` bytes that the kernel reads, and points to as many instructions as it says. The
+    // kernel copies both.
+    let result = unsafe {
+        let program = (&raw const program).cast::<c_void>();
+        libc::setsockopt(fd.as_fd().as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program, len)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -10,6 +10,7 @@ use super::counters;
 use super::denied::Denied;
 use super::fork::Fd;
 use super::reserve::{Kind, Reservation};
+use super::socket::set_deaf;
 use crate::config::PortRange;
 use ironwarp_rnic::datagram::{Arrived, Sent};
 use ironwarp_rnic::gid::Gid;
@@ -66,6 +67,8 @@ pub struct UdpSocket {
     address: LocalAddress,
     /// Whether a datagram may have arrived. Cleared when the socket was found empty.
     readable: AtomicBool,
+    /// Nothing is sent or received.
+    blocked: AtomicBool,
 }
 
 impl UdpPort {
@@ -169,7 +172,22 @@ impl UdpSocket {
         }
         sockopt::set_socket_reuseport(&fd, true)?; // the reservation turns it off again
         rustix::net::bind(&fd, &at)?;
-        Ok(Self { fd, gid: address.ip.into(), address, readable: AtomicBool::new(true) })
+        Ok(Self {
+            fd,
+            gid: address.ip.into(),
+            address,
+            readable: AtomicBool::new(true),
+            blocked: AtomicBool::new(false),
+        })
+    }
+
+    /// Drops all datagrams from now on, in both directions, or none any more.
+    pub(crate) fn set_blocked(&self, blocked: bool) {
+        if self.blocked.swap(blocked, Ordering::SeqCst) != blocked
+            && let Err(error) = set_deaf(&self.fd, blocked)
+        {
+            tracing::error!(%error, "failed to filter datagrams");
+        }
     }
 
     /// Returns the GID of the socket's address.
@@ -185,6 +203,9 @@ impl UdpSocket {
     /// Sends one datagram to a port at a GID.
     pub fn send(&self, (to, port): (Gid, u16), bytes: &[u8]) -> Sent {
         let Some(ip) = to.ip() else { return Sent::Lost };
+        if self.blocked.load(Ordering::Relaxed) {
+            return Sent::Lost;
+        }
         let to = self.address.with_port(ip, port);
         for _ in 0..MAX_TRIES {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;

@@ -34,6 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+mod port;
 mod shaped;
 mod sharing;
 mod timeouts;
@@ -97,9 +98,14 @@ pub(crate) struct Connection<P> {
     is_initiator: bool,
     /// What is known for an offer of shared memory (`sharing.rs`).
     sharing: AtomicU8,
-    /// A check of an awaited receive is pending (`timeouts.rs`).
-    receive_timer: AtomicBool,
+    /// Timers that run: [`RECEIVE_TIMER`], [`PATH_TIMER`].
+    timers: AtomicU8,
 }
+
+/// Flag in [`Connection::timers`]: a check of an awaited receive is pending (`timeouts.rs`).
+const RECEIVE_TIMER: u8 = 1;
+/// Flag in [`Connection::timers`]: a check of the path to the peer is pending (`port.rs`).
+const PATH_TIMER: u8 = 2;
 
 /// The part of a connection that changes together, under one lock.
 #[derive(Debug)]
@@ -170,7 +176,7 @@ impl<P: ConnectionOwner> Connection<P> {
             queued: AtomicBool::new(false),
             is_initiator: matches!(established.agreed.role, Role::Initiator { .. }),
             sharing: AtomicU8::new(0),
-            receive_timer: AtomicBool::new(false),
+            timers: AtomicU8::new(0),
         });
         let mut stream_link: Arc<dyn Link> = Arc::<RoutedLink>::clone(&connection.link);
         if let Some(shaper) = cq.steering().logical().shaper() {
@@ -194,6 +200,7 @@ impl<P: ConnectionOwner> Connection<P> {
         match connection.join_set() {
             Ok(true) => {
                 connection.start_first_message_timer(&agreed);
+                connection.watch_port();
                 // The class of its completion queue may have changed before the connection was in the set.
                 let movable: Arc<dyn Movable> = Arc::<Self>::clone(&connection);
                 cq.steering().steer_new(&movable)?;
@@ -424,6 +431,10 @@ impl<P: ConnectionOwner> Member for Connection<P> {
 
     fn route(&self) -> (String, (u64, u64)) {
         (self.describe_route(), self.link.channel().map(|channel| channel.traffic()).unwrap_or_default())
+    }
+
+    fn apply_port_state(self: Arc<Self>) {
+        Self::apply_port_state(&self);
     }
 
     fn movable(self: Arc<Self>) -> Option<Arc<dyn Movable>> {

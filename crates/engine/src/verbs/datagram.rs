@@ -39,6 +39,7 @@ pub struct DatagramQueuePair {
 #[derive(Debug)]
 struct UdpLink {
     udp: UdpPort,
+    device: Arc<LogicalDevice>,
     /// The lane of the poll set.
     lane: Arc<LaneHandle>,
     /// Records the datagrams; `None` if packets are not captured.
@@ -106,7 +107,9 @@ impl DatagramQueuePair {
         let number = qpn_of_port(udp.port());
         let (peer, local) = steering_addresses(&udp);
         let set = receive_cq.find_or_create_set(send_cq, peer, local)?;
-        let link = Arc::new(UdpLink { udp, lane: Arc::clone(set.lane()), capture, qp: OnceLock::new() });
+        let logical = Arc::clone(receive_cq.steering().logical());
+        let lane = Arc::clone(set.lane());
+        let link = Arc::new(UdpLink { udp, device: logical, lane, capture, qp: OnceLock::new() });
         let device_link: Arc<dyn DatagramLink> = Arc::<UdpLink>::clone(&link);
         let attributes = attributes.clone().map_cqs(|cq| Arc::clone(cq.cq()));
         let qp = DatagramQp::new(number, device, attributes, device_link);
@@ -129,6 +132,8 @@ impl DatagramQueuePair {
         let only = self.set.only_member();
         self.set.insert(token, &member)?;
         self.set.queue_ack_of_former_only_member(only);
+        // After `insert`: a thread that takes the port down later finds the socket in the set.
+        self.link.device.while_ports_are_stable(|| self.link.apply_port_state(socket));
         // The first event of the socket may have come before it was in the set.
         member.serve(Ready { readable: true, writable: true, ended: false }, ServedBy::Program);
         Ok(())
@@ -161,6 +166,14 @@ impl Drop for DatagramQueuePair {
             self.set.remove(*token);
         }
         let _ = self.qp.modify(State::Reset); // allowed in every state
+    }
+}
+
+impl UdpLink {
+    /// Blocks or unblocks a socket, if its port was taken down or up.
+    fn apply_port_state(&self, socket: usize) {
+        let socket = &self.udp.sockets()[socket];
+        socket.set_blocked(socket.gid().ip().is_some_and(|ip| self.device.is_down_at(ip)));
     }
 }
 
@@ -209,6 +222,10 @@ impl Member for SocketMember {
         }
         self.qp.drive(ready);
         None
+    }
+
+    fn apply_port_state(self: Arc<Self>) {
+        self.link.apply_port_state(self.socket);
     }
 
     /// Returns false: there is no peer to wait for.

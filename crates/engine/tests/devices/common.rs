@@ -46,10 +46,19 @@ pub(crate) struct Connected {
 /// Connects a queue pair of the client to one of the server at port 1 of its device. With shared memory, waits until both
 /// ends use it.
 pub(crate) fn connect(client: &Side, server: &Side) -> Connected {
+    connect_with(client, &ConnectOptions::default(), server)
+}
+
+/// Like [`connect`], from an address of the client's device.
+pub(crate) fn connect_from(client: &Side, from: SocketAddr, server: &Side) -> Connected {
+    connect_with(client, &ConnectOptions { from: Some(from), ..ConnectOptions::default() }, server)
+}
+
+fn connect_with(client: &Side, options: &ConnectOptions, server: &Side) -> Connected {
     let listener = server.engine.listen(address(server.engine.logical(), 1)).unwrap();
     let pairs = [client, server].map(|side| side.pair(64, Completes::WhenAcknowledged));
     let [client_pair, server_pair] = &pairs;
-    client.engine.connect(client_pair, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
+    client.engine.connect(client_pair, listener.local_addr().unwrap(), options).unwrap();
     let incoming = listener.incoming().wait(TIMEOUT).unwrap();
     incoming.accept(server_pair, server.engine.terms(None, None), &[]).unwrap();
     pairs.iter().for_each(|pair| drop(pair.wait_connected(TIMEOUT).unwrap()));

@@ -1,5 +1,6 @@
-//! Logical devices (requirement X3): their rate and delay.
+//! Logical devices (requirement X3): their rate and delay, and ports that go down.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod common;
+mod down;
 mod shaping;

@@ -1,7 +1,7 @@
 //! The timers of a connection: for closing, for messages that wait for a receive of the peer, and for the first message
 //! of the peer.
 
-use super::{Connection, ConnectionOwner};
+use super::{Connection, ConnectionOwner, RECEIVE_TIMER};
 use ironwarp_rnic::connect::{Agreed, MpaMode, Role};
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::sync::lock;
@@ -90,6 +90,9 @@ impl<P: ConnectionOwner> Connection<P> {
     /// Aborts the connection, because the peer has not closed in time. While this end still has something to send,
     /// starts the timer again instead; the kernel gives up a peer that receives nothing (TCP_USER_TIMEOUT).
     fn on_close_timeout(self: &Arc<Self>) {
+        if self.is_port_down() {
+            return self.abandon(QpError::TimedOut("closing the connection"));
+        }
         if self.qp.is_closing() && !self.qp.is_finished() {
             return self.start_close_timer();
         }
@@ -107,7 +110,7 @@ impl<P: ConnectionOwner> Connection<P> {
     /// for at least the RNR timeout, and for at most a quarter longer.
     pub(super) fn on_peer_not_ready(self: &Arc<Self>) {
         if let Some(number) = self.qp.message_awaiting_receive()
-            && !self.receive_timer.swap(true, Ordering::SeqCst)
+            && self.timers.fetch_or(RECEIVE_TIMER, Ordering::SeqCst) & RECEIVE_TIMER == 0
         {
             self.schedule_receive_check(AwaitedReceive { number, checks: RECEIVE_CHECKS });
         }
@@ -121,7 +124,9 @@ impl<P: ConnectionOwner> Connection<P> {
                     connection.check_awaited_receive(awaited);
                 });
             }
-            None => self.receive_timer.store(false, Ordering::SeqCst),
+            None => {
+                self.timers.fetch_and(!RECEIVE_TIMER, Ordering::SeqCst);
+            }
         }
     }
 
@@ -148,7 +153,7 @@ impl<P: ConnectionOwner> Connection<P> {
     /// Stops the timer, and starts it again if a message waits now: it may have begun to wait while the timer still
     /// counted as running.
     fn stop_receive_timer(self: &Arc<Self>) {
-        self.receive_timer.store(false, Ordering::SeqCst);
+        self.timers.fetch_and(!RECEIVE_TIMER, Ordering::SeqCst);
         self.on_peer_not_ready();
     }
 

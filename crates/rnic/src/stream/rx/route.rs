@@ -4,6 +4,7 @@
 use super::Rx;
 use super::failure::{Checked, RxFailure};
 use super::offer::{Added, OfferParts};
+use crate::blocked::set_blocked;
 use crate::broken;
 use crate::context::QpContext;
 use crate::error::Protocol;
@@ -15,6 +16,11 @@ use ironwarp_wire::private::Signal;
 use ironwarp_wire::{Dialect, MAX_HEADER};
 
 impl Rx {
+    /// Blocks the link, or puts the real one back. Returns false if nothing had to be done.
+    pub(crate) fn set_link_blocked(&mut self, blocked: bool) -> bool {
+        set_blocked(&mut self.link, blocked)
+    }
+
     /// Handles a part of an offer. Passes the offer to the driver once all parts have arrived, in order. A part out of
     /// order drops the parts before it, and part 0 begins another offer. Fails if the peer makes too many offers.
     pub(super) fn handle_offer(&mut self, qp: &QpContext, part: u8, data: &[u8]) -> Checked {

@@ -2,6 +2,7 @@
 
 use super::Tx;
 use super::stop::Stop;
+use crate::blocked::set_blocked;
 use crate::context::QpContext;
 use crate::outbound::{FrameKind, InProgress, TxBatch};
 use crate::stream::framing_on;
@@ -9,6 +10,11 @@ use ironwarp_wire::mpa::FpduWriter;
 use ironwarp_wire::private::{OFFER_PARTS, Signal};
 
 impl Tx {
+    /// Blocks the link, or puts the real one back.
+    pub(crate) fn set_link_blocked(&mut self, blocked: bool) {
+        set_blocked(&mut self.link, blocked);
+    }
+
     /// Adds the switch signal if another route was requested, also in the middle of a message. The signal is the last
     /// frame of its batch ([`Stop::Full`]): what follows it goes by the other route, once the link has taken all of the
     /// signal. The capabilities of this end must have been sent before.
