@@ -64,8 +64,12 @@ impl CmDevice {
     /// Returns the device that has an address. ENODEV if none has it.
     pub(super) fn at(address: IpAddr) -> Result<&'static Self, Errno> {
         let owner = logical_devices().iter().find(|device| device.owns(address));
-        let none = || Errno(libc::ENODEV).because(format_args!("no device has the address {address}"));
-        Self::of(owner.ok_or_else(none)?)
+        let Some(owner) = owner else {
+            // Not a reason of the error, which is always printed: libraries try every address of the host.
+            tracing::info!(%address, "no logical device has this address");
+            return Err(Errno(libc::ENODEV));
+        };
+        Self::of(owner)
     }
 
     /// Returns a device, which the first call opens. A forked child opens devices of its own, because it has none of the

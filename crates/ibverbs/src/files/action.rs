@@ -48,18 +48,41 @@ pub(super) enum Intent {
 /// # Safety
 /// `path` is NULL or a C string.
 pub(super) unsafe fn action_for(at: c_int, path: *const c_char, intent: Intent) -> Action {
+    // SAFETY: by the caller's contract.
+    let action = unsafe { with_resolved(at, path, |path| Some(action_for_resolved(path, intent))) };
+    action.unwrap_or(Action::UseSame)
+}
+
+/// Returns the text of a virtual link. `None` if the path is not that of one. Leaves errno unchanged.
+///
+/// # Safety
+/// `path` is NULL or a C string.
+pub(super) unsafe fn link_text(at: c_int, path: *const c_char) -> Option<String> {
+    // SAFETY: by the caller's contract.
+    unsafe { with_resolved(at, path, |path| Tree::of_process().find(&path)?.link_text()) }
+}
+
+/// Resolves a path, and calls `use_path` with the result if the path may be virtual. Leaves errno unchanged.
+///
+/// # Safety
+/// `path` is NULL or a C string.
+unsafe fn with_resolved<T>(
+    at: c_int,
+    path: *const c_char,
+    use_path: impl FnOnce(String) -> Option<T>,
+) -> Option<T> {
     if path.is_null() {
-        return Action::UseSame;
+        return None;
     }
     // SAFETY: not NULL, and a C string by the caller's contract.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
     // Resolving the path makes system calls, which change errno.
     // SAFETY: `__errno_location` returns a valid pointer, to the errno of this thread.
     let errno = unsafe { *libc::__errno_location() };
-    let action = resolve(at, bytes).map_or(Action::UseSame, |path| action_for_resolved(path, intent));
+    let result = resolve(at, bytes).and_then(use_path);
     // SAFETY: `__errno_location` returns a valid pointer, to the errno of this thread.
     unsafe { *libc::__errno_location() = errno };
-    action
+    result
 }
 
 /// Decides what to do with `path`, as [`resolve`] returned it: absolute and without `.` and `..`. It may be virtual,

@@ -6,7 +6,8 @@
 #![expect(unsafe_code, reason = "functions of the C library")]
 
 use super::action::{
-    Action, Intent, action_for, fail, is_for_writing, is_mode_for_writing, open_content, open_content_stream,
+    Action, Intent, action_for, fail, is_for_writing, is_mode_for_writing, link_text, open_content,
+    open_content_stream,
 };
 use super::directory::{self, Compare, Filter};
 use super::map::{Target, target};
@@ -111,9 +112,39 @@ query_functions! {
     ironwarp_faccessat = c"faccessat" [at] (at: c_int; mode: c_int, flags: c_int) -> c_int;
     ironwarp_getxattr = c"getxattr" [CWD] (; name: *const c_char, to: *mut c_void, room: usize) -> isize;
     ironwarp_lgetxattr = c"lgetxattr" [CWD] (; name: *const c_char, to: *mut c_void, room: usize) -> isize;
-    ironwarp_readlink = c"readlink" [CWD] (; to: *mut c_char, room: usize) -> isize;
-    ironwarp_readlinkat = c"readlinkat" [at] (at: c_int; to: *mut c_char, room: usize) -> isize;
+    ironwarp_readlink_other = c"readlink" [CWD] (; to: *mut c_char, room: usize) -> isize;
+    ironwarp_readlinkat_other = c"readlinkat" [at] (at: c_int; to: *mut c_char, room: usize) -> isize;
     ironwarp_chdir_to = c"chdir" [CWD] (;) -> c_int;
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironwarp_readlink(path: *const c_char, to: *mut c_char, room: usize) -> isize {
+    // SAFETY: the arguments of this call, whose contract is the same.
+    unsafe { read_link(CWD, path, to, room).unwrap_or_else(|| ironwarp_readlink_other(path, to, room)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ironwarp_readlinkat(
+    at: c_int,
+    path: *const c_char,
+    to: *mut c_char,
+    room: usize,
+) -> isize {
+    // SAFETY: the arguments of this call, whose contract is the same.
+    unsafe { read_link(at, path, to, room).unwrap_or_else(|| ironwarp_readlinkat_other(at, path, to, room)) }
+}
+
+/// Implements readlinkat(2) for virtual links. `None` for other paths.
+///
+/// # Safety
+/// As for readlinkat.
+unsafe fn read_link(at: c_int, path: *const c_char, to: *mut c_char, room: usize) -> Option<isize> {
+    // SAFETY: NULL or a C string, by the caller's contract.
+    let text = unsafe { link_text(at, path) }?;
+    let len = text.len().min(room); // a longer text is truncated
+    // SAFETY: `to` has `room` bytes by the caller's contract.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, len) };
+    isize::try_from(len).ok()
 }
 
 /// Changes the current directory, by `ironwarp_chdir_to`. The cached state of the current directory becomes unknown.

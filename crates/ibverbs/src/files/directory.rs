@@ -42,9 +42,8 @@ fn to_dirent(name: &str, node: Node, number: u64) -> libc::dirent64 {
     entry.d_off = number.cast_signed();
     entry.d_reclen = u16::try_from(size_of::<libc::dirent64>()).unwrap_or(u16::MAX);
     entry.d_type = match node {
-        Node::Link(_) => libc::DT_LNK,
-        // A device file. All other paths of this kind are directories.
         Node::SameAs("/dev/null") => libc::DT_CHR,
+        Node::Link(_) | Node::SameAs("/sys/class/net/INTERFACE") => libc::DT_LNK,
         Node::Directory | Node::SameAs(_) => libc::DT_DIR,
         Node::Line(_) | Node::File => libc::DT_REG,
     };

@@ -132,7 +132,7 @@ fn text(path: &[u8]) -> Option<String> {
 }
 
 /// Appends a path to a directory, and removes `.`, `..`, doubled slashes and virtual links. A link at the end of the
-/// path stays. Of two virtual paths of a file, returns always the same. `None` if the path is not UTF-8.
+/// path stays. `None` if the path is not UTF-8.
 fn normalize(tree: Tree<'_>, directory: &str, path: &[u8]) -> Option<String> {
     let path = std::str::from_utf8(path).ok()?;
     let mut whole = String::new();
@@ -142,9 +142,6 @@ fn normalize(tree: Tree<'_>, directory: &str, path: &[u8]) -> Option<String> {
             whole = target;
         }
         push(&mut whole, part);
-    }
-    if let Some(other) = tree.path_in_class(&whole) {
-        whole = other;
     }
     Some(if whole.is_empty() { "/".to_owned() } else { whole })
 }
@@ -175,7 +172,6 @@ mod tests {
         let pci = "/sys/devices/pci4957:00/4957:00:03.0/4957:03:00.0";
         let lid = format!("{pci}/infiniband/ironwarp2/ports/./1/lid");
         assert_eq!(normalize("/", &lid), "/sys/class/infiniband/ironwarp2/ports/1/lid");
-        assert_eq!(normalize("/", &format!("{pci}/infiniband/ironwarp2/..")), format!("{pci}/infiniband"));
         for path in [
             "/sys/class/infiniband/ironwarp2/device/.",
             "/sys/class/infiniband/ironwarp2/device/../4957:03:00.0",

@@ -16,6 +16,8 @@ const PLATFORM_LINK: &str = ".platform";
 const IN_CLASS: &str = "/sys/class/infiniband/DEVICE";
 /// The same, in the directory of the device.
 const IN_PLACE: &str = "/sys/devices/PLACE/infiniband/DEVICE";
+/// The directory of the network interfaces of the host, which are links in it.
+const INTERFACES: &str = "/sys/class/net";
 
 /// The virtual files of some devices.
 #[derive(Clone, Copy, Debug)]
@@ -74,13 +76,6 @@ impl<'a> Tree<'a> {
         let mut absolute = path[..path.rfind('/')?].to_owned();
         place.fill(target, Naming::Program).split('/').for_each(|part| push(&mut absolute, part));
         Some(absolute)
-    }
-
-    /// Returns the other path of a file of a device that has two: the one in the class of devices. `None` if the path is
-    /// not one in the directory of a device on the PCI bus.
-    pub(super) fn path_in_class(self, path: &str) -> Option<String> {
-        let entry = self.find(path)?;
-        (entry.node == Node::SameAs(IN_CLASS)).then(|| entry.same_as(IN_CLASS))
     }
 
     /// Returns the path that realpath(3) returns for a path, which may be a link. For a kernel, the directories in the
@@ -143,6 +138,20 @@ impl<'a> Entry<'a> {
     /// Returns the path that this one is the same as. `target` is the one in the list.
     pub(super) fn same_as(&self, target: &str) -> String {
         self.place.fill(target, Naming::Program) + &self.rest
+    }
+
+    /// Returns the text of a link, as readlink(2) does. `None` if this is no link. The text beside the library has the
+    /// indices of devices. That of a network interface is relative to the directory of interfaces.
+    pub(super) fn link_text(&self) -> Option<String> {
+        match self.node {
+            Node::Link(target) => Some(self.place.fill(target, Naming::Program)),
+            Node::SameAs(target) => {
+                let path = self.same_as(target);
+                let interface = path.strip_prefix(INTERFACES)?.strip_prefix('/')?;
+                (!interface.contains('/')).then_some(path)
+            }
+            _ => None,
+        }
     }
 
     /// Returns the path in the directory beside the library, relative to it.
@@ -277,13 +286,16 @@ mod tests {
             if let Node::Link(target) = node {
                 let mut absolute = path[..path.rfind('/').unwrap()].to_owned();
                 target.split('/').for_each(|part| push(&mut absolute, part));
-                assert!(absolute.starts_with("/sys/devices/"), "{path}");
+                assert!(
+                    ["/sys/devices/", IN_CLASS].iter().any(|start| absolute.starts_with(start)),
+                    "{path}"
+                );
             }
         }
     }
 
     #[test]
-    fn a_device_on_the_pci_bus_has_two_directories() {
+    fn the_real_path_of_a_device_contains_its_pci_address() {
         let devices = described("1; all");
         let tree = Tree::of(&devices);
         let (class, place) =
@@ -296,13 +308,29 @@ mod tests {
         assert_eq!(tree.real_path(&format!("{class}0/device")), place);
         assert_eq!(tree.real_path(&format!("{class}1")), format!("{class}1"));
         assert_eq!(tree.real_path(&format!("{class}1/device")), PLATFORM);
-        for below in ["", "/ports/1/lid"] {
-            let in_place = format!("{place}/infiniband/ironwarp0{below}");
-            assert_eq!(tree.path_in_class(&in_place), Some(format!("{class}0{below}")));
+        let link = format!("{place}/infiniband/ironwarp0");
+        assert_eq!(tree.follow(&link), Some(format!("{class}0")));
+        assert_eq!(tree.real_path(&link), link);
+        assert!(tree.find(&format!("{place}/infiniband/ironwarp1")).is_none());
+    }
+
+    #[test]
+    fn links_have_the_names_of_devices_and_interfaces() {
+        let devices = described("1; all");
+        let text = |path: &str| Tree::of(&devices).find(path).unwrap().link_text();
+        let place = "/sys/devices/pci4957:00/4957:00:01.0/4957:01:00.0";
+        assert_eq!(
+            text(&format!("{place}/infiniband/ironwarp0")).as_deref(),
+            Some("../../../../../class/infiniband/ironwarp0")
+        );
+        let device = text("/sys/class/infiniband/ironwarp1/device");
+        assert_eq!(device.as_deref(), Some("../../../devices/platform/ironwarp"));
+        for net in [format!("{place}/net"), format!("{PLATFORM}/net")] {
+            assert_eq!(text(&net), None);
+            assert_eq!(text(&format!("{net}/lo")).as_deref(), Some("/sys/class/net/lo"));
+            assert_eq!(text(&format!("{net}/lo/mtu")), None);
         }
-        assert_eq!(tree.path_in_class(&format!("{place}/infiniband")), None);
-        assert_eq!(tree.path_in_class(&format!("{place}/infiniband/ironwarp1")), None);
-        assert_eq!(tree.path_in_class(&format!("{place}/net/lo")), None);
+        assert_eq!(text("/dev/infiniband/uverbs0"), None);
     }
 
     #[test]

@@ -74,7 +74,8 @@ fn every_device_has_its_own_files() {
                   && /bin/pwd && cat class ../class && ls net && readlink -f net/lo/mtu";
     let place = places[3].trim_end();
     let expected = format!(
-        "/sys/class/infiniband/ironwarp3\n0249:57ff:fe00:0205\n{place}\n0x020000\n0x060400\nlo\n{place}/net/lo/mtu\n"
+        "/sys/class/infiniband/ironwarp3\n0249:57ff:fe00:0205\n{place}\n0x020000\n0x060400\nlo\n{}\n",
+        std::fs::canonicalize("/sys/class/net/lo/mtu").unwrap().display()
     );
     assert_eq!(shell("8", beside), expected);
 }
@@ -92,8 +93,12 @@ fn devices_are_found_by_their_pci_address() {
     );
     let link = "cat /sys/bus/pci/devices/4957:03:00.0/max_link_speed /sys/bus/pci/devices/4957:00:03.0/max_link_width";
     assert_eq!(shell("8", link), "16.0 GT/s PCIe\n16\n");
-    let cat = "cd /sys/bus/pci/devices/4957:03:00.0 && ls infiniband && cat infiniband/ironwarp2/ports/1/lid";
-    assert_eq!(shell("8", cat), "ironwarp2\n0x203\n");
+    let cat = "cd /sys/bus/pci/devices/4957:03:00.0 && ls infiniband && cat infiniband/ironwarp2/ports/1/lid \
+               && readlink infiniband/ironwarp2 && cd infiniband/ironwarp2 && /bin/pwd";
+    assert_eq!(
+        shell("8", cat),
+        "ironwarp2\n0x203\n../../../../../class/infiniband/ironwarp2\n/sys/class/infiniband/ironwarp2\n"
+    );
     // UCX takes the address from the real path of the device.
     let ucx = shell("8", "UCX_LOG_LEVEL=debug ucx_info -d");
     assert!(ucx.contains("sysfs path is '/sys/devices/pci4957:00/4957:00:08.0/4957:08:00.0'"), "{ucx}");
@@ -117,6 +122,8 @@ fn every_port_has_its_own_files() {
     assert_eq!(listed.matches("/gid_attrs/types:\n").count(), 64);
     assert!(listed.contains("\n/sys/class/infiniband/ironwarp15/ports/4/hw_counters:\n"), "{listed}");
     // find(1) opens directories relative to others.
+    let numa = shell("16", "find /sys/devices/pci4957:00 -name numa_node");
+    assert_eq!(numa.lines().count(), 32, "{numa}");
     let found = shell("16 ports=4", "find /sys/class/infiniband -name lid -exec cat {} +");
     let lids: std::collections::BTreeSet<&str> = found.lines().collect();
     assert_eq!(lids.len(), 64, "{found}");
