@@ -1,7 +1,7 @@
 //! The command line: its definition, and which module runs which subcommand.
 
 use crate::say::{self, Failure};
-use crate::{devices, explain, ping, run, show};
+use crate::{devices, explain, ping, port, run, show};
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// RDMA on any Linux machine: no RDMA hardware, no kernel module, no root.
@@ -18,6 +18,7 @@ enum Command {
     Devices(devices::Arguments),
     Explain(explain::Arguments),
     Ping(ping::Arguments),
+    Port(port::Arguments),
     Show(show::Arguments),
 }
 
@@ -38,6 +39,7 @@ pub fn start() -> i32 {
         Command::Devices(arguments) => exit_code(devices::run(&arguments)),
         Command::Explain(arguments) => exit_code(explain::run(&arguments)),
         Command::Ping(arguments) => exit_code(ping::run(&arguments)),
+        Command::Port(arguments) => exit_code(port::run(&arguments)),
         Command::Show(arguments) => exit_code(show::run(&arguments)),
     }
 }

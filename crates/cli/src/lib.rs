@@ -5,6 +5,7 @@ mod command;
 mod devices;
 mod explain;
 mod ping;
+mod port;
 mod run;
 mod say;
 mod show;
