@@ -21,6 +21,10 @@ pub(super) struct Options {
     #[arg(long, value_name = "SPEC")]
     pub(super) devices: Option<Devices>,
 
+    /// When ports go down and up, such as `ironwarp1 down@2s up@5s`
+    #[arg(long, value_name = "PLAN")]
+    pub(super) port_plan: Option<String>,
+
     /// Faults to inject, such as `split=0.2,cut@0.001`
     #[arg(long, value_name = "SPEC")]
     pub(super) faults: Option<FaultPlan>,
@@ -45,6 +49,7 @@ impl Options {
             "name" => self.name.is_some(),
             "persona" => self.persona.is_some(),
             "devices" => self.devices.is_some(),
+            "port_plan" => self.port_plan.is_some(),
             "faults" => self.faults.is_some(),
             "seed" => self.seed.is_some(),
             "pcap" => self.pcap.is_some(),

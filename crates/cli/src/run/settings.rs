@@ -20,8 +20,8 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Converts the options, and checks the environment variables. Fails if a variable has an invalid value, or if the
-    /// capture file cannot be created.
+    /// Converts the options, and checks the environment variables. Fails if a variable or the port plan is
+    /// invalid, or if the capture file cannot be created.
     pub(super) fn new(
         options: &Options,
         variables: impl Iterator<Item = (OsString, OsString)>,
@@ -33,6 +33,10 @@ impl Settings {
             settings.check_variable(&mut config, name, value, options)?;
         }
         settings.convert_options(options, &mut config);
+        if let Some(plan) = &options.port_plan {
+            config.set("port_plan", plan)?;
+            settings.set("port_plan", plan);
+        }
         if let Some(path) = &options.pcap {
             settings.set("pcap", create_capture(path)?);
         }
@@ -66,7 +70,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Converts the options except the capture file, and applies devices, faults and seed to `config`.
+    /// Converts the options except the port plan and the capture file, and applies devices, faults and seed to `config`.
     fn convert_options(&mut self, options: &Options, config: &mut Config) {
         if let Some(name) = &options.name {
             self.set("name", name.as_str());
@@ -149,6 +153,7 @@ mod tests {
             name: Some("mlx5_0".parse().unwrap()),
             persona: Some(Persona::Iwarp),
             devices: Some("8 rate=1g".parse().unwrap()),
+            port_plan: None,
             log: Some(LogLevel::Debug),
             faults: Some("cut@0.5".parse().unwrap()),
             seed: Some(7),
@@ -220,6 +225,13 @@ mod tests {
         assert!(error.starts_with("invalid value `loud` for the setting `log`: expected `off`, "), "{error}");
         let options = Options { log: Some(LogLevel::Off), ..Options::default() };
         assert_eq!(set(&settings(&options, &wrong).unwrap()), ["IRONWARP_LOG=off"]);
+    }
+
+    #[test]
+    fn an_invalid_port_plan_is_an_error() {
+        let options = Options { port_plan: Some("sideways@noon".to_owned()), ..Options::default() };
+        let error = settings(&options, &[]).unwrap_err();
+        assert!(error.contains("`port_plan`"), "{error}");
     }
 
     #[test]
