@@ -4,15 +4,15 @@ use crate::sys::socket::TcpLink;
 use ironwarp_rnic::sync::lock;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// Number of ports of this process that are down.
 static DOWN: AtomicUsize = AtomicUsize::new(0);
 
-/// A port of this process was down before, or is now.
-static EVER_DOWN: AtomicBool = AtomicBool::new(false);
+/// Number of times that a port of this process went down or up.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 /// The administrative state of a port.
 #[derive(Debug, Default)]
@@ -97,27 +97,25 @@ impl AdminState {
 
     /// Takes the port down, or up. Returns whether that is a change.
     pub(super) fn set_down(&self, down: bool) -> bool {
-        if down {
-            EVER_DOWN.store(true, Ordering::SeqCst);
-        }
         let changed = self.down.swap(down, Ordering::SeqCst) != down;
         match (changed, down) {
             (true, true) => DOWN.fetch_add(1, Ordering::SeqCst),
             (true, false) => DOWN.fetch_sub(1, Ordering::SeqCst),
             (false, _) => 0,
         };
+        CHANGES.fetch_add(changed.into(), Ordering::SeqCst);
         changed
     }
 }
 
 /// Returns whether a port of this process is down.
-pub(super) fn any_is_down() -> bool {
+pub(crate) fn any_is_down() -> bool {
     DOWN.load(Ordering::SeqCst) > 0
 }
 
-/// Returns whether a port of this process was ever down.
-pub(crate) fn any_was_down() -> bool {
-    EVER_DOWN.load(Ordering::SeqCst)
+/// Returns the number of times that a port of this process went down or up.
+pub(crate) fn changes() -> u64 {
+    CHANGES.load(Ordering::SeqCst)
 }
 
 impl Observers {

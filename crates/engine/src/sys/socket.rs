@@ -63,8 +63,10 @@ pub(crate) struct TcpCounters {
     pub(crate) retransmissions: u32,
     pub(crate) segments_sent: u32,
     pub(crate) segments_received: u32,
-    /// Something that was sent is not acknowledged: data, or a probe of an idle connection.
-    pub(crate) awaits_ack: bool,
+    /// Segments with data that are not acknowledged.
+    pub(crate) unacknowledged: u32,
+    /// Probes of an idle connection, or of a closed window, that are not acknowledged.
+    pub(crate) probes: u8,
     /// Time since the last acknowledgement.
     pub(crate) since_ack: Duration,
 }
@@ -130,7 +132,8 @@ pub(crate) fn tcp_counters(fd: RawFd) -> TcpCounters {
         retransmissions: u32_at(100),
         segments_sent: u32_at(136),
         segments_received: u32_at(140),
-        awaits_ack: u32_at(24) > 0 || u64_at(0).to_ne_bytes()[3] > 0, // unacked, probes
+        unacknowledged: u32_at(24),
+        probes: u64_at(0).to_ne_bytes()[3],
         since_ack: Duration::from_millis(u32_at(56).into()),
     }
 }

@@ -346,11 +346,14 @@ impl<P: ConnectionOwner> Connection<P> {
 
     // --- Closing ---
 
-    /// Ends the connection at once: the peer sees a TCP reset, and gets no Terminate.
+    /// Ends the connection at once: the peer sees a TCP reset, and gets no Terminate. While the port is down, it sees
+    /// nothing.
     pub(crate) fn abort(&self, error: QpError) {
         // The error first: a thread that polls meanwhile would report the aborted link as a lost connection.
         self.qp.abort(error);
-        self.link.abort();
+        if !self.is_port_down() {
+            self.link.abort();
+        }
         self.release();
     }
 
@@ -359,6 +362,7 @@ impl<P: ConnectionOwner> Connection<P> {
     /// socket itself closes when the last reference to this connection is dropped.
     pub(crate) fn release(&self) {
         self.leave_set();
+        self.keep_socket_while_down();
         self.stop_sharing();
         self.qp.release(); // drops both halves, and their references to the link
         self.pair.on_closed();

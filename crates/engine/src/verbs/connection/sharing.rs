@@ -166,9 +166,6 @@ impl<P: ConnectionOwner> ChannelOwner for Connection<P> {
 
     fn on_attached(&self) {
         tracing::info!(qp = self.qp.id(), "connection uses shared memory");
-        if self.watches_path() {
-            self.link.tcp().probe_often(); // nothing on TCP would show that the port of the peer is down
-        }
         self.qp.switch_route(Route::SharedMemory);
     }
 

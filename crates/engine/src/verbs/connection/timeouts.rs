@@ -90,10 +90,7 @@ impl<P: ConnectionOwner> Connection<P> {
     /// Aborts the connection, because the peer has not closed in time. While this end still has something to send,
     /// starts the timer again instead; the kernel gives up a peer that receives nothing (TCP_USER_TIMEOUT).
     fn on_close_timeout(self: &Arc<Self>) {
-        if self.is_port_down() {
-            return self.abandon(QpError::TimedOut("closing the connection"));
-        }
-        if self.qp.is_closing() && !self.qp.is_finished() {
+        if self.qp.is_closing() && !self.qp.is_finished() && !self.is_port_down() {
             return self.start_close_timer();
         }
         tracing::debug!(qp = self.qp.id(), "the peer did not close the connection in time");
