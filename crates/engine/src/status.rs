@@ -10,6 +10,7 @@
 //! The requesting process may be root, and the answer may come from a process of any user. So the length of an answer
 //! is limited, and characters that control a terminal are replaced.
 
+use crate::logical::{self, RdmaPort};
 use crate::reactor::handle::LaneHandle;
 use crate::reactor::member::Member;
 use crate::reactor::source::{EventSource, Rearm};
@@ -58,6 +59,18 @@ pub struct Adapter {
     pub rows: Vec<Row>,
 }
 
+/// The result of [`set_port`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PortsSet {
+    /// ID of the process.
+    pub process: i32,
+    /// Number of ports of the device that were named.
+    pub ports: u64,
+    /// Number of ports whose state changed.
+    pub changed: u64,
+}
+
 /// The answer of an adapter, before it is read.
 #[derive(Debug)]
 pub struct Answer(status_socket::Answer);
@@ -73,7 +86,7 @@ impl Row {
         self
     }
 
-    /// Returns the kind of the object: `adapter`, `lane`, `route`, `event queue`, `cq` or `qp`.
+    /// Returns the kind of the object: `adapter`, `port`, `lane`, `route`, `event queue`, `cq` or `qp`.
     pub fn kind(&self) -> &str {
         self.line.split('\t').next().unwrap_or_default()
     }
@@ -145,6 +158,90 @@ pub fn request(name: &str, process: Option<i32>) -> io::Result<Answer> {
     status_socket::request(name, process).map(Answer)
 }
 
+/// Takes ports of a logical device down, or up again, in the process of the adapter whose status socket has this name:
+/// one port, or all of the device. It does not matter which adapter of the process that is. Takes up to four seconds.
+///
+/// Fails if the process has no such device or port, and if it belongs to another user, unless this process is root's.
+pub fn set_port(name: &str, device: &str, port: Option<u8>, up: bool) -> io::Result<PortsSet> {
+    let command = PortCommand { device: device.to_owned(), port, up };
+    let answer = Answer(status_socket::ask(name, &command.to_string())?).read()?;
+    match answer.rows.iter().find(|row| ["ports", "error"].contains(&row.kind())) {
+        Some(row) if row.kind() == "ports" => {
+            let (ports, changed) = (row.number("ports"), row.number("changed"));
+            Ok(PortsSet { process: answer.process, ports, changed })
+        }
+        Some(row) => Err(io::Error::new(io::ErrorKind::NotFound, row.text("why"))),
+        None => Err(io::Error::new(io::ErrorKind::Unsupported, "its release has no command for ports")),
+    }
+}
+
+/// A command that takes ports down, or up: `port NAME[:PORT] down|up`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PortCommand {
+    device: String,
+    /// The number of the port; `None` for all ports of the device.
+    port: Option<u8>,
+    up: bool,
+}
+
+impl Display for PortCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "port {}", self.device)?;
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))?;
+        f.write_str(if self.up { " up" } else { " down" })
+    }
+}
+
+impl PortCommand {
+    /// Reads a command, which may be hostile. Returns `None` if it is not one.
+    fn parse(text: &str) -> Option<Self> {
+        let (named, state) = text.strip_prefix("port ")?.split_once(' ')?;
+        let (device, port) = match named.split_once(':') {
+            Some((device, port)) => (device, Some(port.parse().ok()?)),
+            None => (named, None),
+        };
+        let up = match state {
+            "up" => true,
+            "down" => false,
+            _ => return None,
+        };
+        Some(Self { device: device.to_owned(), port, up })
+    }
+
+    /// Executes the command for the devices of this name. Returns the number of ports that were named, and of those that
+    /// changed.
+    fn execute(&self) -> io::Result<(usize, usize)> {
+        let devices = logical::all_named(&self.device);
+        if devices.is_empty() {
+            let why = format!("the process has no device `{}`", self.device);
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        }
+        let (mut ports, mut changed) = (0, 0);
+        for device in devices {
+            let all = device.ports().iter().map(RdmaPort::number);
+            let named: Vec<u8> = self.port.map_or_else(|| all.collect(), |port| vec![port]);
+            for port in named {
+                ports += 1;
+                changed += usize::from(device.set_port(port, self.up)?);
+            }
+        }
+        Ok((ports, changed))
+    }
+}
+
+/// Executes a command of a client, and returns the answer.
+fn execute(command: &str) -> String {
+    let result = match PortCommand::parse(command) {
+        Some(command) => command.execute(),
+        None => Err(io::Error::other(format!("unknown command `{command}`"))),
+    };
+    let row = match result {
+        Ok((ports, changed)) => Row::new("ports").with("ports", ports).with("changed", changed),
+        Err(error) => Row::new("error").with("why", error),
+    };
+    format!("{row}\n")
+}
+
 impl Answer {
     /// Returns the length of the answer in bytes.
     pub fn size(&self) -> usize {
@@ -190,9 +287,12 @@ impl StatusServer {
     fn rows(&self, steering: &Steering) -> Vec<Row> {
         let device = steering.device();
         let config = steering.config();
-        let adapter = Row::new("adapter").with("persona", config.persona).with("crc", config.crc);
+        let logical = steering.logical();
+        let adapter = Row::new("adapter").with("device", logical.name());
+        let adapter = adapter.with("persona", config.persona).with("crc", config.crc);
         let adapter = adapter.with("tags", device.table().len()).with("max_tags", config.tags);
         let mut rows = vec![adapter.with("stopped", device.events().is_stopped())];
+        rows.extend(logical.ports().iter().map(port_row));
         let (mut cqs, mut qps) = (BTreeMap::new(), BTreeMap::new());
         let table = steering.table();
         for (number, lane) in steering.all_lanes().enumerate() {
@@ -237,12 +337,25 @@ impl AsFd for StatusServer {
 impl EventSource for StatusServer {
     /// Answers pending requests. A failure is logged, and does not end the server.
     fn on_readable(&self) -> io::Result<Rearm> {
-        if let Err(error) = self.socket.answer(|| self.text()) {
+        if let Err(error) = self.socket.answer(|| self.text(), execute) {
             // The process lacks descriptors or memory. The next request may succeed.
             tracing::debug!(%error, "failed to answer `ironwarp show`");
         }
         Ok(Rearm::After(PAUSE))
     }
+}
+
+/// Returns the row of a port: it is `disabled` if it was taken down, `down` if its interface is down, and `active`
+/// otherwise.
+fn port_row(port: &RdmaPort) -> Row {
+    let state = match port.is_active() {
+        _ if port.is_down() => "disabled",
+        Ok(true) => "active",
+        _ => "down",
+    };
+    let gids = port.gids().entries().unwrap_or_default();
+    let address = gids.first().and_then(|entry| entry.gid.ip()).map_or_else(String::new, |ip| ip.to_string());
+    Row::new("port").with("number", port.number()).with("state", state).with("address", address)
 }
 
 /// Returns the row of a lane.
@@ -352,10 +465,12 @@ fn qp_row(qp: &Qp, member: Arc<dyn Member>, lane: usize) -> Row {
     let attributes = qp.attributes();
     let traffic = tcp_counters(member.as_fd().as_raw_fd());
     let (route, (sent, received)) = member.route();
-    let peer = member.movable().and_then(|connection| connection.addresses());
-    let peer = peer.map_or_else(String::new, |(peer, _)| peer.to_string());
+    let addresses = member.movable().and_then(|connection| connection.addresses());
+    let (peer, local) =
+        addresses.map_or_else(Default::default, |(peer, local)| (peer.to_string(), local.to_string()));
     let row = Row::new("qp").with("number", qp.id()).with("state", qp.state()).with("lane", lane);
-    let row = row.with("peer", peer).with("sends", qp.queued_sends()).with("receives", qp.queued_receives());
+    let row = row.with("peer", peer).with("local", local);
+    let row = row.with("sends", qp.queued_sends()).with("receives", qp.queued_receives());
     let row = row.with("send_cq", attributes.send_cq.id()).with("receive_cq", attributes.receive_cq.id());
     let row = row.with("received", traffic.received + received);
     let row = row.with("acknowledged", traffic.acknowledged + sent).with("route", route);
@@ -379,6 +494,18 @@ mod tests {
         assert_eq!(read, row);
         assert_eq!((read.number("number"), read.text("fault")), (7, "the peer closed "));
         assert_eq!((read.number("fault"), read.text("unknown"), read.kind()), (0, "", "qp"));
+    }
+
+    #[test]
+    fn commands_are_read_and_written_alike() {
+        for text in ["port ironwarp0 down", "port mlx5_1:2 up"] {
+            assert_eq!(PortCommand::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["", "port", "port a", "port a left", "port a:x up", "port a:1:2 up", "port a:300 up"] {
+            assert_eq!(PortCommand::parse(text), None, "{text}");
+        }
+        assert_eq!(execute("port a down up"), "error\twhy=unknown command `port a down up`\n");
+        assert_eq!(execute("port nosuch down"), "error\twhy=the process has no device `nosuch`\n");
     }
 
     #[test]

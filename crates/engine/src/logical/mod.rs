@@ -123,6 +123,13 @@ pub(crate) fn is_down_at(ip: IpAddr) -> bool {
     all.iter().any(|device| !device.has_all_addresses && device.is_down_at(ip))
 }
 
+/// Returns the devices of this process with this name, whatever the settings that describe them.
+pub(crate) fn all_named(name: &str) -> Vec<Arc<LogicalDevice>> {
+    let registry = lock(&REGISTRY);
+    let all = registry.iter().flat_map(|(_, devices)| devices);
+    all.filter(|device| device.name() == name).cloned().collect()
+}
+
 /// Creates the devices that the settings describe.
 fn create(config: &Config) -> io::Result<Vec<Arc<LogicalDevice>>> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);

@@ -5,6 +5,9 @@
 //! that connects receives the descriptor of a sealed memfd with the text. So the server never blocks, however long the
 //! text is.
 //!
+//! A client can also ask the process to do something. The name of its own socket has the text: so the text is there when
+//! the server accepts the connection, and the server never waits for a client.
+//!
 //! Any process can connect to an abstract socket, and any process can bind one. So both ends get the user of the other
 //! from the kernel (SO_PEERCRED), and a client reads the text only from a file that cannot change or grow, and whose
 //! size is bounded. The client does not trust the contents.
@@ -17,13 +20,14 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-    listen, recvmsg, sendmsg, socket_with,
+    SendAncillaryMessage, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with,
+    bind, connect, listen, recvmsg, sendmsg, socket_with,
 };
 use rustix::process::{Uid, geteuid};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Maximum number of clients that wait to be accepted. A process that connects in a loop needs a while to fill a queue
@@ -42,6 +46,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_LEN: usize = 16 << 20;
 /// The seals that the file with the text must have.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE);
+
+/// Prefix of the names of clients' sockets that have a command. The process and a number follow, then the command.
+const COMMAND_PREFIX: &str = "ironwarp-ask/";
 
 /// The listening socket of the process that has a status.
 #[derive(Debug)]
@@ -71,38 +78,45 @@ impl StatusSocket {
     }
 
     /// Sends the text to pending clients that run as the user of this process or as root, and closes the connections of
-    /// others. Clients may still be pending afterwards: call this again after a pause, which bounds the cost of clients
+    /// others. A client that has a command gets the result of `execute` instead. Clients may still be pending afterwards: call this again after a pause, which bounds the cost of clients
     /// that connect in a loop.
     ///
     /// `text` is called after the clients that receive its result have been accepted. So the text is never older than
     /// the request.
     ///
     /// Errors are transient (lack of descriptors or memory); the caller should log them.
-    pub(crate) fn answer(&self, text: impl Fn() -> String) -> io::Result<()> {
+    pub(crate) fn answer(
+        &self,
+        text: impl Fn() -> String,
+        execute: impl Fn(&str) -> String,
+    ) -> io::Result<()> {
         for _ in 0..MAX_ACCEPTED / BATCH {
-            let clients = self.accept()?;
-            if clients.is_empty() {
-                continue; // a whole batch may have been of other users, with more clients behind it
-            }
-            let file = create_sealed(&text())?;
-            for client in clients {
+            // A whole batch may have been of other users, with more clients behind it.
+            let mut file = None;
+            for (client, command) in self.accept()? {
+                let special = command.map(|command| create_sealed(&execute(&command))).transpose()?;
+                let answer = match (&special, &file) {
+                    (Some(special), _) => special,
+                    (None, Some(file)) => file,
+                    (None, None) => file.insert(create_sealed(&text())?),
+                };
                 // Fails if the client has closed its end, and does not need the text any more.
-                let _ = send_file(&client, &file);
+                let _ = send_file(&client, answer);
             }
         }
         Ok(())
     }
 
-    /// Accepts up to [`BATCH`] pending clients, and returns those that may read the text. Closes the others, so that the
-    /// result may be empty although clients are still pending.
-    fn accept(&self) -> io::Result<Vec<OwnedFd>> {
+    /// Accepts up to [`BATCH`] pending clients, and returns those that may read the text, with their commands. Closes the
+    /// others, so that the result may be empty although clients are still pending.
+    fn accept(&self) -> io::Result<Vec<(OwnedFd, Option<String>)>> {
         let mut clients = Vec::new();
         for _ in 0..BATCH {
-            match accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(client) => {
+            match acceptfrom_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok((client, name)) => {
                     let user = peer_credentials(&client);
                     if user.is_ok_and(|user| may_read(Uid::from_raw(user.uid), geteuid())) {
-                        clients.push(client);
+                        clients.push((client, name.and_then(parse_command)));
                     }
                 }
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
@@ -126,10 +140,33 @@ fn may_read(user: Uid, owner: Uid) -> bool {
     user == owner || user.is_root()
 }
 
+/// Returns the command in the name of a client's socket; `None` if there is none.
+fn parse_command(client: SocketAddrAny) -> Option<String> {
+    let client = SocketAddrUnix::try_from(client).ok()?;
+    let name = std::str::from_utf8(client.abstract_name()?).ok()?;
+    let (_, rest) = name.strip_prefix(COMMAND_PREFIX)?.split_once('/')?;
+    rest.split_once('/').map(|(_, command)| command.to_owned())
+}
+
+/// Asks the process of the socket with this name to execute a command, and returns its answer. Fails like [`request`], and
+/// if the command is too long for the name of a socket.
+pub(crate) fn ask(name: &str, command: &str) -> io::Result<Answer> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let client = socket(SocketFlags::empty())?;
+    let own = format!("{COMMAND_PREFIX}{}/{number}/{command}", std::process::id());
+    bind(&client, &SocketAddrUnix::new_abstract_name(own.as_bytes())?)?;
+    receive_answer(client, name, None)
+}
+
 /// Requests the text of the socket with this name. Fails if `process` is given and the socket belongs to another
 /// process, or if this user [may not read](may_read) the status of the socket's owner.
 pub(crate) fn request(name: &str, process: Option<i32>) -> io::Result<Answer> {
-    let client = socket(SocketFlags::empty())?;
+    receive_answer(socket(SocketFlags::empty())?, name, process)
+}
+
+/// Connects to the socket with this name, and receives the answer.
+fn receive_answer(client: OwnedFd, name: &str, process: Option<i32>) -> io::Result<Answer> {
     sockopt::set_socket_timeout(&client, Timeout::Recv, Some(ANSWER_TIMEOUT))?;
     sockopt::set_socket_timeout(&client, Timeout::Send, Some(CONNECT_TIMEOUT))?;
     connect(&client, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
@@ -217,9 +254,35 @@ mod tests {
         let server = StatusSocket::new(&name).unwrap();
         let client = std::thread::spawn(move || request(&name, None));
         poll(&mut [PollFd::new(&server, PollFlags::IN)], None).unwrap();
-        server.answer(|| text.to_owned()).unwrap();
+        server.answer(|| text.to_owned(), no_command).unwrap();
         let answer = client.join().unwrap().unwrap();
         (answer.process, answer.text().unwrap())
+    }
+
+    fn no_command(command: &str) -> String {
+        panic!("the command `{command}`");
+    }
+
+    /// Commands are executed one by one, and a client without one gets the text.
+    #[test]
+    fn a_command_comes_with_the_connection() {
+        let name = format!("ironwarp-test/{}/command", std::process::id());
+        let server = StatusSocket::new(&name).unwrap();
+        let mut clients = Vec::new();
+        for command in [Some("port a:1 down"), None, Some("port b up")] {
+            let name = name.clone();
+            clients.push(std::thread::spawn(move || match command {
+                Some(command) => ask(&name, command)?.text(),
+                None => request(&name, None)?.text(),
+            }));
+        }
+        while !clients.iter().all(std::thread::JoinHandle::is_finished) {
+            server.answer(|| "status".to_owned(), |command| format!("did {command}")).unwrap();
+        }
+        let answers: Vec<String> =
+            clients.into_iter().map(|client| client.join().unwrap().unwrap()).collect();
+        assert_eq!(answers, ["did port a:1 down", "status", "did port b up"]);
+        assert!(ask(&name, &"x".repeat(200)).is_err());
     }
 
     /// A text longer than any socket buffer arrives complete, although the client reads it only after the server has
@@ -262,7 +325,7 @@ mod tests {
             }
             "after".to_owned()
         };
-        server.answer(compose).unwrap();
+        server.answer(compose, no_command).unwrap();
         let second = second.into_inner().unwrap();
         assert_eq!([first, second].map(|client| client.join().unwrap().unwrap()), ["before", "after"]);
     }

@@ -3,6 +3,7 @@
 use crate::common::{Connected, TIMEOUT, address, config, connect, connect_from, devices, exchange, side};
 use ironwarp_engine::gid::Gid;
 use ironwarp_engine::logical::{LogicalDevice, PortChange, PortWatcher};
+use ironwarp_engine::status;
 use ironwarp_engine::{
     BringUpOptions, ConnectError, ConnectOptions, DatagramQueuePair, DatagramQueuePairAttributes, Engine,
     Local, QueuePair, QueuePairAttributes, Remote,
@@ -10,8 +11,12 @@ use ironwarp_engine::{
 use ironwarp_rnic::datagram::{AddressHandle, DatagramRequest, Destination};
 use ironwarp_rnic::qp::{Completes, Retries, State};
 use ironwarp_rnic::queue::{Completion, Opcode, Operation, ReceiveRequest, Status};
+use ironwarp_testkit::child::{Partner, as_root};
 use ironwarp_testkit::engine::{SEND, Side, canaries, completions};
+use ironwarp_testkit::wait::until;
 use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -74,6 +79,49 @@ fn requests_of_both_ends_fail_over_tcp() {
 #[test]
 fn requests_of_both_ends_fail_over_shared_memory() {
     check_exceeded_at_both_ends(true);
+}
+
+/// The device with all addresses has one port, which both ends of these connections use.
+#[test]
+fn the_default_device_goes_down_as_a_whole() {
+    let config = config("whole", "all", false);
+    let devices = devices(&config);
+    let (client, server) = (side(&config, &devices[0], 4096), side(&config, &devices[0], 4096));
+    let pairs = connect(&client, &server);
+    devices[0].set_port(1, false).unwrap();
+    pairs.client.post_send([client.request(1, SEND, 64)]).unwrap();
+    assert!(!server.cq.wait(Some(Duration::from_millis(100))).unwrap());
+    devices[0].set_port(1, true).unwrap();
+    server.receive(&pairs.server, 2, 0, 64);
+    assert_eq!([server.next().status, client.next().status], [Status::Success; 2]);
+    limit_retries(&pairs);
+    devices[0].set_port(1, false).unwrap();
+    let began = Instant::now();
+    pairs.client.post_send([client.request(3, SEND, 64)]).unwrap();
+    check_exceeded(next(&client, began));
+    devices[0].set_port(1, true).unwrap();
+}
+
+/// A queue pair that is closed while its port is down: its peer learns nothing before the port is up.
+#[test]
+fn a_close_waits_for_the_port() {
+    let config = config("closing", "2", false).close(Duration::from_millis(200));
+    let devices = devices(&config);
+    let (client, server) = (side(&config, &devices[0], 4096), side(&config, &devices[1], 4096));
+    let [closed, reset] = [(); 2].map(|()| connect(&client, &server));
+    devices[0].set_port(1, false).unwrap();
+    closed.client.disconnect();
+    assert!(closed.client.wait_closed(TIMEOUT), "the time of the settings is over");
+    reset.client.modify(State::Reset).unwrap();
+    drop(reset.client);
+    for pair in [&closed.server, &reset.server] {
+        assert_eq!(pair.qp().error(), None);
+        assert!(!pair.wait_closed(Duration::from_millis(50)));
+    }
+    devices[0].set_port(1, true).unwrap();
+    for pair in [&closed.server, &reset.server] {
+        assert!(pair.wait_closed(TIMEOUT));
+    }
 }
 
 /// A port that is up again in time loses nothing: Writes and Sends in both directions go on.
@@ -372,6 +420,48 @@ fn datagrams_are_lost_while_a_port_is_down() {
     devices[1].set_port(1, true).unwrap();
 }
 
+/// Returns the names of the status sockets of this process.
+fn status_sockets() -> Vec<String> {
+    let prefix = format!("ironwarp/{}/", std::process::id());
+    status::adapters().unwrap().into_iter().filter(|name| name.starts_with(&prefix)).collect()
+}
+
+#[test]
+fn a_port_is_taken_down_from_outside() {
+    let config = config("outside", "2 ports=2", false);
+    let devices = devices(&config);
+    let (client, server) = (side(&config, &devices[0], 4096), side(&config, &devices[1], 4096));
+    let pairs = connect(&client, &server);
+    // Any adapter of the process will do. Its lane creates the socket soon after it has started.
+    until(|| !status_sockets().is_empty());
+    let name = status_sockets().remove(0);
+    let set =
+        |device, port, up| status::set_port(&name, device, port, up).map(|set| (set.ports, set.changed));
+    assert_eq!(set("outsidet1", Some(1), false).unwrap(), (1, 1));
+    assert!(devices[1].port(1).unwrap().is_down() && !devices[1].port(2).unwrap().is_down());
+    server.receive(&pairs.server, 1, 0, 64);
+    pairs.client.post_send([client.request(2, SEND, 64)]).unwrap();
+    assert!(!server.cq.wait(Some(Duration::from_millis(100))).unwrap());
+    assert_eq!(set("outsidet1", None, false).unwrap(), (2, 1));
+    let states = |device: &str| -> Vec<String> {
+        let adapters =
+            status_sockets().into_iter().filter_map(|name| status::request(&name, None).ok()?.read().ok());
+        let rows =
+            adapters.map(|adapter| adapter.rows).find(|rows| rows[0].text("device") == device).unwrap();
+        let ports = rows.iter().filter(|row| row.kind() == "port");
+        ports.map(|row| ["number", "state", "address"].map(|field| row.text(field)).join(" ")).collect()
+    };
+    assert_eq!(states("outsidet0"), ["1 active 127.0.2.1", "2 active 127.0.2.2"]);
+    assert_eq!(states("outsidet1"), ["1 disabled 127.0.2.3", "2 disabled 127.0.2.4"]);
+    assert_eq!(set("outsidet1", None, true).unwrap(), (2, 2));
+    assert_eq!([server.next().status, client.next().status], [Status::Success; 2]);
+    assert_eq!(set("outsidet1", None, true).unwrap(), (2, 0));
+    let error = set("outsidet2", None, false).unwrap_err();
+    assert_eq!(error.to_string(), "the process has no device `outsidet2`");
+    let error = set("outsidet1", Some(3), false).unwrap_err();
+    assert_eq!(error.to_string(), "no port 3: device outsidet1 has 2");
+}
+
 #[test]
 fn a_plan_takes_ports_down_and_up() {
     let plan = "planst1:2 down@2s up@2500ms; planst0 down@2200ms";
@@ -398,4 +488,35 @@ fn a_plan_takes_ports_down_and_up() {
     let wrong = config.port_plan("planst7 down@1s".parse().unwrap());
     let error = Engine::open(wrong, &devices[0]).unwrap_err();
     assert!(error.to_string().starts_with("no device `planst7`"), "{error}");
+}
+
+/// Asks a process to take a port down. Prints the number of bytes of the answer.
+const STRANGER: &str = r#"
+import socket, sys
+client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+client.bind("\0ironwarp-ask/1/1/" + sys.argv[2])
+client.connect("\0" + sys.argv[1])
+print(len(client.recv(1)), flush=True)
+"#;
+
+#[test]
+fn another_user_cannot_take_a_port_down() {
+    if !as_root("down::another_user_cannot_take_a_port_down") {
+        return;
+    }
+    let config = config("foreign", "2", false);
+    let devices = devices(&config);
+    let (client, server) = (side(&config, &devices[0], 4096), side(&config, &devices[1], 4096));
+    let _pairs = connect(&client, &server);
+    until(|| !status_sockets().is_empty());
+    let ask = |user| {
+        let mut command = Command::new("python3");
+        command.args(["-c", STRANGER, &status_sockets()[0], "port foreignt0 down"]).uid(user).gid(user);
+        Partner::start(command).line()
+    };
+    assert_eq!(ask(65534), "0");
+    assert!(!devices[0].port(1).unwrap().is_down());
+    assert_eq!(ask(0), "1");
+    assert!(devices[0].port(1).unwrap().is_down());
+    devices[0].set_port(1, true).unwrap(); // the adapters would wait for the port to close their connections
 }
