@@ -103,6 +103,7 @@ impl Engine {
     /// Opens a logical device of these settings (requirement X3).
     pub fn open(mut config: Config, logical: &Arc<LogicalDevice>) -> io::Result<Arc<Self>> {
         logical::check_plan(&config)?;
+        let logical = &logical.in_this_process(&config)?;
         config.faults = logical.faults(&config);
         let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
         let cluster_key = cluster_key(&config)?;
@@ -235,7 +236,7 @@ impl Engine {
         let monitor = Arc::new(Monitor::new(self.logical(), watcher)?);
         let observer: Weak<dyn PortObserver> = Arc::<Monitor>::downgrade(&monitor);
         self.logical().observe(observer);
-        monitor.on_port_state(); // the port may have changed before it was observed
+        Arc::clone(&monitor).on_port_state(); // the port may have changed before it was observed
         self.steering().default_lane()?.handle().submit(Command::AddSource(monitor));
         Ok(())
     }

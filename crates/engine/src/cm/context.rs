@@ -38,7 +38,7 @@ pub(crate) struct CmContext {
 }
 
 impl PortObserver for CmContext {
-    fn on_port_state(&self) {
+    fn on_port_state(self: Arc<Self>) {
         for set in self.steering.all_lanes().flat_map(|lane| lane.sets()) {
             set.members().into_iter().for_each(Member::apply_port_state);
         }

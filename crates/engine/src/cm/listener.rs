@@ -130,7 +130,7 @@ impl ListenerSocket {
     pub(super) fn apply_port_state(&self) {
         let Some(at) = self.at.filter(|at| !at.ip().is_unspecified()) else { return };
         if let Err(error) = set_deaf(&self.socket, self.is_down_at(&at)) {
-            tracing::error!(%error, "failed to filter a listener");
+            tracing::error!(%error, "failed to block a listener");
         }
     }
 

@@ -23,7 +23,7 @@ pub(super) struct AdminState {
 /// Learns that a port of a device was taken down, or up again.
 pub(crate) trait PortObserver: Send + Sync + fmt::Debug {
     /// Applies the states that the ports have now. Called by the thread that changed one, or by a lane. Must not block.
-    fn on_port_state(&self);
+    fn on_port_state(self: Arc<Self>);
 }
 
 /// The observers of a device.
@@ -126,6 +126,12 @@ impl Observers {
         list.push(observer);
     }
 
+    /// Removes an observer.
+    pub(super) fn remove(&self, observer: &Weak<dyn PortObserver>) {
+        let is_other = |other: &Weak<dyn PortObserver>| !std::ptr::addr_eq(other.as_ptr(), observer.as_ptr());
+        lock(&self.list).retain(is_other);
+    }
+
     /// Keeps a socket open until the next change.
     pub(super) fn keep(&self, link: Arc<TcpLink>) {
         lock(&self.kept).push(link);
@@ -139,7 +145,7 @@ impl Observers {
     /// Calls all observers.
     pub(super) fn notify(&self) {
         let list: Vec<_> = lock(&self.list).iter().filter_map(Weak::upgrade).collect();
-        list.iter().for_each(|observer| observer.on_port_state());
+        list.into_iter().for_each(PortObserver::on_port_state);
     }
 
     /// Calls a function that changes or applies the state of a port, one at a time.

@@ -14,7 +14,7 @@ pub use monitor::{PortChange, PortWatcher};
 use crate::config::devices::{DeviceGroup, DeviceOptions, Model, Place};
 use crate::config::{Config, DeviceName, Devices, MAX_DEVICES, PortPlan, Rate};
 use crate::gid::{Gid, GidEntry, GidTable, PortState, Scope, socket_addr};
-use crate::sys::fork::{self, ProcessLock};
+use crate::sys::fork::{self, Creator, ProcessLock};
 use crate::sys::socket::TcpLink;
 use admin::{AdminState, Observers, Plan, PortObserver};
 use ironwarp_rnic::fault::FaultPlan;
@@ -43,6 +43,7 @@ pub struct LogicalDevice {
     shaper: Option<Arc<Shaper>>,
     observers: Observers,
     plan: Mutex<Plan>,
+    creator: Creator,
 }
 
 /// A port of a logical device.
@@ -55,7 +56,15 @@ pub struct RdmaPort {
 }
 
 /// The logical devices of a process, by the settings that describe them. Adapters with the same settings share them.
-type Registry = Vec<((Devices, DeviceName), Vec<Arc<LogicalDevice>>)>;
+type Registry = Vec<Registered>;
+
+/// The devices that settings describe.
+#[derive(Debug)]
+struct Registered {
+    devices: Devices,
+    name: DeviceName,
+    list: Vec<Arc<LogicalDevice>>,
+}
 
 /// The registry of this process. Entries are never removed: devices keep their state while none is open.
 static REGISTRY: Mutex<Registry> = Mutex::new(Vec::new());
@@ -76,20 +85,38 @@ thread_local! {
 /// Fails if two devices have the same name, if no device would exist, or if the kernel does not list its interfaces.
 pub fn devices(config: &Config) -> io::Result<Vec<Arc<LogicalDevice>>> {
     fork::hold_during_forks(&FORK_LOCK);
-    let key = (config.devices.clone(), config.name.clone());
-    let known =
-        |registry: &Registry| registry.iter().find(|(known, _)| *known == key).map(|(_, list)| list.clone());
+    let known = |registry: &Registry| {
+        let is_same = |one: &&Registered| one.devices == config.devices && one.name == config.name;
+        registry.iter().filter(|one| one.is_own()).find(is_same).map(|one| one.list.clone())
+    };
     if let Some(known) = known(&lock(&REGISTRY)) {
         return Ok(known);
     }
     // Without the lock: this locks the GID tables, and a thread that forks may lock those first.
-    let new = create(config)?;
+    let list = create(config)?;
     let mut registry = lock(&REGISTRY);
     if let Some(known) = known(&registry) {
         return Ok(known); // another thread was faster
     }
-    registry.push((key, new.clone()));
-    Ok(new)
+    registry.push(Registered {
+        devices: config.devices.clone(),
+        name: config.name.clone(),
+        list: list.clone(),
+    });
+    Ok(list)
+}
+
+/// Returns all devices of this process.
+fn all() -> Vec<Arc<LogicalDevice>> {
+    lock(&REGISTRY).iter().filter(|one| one.is_own()).flat_map(|one| one.list.clone()).collect()
+}
+
+impl Registered {
+    /// Returns whether this process created the devices. Those of a parent may be locked forever: none of its threads
+    /// exist in a forked child.
+    fn is_own(&self) -> bool {
+        self.list.iter().all(|device| !device.creator.is_parent())
+    }
 }
 
 /// Returns the logical device of this name.
@@ -118,16 +145,13 @@ pub(crate) fn is_down_at(ip: IpAddr) -> bool {
     if !admin::any_is_down() {
         return false;
     }
-    let all: Vec<_> = lock(&REGISTRY).iter().flat_map(|(_, devices)| devices.clone()).collect();
     // Not the devices with all addresses: others may have the same ones.
-    all.iter().any(|device| !device.has_all_addresses && device.is_down_at(ip))
+    all().iter().any(|device| !device.has_all_addresses && device.is_down_at(ip))
 }
 
 /// Returns the devices of this process with this name, whatever the settings that describe them.
 pub(crate) fn all_named(name: &str) -> Vec<Arc<LogicalDevice>> {
-    let registry = lock(&REGISTRY);
-    let all = registry.iter().flat_map(|(_, devices)| devices);
-    all.filter(|device| device.name() == name).cloned().collect()
+    all().into_iter().filter(|device| device.name() == name).collect()
 }
 
 /// Creates the devices that the settings describe.
@@ -205,12 +229,29 @@ impl LogicalDevice {
         let ports = (1..).zip(scopes).map(port).collect();
         let observers = Observers::default();
         let plan = Mutex::default();
-        let mut device =
-            Self { name, index, ports, has_all_addresses, options, shaper: None, observers, plan };
+        let mut device = Self {
+            name,
+            index,
+            ports,
+            has_all_addresses,
+            options,
+            shaper: None,
+            observers,
+            plan,
+            creator: Creator::this(),
+        };
         if device.rate().is_some() || !device.delay().is_zero() {
             device.shaper = Some(Arc::new(Shaper::new(device.rate(), device.delay())));
         }
         device
+    }
+
+    /// Returns this device, or in a forked child the child's own one: its ports are up, and it has the full rate.
+    pub(crate) fn in_this_process(self: &Arc<Self>, config: &Config) -> io::Result<Arc<Self>> {
+        if !self.creator.is_parent() {
+            return Ok(Arc::clone(self));
+        }
+        find(config, self.name())
     }
 
     /// Returns the name that programs see.
@@ -396,6 +437,14 @@ impl LogicalDevice {
     /// Has an observer learn when a port is taken down, or up again.
     pub(crate) fn observe(&self, observer: Weak<dyn PortObserver>) {
         self.observers.add(observer);
+    }
+
+    /// Calls a function while an observer learns when a port is taken down, or up again.
+    pub(crate) fn while_observed<R>(&self, observer: Weak<dyn PortObserver>, act: impl FnOnce() -> R) -> R {
+        self.observers.add(Weak::clone(&observer));
+        let result = act();
+        self.observers.remove(&observer);
+        result
     }
 
     /// Calls a function that applies the state of a port, while no thread changes it.

@@ -67,7 +67,7 @@ impl Monitor {
 }
 
 impl PortObserver for Monitor {
-    fn on_port_state(&self) {
+    fn on_port_state(self: Arc<Self>) {
         if let Err(error) = self.report() {
             tracing::error!(%error, "failed to report a change of a port");
         }

@@ -488,11 +488,29 @@ pub(super) fn set_option(fd: &impl AsFd, level: c_int, name: c_int, value: c_int
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes the kernel drop everything that arrives at a socket, before its protocol sees it, or accept it again: a segment
-/// is not acknowledged, a connection is not answered, and the sender retransmits. As if a cable were unplugged, but only in
-/// this direction.
+/// The smallest time to live of packets that a TCP socket accepts while it is deaf. Linux sends packets with 64, and no
+/// other system with more than this.
+const MAX_TTL: c_int = 255;
+
+/// Makes the kernel drop everything that arrives at a TCP socket, before TCP sees it, or accept it again: a segment is not
+/// acknowledged, a connection is not answered, and the sender retransmits. As if a cable were unplugged, but only in this
+/// direction.
+///
+/// The socket demands a time to live that packets do not have (IP_MINTTL, ip(7)). A filter (SO_ATTACH_FILTER) would do
+/// the same, but requires CAP_NET_ADMIN for TCP in newer kernels.
 pub(crate) fn set_deaf(fd: &impl AsFd, deaf: bool) -> io::Result<()> {
-    if !deaf {
+    let min = if deaf { MAX_TTL } else { 0 };
+    // Sockets of IPv6 have both options, because they may receive IPv4.
+    set_option(fd, libc::IPPROTO_IP, libc::IP_MINTTL, min)?;
+    match set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, min) {
+        Err(error) if error.raw_os_error() != Some(libc::ENOPROTOOPT) => Err(error),
+        _ => Ok(()), // sockets of IPv4 do not know it
+    }
+}
+
+/// Makes the kernel drop all datagrams that arrive at a socket, or accept them again.
+pub(super) fn set_drops_datagrams(fd: &impl AsFd, drops: bool) -> io::Result<()> {
+    if !drops {
         return match set_option(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0) {
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
             _ => Ok(()), // it may have had no filter

@@ -10,7 +10,7 @@ use super::counters;
 use super::denied::Denied;
 use super::fork::Fd;
 use super::reserve::{Kind, Reservation};
-use super::socket::set_deaf;
+use super::socket::set_drops_datagrams;
 use crate::config::PortRange;
 use ironwarp_rnic::datagram::{Arrived, Sent};
 use ironwarp_rnic::gid::Gid;
@@ -184,9 +184,9 @@ impl UdpSocket {
     /// Drops all datagrams from now on, in both directions, or none any more.
     pub(crate) fn set_blocked(&self, blocked: bool) {
         if self.blocked.swap(blocked, Ordering::SeqCst) != blocked
-            && let Err(error) = set_deaf(&self.fd, blocked)
+            && let Err(error) = set_drops_datagrams(&self.fd, blocked)
         {
-            tracing::error!(%error, "failed to filter datagrams");
+            tracing::error!(%error, "failed to block datagrams");
         }
     }
 

@@ -193,22 +193,30 @@ impl<P: ConnectionOwner> Connection<P> {
         let driver = Arc::new(Driver(Arc::downgrade(&connection)));
         qp.connect(&stream_link, &established.agreed, early, driver)?;
         pair.set_connection(&connection);
+        let this: Weak<Self> = Arc::downgrade(&connection);
+        // The program may use the connection once it was reported, and take its port down, before it is in its set.
+        cq.steering().logical().while_observed(this, || connection.report(established))?;
+        Ok(connection)
+    }
+
+    /// Reports the connection, and adds the socket to its poll set.
+    fn report(self: &Arc<Self>, established: Established) -> Result<(), ConnectError> {
         let agreed = established.agreed;
         // Before the socket is in the set: another thread may find the end of the connection there, which must be
         // reported second.
-        pair.on_connected(established);
-        match connection.join_set() {
+        self.pair.on_connected(established);
+        match self.join_set() {
             Ok(true) => {
-                connection.start_first_message_timer(&agreed);
-                connection.watch_port();
+                self.start_first_message_timer(&agreed);
+                self.watch_port();
                 // The class of its completion queue may have changed before the connection was in the set.
-                let movable: Arc<dyn Movable> = Arc::<Self>::clone(&connection);
-                cq.steering().steer_new(&movable)?;
+                let movable: Arc<dyn Movable> = Arc::<Self>::clone(self);
+                self.pair.receive_cq().steering().steer_new(&movable)?;
             }
             Ok(false) => {} // another thread has closed the connection meanwhile
-            Err(error) => connection.abort(QpError::Lost(error.raw_os_error().unwrap_or_default())),
+            Err(error) => self.abort(QpError::Lost(error.raw_os_error().unwrap_or_default())),
         }
-        Ok(connection)
+        Ok(())
     }
 
     /// Returns the lane that serves the connection while no thread of the program does.

@@ -80,7 +80,7 @@ impl CmDevice {
         let process = std::process::id();
         let mut devices = lock(&DEVICES);
         devices.retain(|(owner, _)| *owner == process);
-        let known = devices.iter().find(|(_, device)| Arc::ptr_eq(device.context.logical(), logical));
+        let known = devices.iter().find(|(_, device)| device.context.logical().index() == logical.index());
         if let Some((_, device)) = known {
             return Ok(device);
         }

@@ -8,7 +8,7 @@
 //! interfaces do not, unless their own port is down.
 
 use super::{Connection, ConnectionOwner, PATH_TIMER};
-use crate::logical::admin;
+use crate::logical::admin::{self, PortObserver};
 use crate::sys::socket::{TcpCounters, set_deaf};
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::link::Route;
@@ -34,6 +34,12 @@ struct Stalled {
     changes: u64,
 }
 
+impl<P: ConnectionOwner> PortObserver for Connection<P> {
+    fn on_port_state(self: Arc<Self>) {
+        self.apply_port_state();
+    }
+}
+
 impl<P: ConnectionOwner> Connection<P> {
     /// Returns whether the port of the connection was taken down.
     pub(super) fn is_port_down(&self) -> bool {
@@ -56,7 +62,7 @@ impl<P: ConnectionOwner> Connection<P> {
             self.link.tcp().probe_often(); // the peer may have acknowledged everything when its port goes down
             self.start_path_timer();
         }
-        // Also if the port is up again: the handshake may have left the socket filtered.
+        // Also if the port is up again: the handshake may have left the socket deaf.
         if admin::changes() > 0 {
             let device = self.pair.receive_cq().steering().logical();
             device.while_ports_are_stable(|| self.apply_port_state());
@@ -85,7 +91,7 @@ impl<P: ConnectionOwner> Connection<P> {
             });
         }
         if let Err(error) = set_deaf(&**self.link.tcp(), true) {
-            tracing::error!(%error, "failed to filter a connection");
+            tracing::error!(%error, "failed to block a connection");
         }
     }
 
