@@ -65,8 +65,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
 
 /// Sets a port of a device, or all its ports, in the process whose status socket has this name. Returns the number of
 /// ports that changed.
-fn set_port(_socket_name: &str, _device: &str, _port: Option<u8>, _up: bool) -> io::Result<usize> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "the adapter does not support this yet"))
+fn set_port(socket_name: &str, device: &str, port: Option<u8>, up: bool) -> io::Result<usize> {
+    let set = status::set_port(socket_name, device, port, up)?;
+    Ok(usize::try_from(set.changed).unwrap_or(usize::MAX))
 }
 
 /// The answers of all adapters.

@@ -181,8 +181,13 @@ impl Page<'_> {
         let title = say::bold(format_args!("{} (process {process})", printable(program.trim_end())));
         let Some(adapter) = self.rows("adapter").next() else { return title };
         let stopped = if adapter.text("stopped") == "true" { ", STOPPED after an overflow" } else { "" };
+        let down = self.rows("port").filter(|port| port.text("state") != "active");
+        let down: Vec<String> =
+            down.map(|port| format!(", port {} {}", port.text("number"), port.text("state"))).collect();
         format!(
-            "{title}: persona {}, {} of {} tags in use{stopped}",
+            "{title}: device {}{}, persona {}, {} of {} tags in use{stopped}",
+            adapter.text("device"),
+            down.concat(),
             adapter.text("persona"),
             adapter.text("tags"),
             adapter.text("max_tags")

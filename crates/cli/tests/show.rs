@@ -86,7 +86,13 @@ fn a_program_that_runs_is_shown_and_no_other() {
     let shown = show(&[&client.number()]);
     assert!(shown.status.success(), "{shown:?}");
     let page = text(shown.stdout);
-    assert!(page.starts_with(&format!("ironwarp (process {}): persona roce, ", client.number())), "{page}");
+    assert!(
+        page.starts_with(&format!(
+            "ironwarp (process {}): device ironwarp0, persona roce, ",
+            client.number()
+        )),
+        "{page}"
+    );
     assert!(!page.contains(&format!("process {}", server.number())), "{page}");
     let lane = row(&page, "lane");
     assert!(cell(&lane, "busy").ends_with(" %"), "{page}");
