@@ -134,11 +134,12 @@ const JOBS: &[Job] = &[
     ),
     job(
         pages::USAGE,
-        "run the commands of docs/programs",
-        Nightly,
-        &["debootstrap", "unshare", "setpriv"],
+        "run the commands of pages of the documentation",
+        Ci,
+        &["unshare", "setpriv", "mpicc"],
         pages::run,
-    ),
+    )
+    .nightly(FULL),
     job(guest::USAGE, "build the siw guest that interop boots", Neither, GUEST, guest::run),
     job(interop::USAGE, "test interoperability with Linux siw in a guest", Ci, INTEROP, interop::run)
         .nightly(FULL),

@@ -23,6 +23,7 @@ mod system;
 pub(crate) use install::{NIGHTLY as INSTALL_NIGHTLY, USAGE as INSTALL_USAGE, run as install};
 pub(crate) use seeds::run as seeds;
 
+use crate::cargo::FULL;
 use crate::roots::need_root;
 use crate::shell::{Result, at, command, output, run as run_command};
 use crate::workspace::Workspace;
@@ -33,7 +34,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use system::System;
 
-pub(crate) const USAGE: &str = "pages [NAME…]";
+pub(crate) const USAGE: &str = "pages [--full | NAME…]";
 
 /// The folder with a page for each family of programs.
 const PROGRAMS: &str = "docs/programs";
@@ -41,10 +42,13 @@ const PROGRAMS: &str = "docs/programs";
 /// Other pages whose commands need nothing that is not installed.
 const OTHERS: [&str; 1] = ["docs/devices.md"];
 
+/// The pages that run by default: they are short, and need nothing that is not installed.
+const SHORT: [&str; 2] = ["devices", "multi-rail"];
+
 /// A page with this text is not for unprivileged users.
 const AS_ROOT: &str = "<!-- commands as root -->";
 
-/// Runs the commands of the pages, on this system or on the one that they name, as an unprivileged user, with
+/// Runs the commands of the short pages, of all pages or of those named, on this system or on the one that they name, as an unprivileged user, with
 /// the drop-in that was built last.
 pub(crate) fn run(workspace: &Workspace, names: &[String]) -> Result {
     need_root("the commands get a network and a user of their own")?;
@@ -60,6 +64,12 @@ pub(crate) fn run(workspace: &Workspace, names: &[String]) -> Result {
 
 fn run_pages(workspace: &Workspace, folder: &Path, home: &Path, names: &[String]) -> Result {
     let roots = workspace.target.join("roots");
+    let short = SHORT.map(str::to_owned);
+    let names = match names {
+        [] => &short[..],
+        [full] if full == FULL => &[],
+        names => names,
+    };
     let mut unknown: Vec<&String> = names.iter().collect();
     let programs = fs::read_dir(PROGRAMS).map_err(at(Path::new(PROGRAMS)))?.flatten();
     let mut pages: Vec<PathBuf> = programs.map(|page| page.path()).collect();
