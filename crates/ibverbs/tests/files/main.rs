@@ -156,6 +156,8 @@ fn other_programs_show_every_device_and_port() {
         ("ibstatus", "Infiniband device 'ironwarp"),
         ("lstopo-no-graphics --of console", "OpenFabrics \"ironwarp"),
         ("ucx_info -d | grep -A 2 'Transport: rc_verbs'", "Device: ironwarp"),
+        ("fi_info -p verbs | grep domain: | sort -u", "ironwarp"),
+        ("/usr/bin/python3 -c 'import pyverbs.device as d; print(*d.get_device_list())'", "ironwarp"),
     ] {
         let shown = shell("8", words);
         assert_eq!(shown.matches(pattern).count(), 8, "{words}: {shown}");
