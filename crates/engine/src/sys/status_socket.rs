@@ -78,8 +78,8 @@ impl StatusSocket {
     }
 
     /// Sends the text to pending clients that run as the user of this process or as root, and closes the connections of
-    /// others. A client that has a command gets the result of `execute` instead. Clients may still be pending afterwards: call this again after a pause, which bounds the cost of clients
-    /// that connect in a loop.
+    /// others. A client that has a command gets the result of `execute` instead. Clients may still be pending afterwards:
+    /// call this again after a pause, which bounds the cost of clients that connect in a loop.
     ///
     /// `text` is called after the clients that receive its result have been accepted. So the text is never older than
     /// the request.
