@@ -12,8 +12,8 @@
 //! ```
 
 pub use ironwarp_engine::config::{
-    ClusterKey, Config, ConfigError, DeviceName, Devices, InvalidDeviceName, InvalidDevices,
-    InvalidPortRange, InvalidUsers, KeyTooShort, LogLevel, Persona, PortPolicy, PortRange, Setting,
+    ClusterKey, Config, ConfigError, DeviceName, Devices, InvalidDeviceName, InvalidDevices, InvalidPortPlan,
+    InvalidPortRange, InvalidUsers, KeyTooShort, LogLevel, Persona, PortPlan, PortPolicy, PortRange, Setting,
     Stability, UnknownKeyword, Users,
 };
 pub use ironwarp_rnic::fault::{BadPlan, FaultPlan};

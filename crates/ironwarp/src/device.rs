@@ -142,6 +142,25 @@ impl Port {
         self.inner().is_active()
     }
 
+    /// Takes the port down, or up again, for all adapters of this process that have the device open or open it later.
+    /// Returns whether that is a change.
+    ///
+    /// While a port is down, nothing is sent or received there, as if its cable were unplugged: a request of either end
+    /// fails when its retries are exceeded, unless the port is up before. New connections fail, and datagrams are lost.
+    /// `ironwarp port` does the same from outside, and the setting [`port_plan`](crate::Config::port_plan) at given times.
+    ///
+    /// ```
+    /// # use ironwarp::prelude::*;
+    /// let adapter = Adapter::open(Config::default().devices("2 name=rail0".parse()?))?;
+    /// let port = &adapter.device().ports()[0];
+    /// assert!(port.set_up(false) && !port.is_active()?);
+    /// assert!(port.set_up(true) && port.is_active()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_up(&self, up: bool) -> bool {
+        self.device.set_port(self.number(), up).unwrap_or(false) // the device has the port
+    }
+
     fn inner(&self) -> &ironwarp_engine::logical::RdmaPort {
         &self.device.ports()[self.at]
     }

@@ -226,18 +226,20 @@ pub(crate) struct ProcessLock {
     pub(crate) unlock: fn(),
 }
 
-/// The process-wide lock of a higher layer. Empty until [`hold_during_forks`] is called.
-static PROCESS_LOCK: OnceLock<&'static ProcessLock> = OnceLock::new();
+/// The process-wide locks of higher layers, in the order in which [`hold_during_forks`] was called for them. No thread
+/// takes one of them while it holds another.
+static PROCESS_LOCKS: [OnceLock<&'static ProcessLock>; 2] = [const { OnceLock::new() }; 2];
 
 /// Makes every thread that forks hold this lock during the fork. Call it before the lock is taken for the first time.
 pub(crate) fn hold_during_forks(lock: &'static ProcessLock) {
-    if PROCESS_LOCK.get().is_none() {
+    if !PROCESS_LOCKS.iter().filter_map(OnceLock::get).any(|held| ptr::eq(*held, lock)) {
         let _no_fork = block_forks();
-        PROCESS_LOCK.get_or_init(|| lock);
+        let held = PROCESS_LOCKS.iter().any(|slot| ptr::eq(*slot.get_or_init(|| lock), lock));
+        debug_assert!(held, "there are more locks than places for them");
     }
 }
 
-/// The locks that a forking thread holds from [`before_fork`] to [`release_locks`], besides [`PROCESS_LOCK`].
+/// The locks that a forking thread holds from [`before_fork`] to [`release_locks`], besides [`PROCESS_LOCKS`].
 struct Held {
     _word_locks: WordLocks,
     _descriptors: RwLockWriteGuard<'static, ()>,
@@ -283,15 +285,17 @@ pub fn register_handlers(before: Option<Handler>, in_parent: Option<Handler>, in
 
 /// Fork handler: takes the process-wide locks, before a fork.
 extern "C" fn before_fork() {
-    // In the order in which all other code takes these locks: the word locks of atomic operations, the process lock,
+    // In the order in which all other code takes these locks: the word locks of atomic operations, the process locks,
     // FORKING, the list of shared memory.
     let word_locks = lock_all_words();
+    let mut process_locks = PROCESS_LOCKS.iter().peekable();
     let descriptors = loop {
-        let process_lock = PROCESS_LOCK.get().inspect(|lock| (lock.lock)());
+        while let Some(lock) = process_locks.next_if(|slot| slot.get().is_some()).and_then(OnceLock::get) {
+            (lock.lock)();
+        }
         let descriptors = sync::write(&FORKING);
-        // If another thread has called `hold_during_forks` between the two lines above, the process lock was not taken:
-        // start again.
-        if process_lock.is_some() || PROCESS_LOCK.get().is_none() {
+        // If another thread has called `hold_during_forks` between the two lines above, its lock was not taken.
+        if process_locks.peek().is_none_or(|slot| slot.get().is_none()) {
             break descriptors;
         }
     };
@@ -303,7 +307,7 @@ extern "C" fn before_fork() {
 /// Fork handler for the parent: releases the locks that [`before_fork`] took.
 extern "C" fn release_locks() {
     HELD.take();
-    PROCESS_LOCK.get().inspect(|lock| (lock.unlock)());
+    PROCESS_LOCKS.iter().filter_map(OnceLock::get).for_each(|lock| (lock.unlock)());
 }
 
 /// Fork handler for the child: closes the child's copies of all registered descriptors, and releases the locks.
