@@ -3,4 +3,5 @@
 
 mod common;
 mod down;
+mod forks;
 mod shaping;
