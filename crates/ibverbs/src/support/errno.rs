@@ -196,7 +196,13 @@ impl From<io::Error> for Errno {
 /// better one.
 fn number_of(error: &io::Error) -> Errno {
     let denied = Denied::find(error).map(|denied| denied.errno.raw_os_error());
-    Errno(denied.or(error.raw_os_error()).unwrap_or(libc::EIO))
+    // The engine's own errors, of logical devices, have a kind only.
+    let by_kind = match error.kind() {
+        io::ErrorKind::NetworkDown => libc::ENETDOWN,
+        io::ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
+        _ => libc::EIO,
+    };
+    Errno(denied.or(error.raw_os_error()).unwrap_or(by_kind))
 }
 
 impl From<rustix::io::Errno> for Errno {
@@ -277,5 +283,22 @@ impl From<&ConnectError> for Errno {
             _ => Self(libc::ECONNABORTED),
         };
         errno.because(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_logical_devices_have_an_errno() {
+        for (kind, errno) in [
+            (io::ErrorKind::NetworkDown, libc::ENETDOWN),
+            (io::ErrorKind::AddrNotAvailable, libc::EADDRNOTAVAIL),
+            (io::ErrorKind::Other, libc::EIO),
+        ] {
+            assert_eq!(number_of(&io::Error::new(kind, "why")), Errno(errno));
+        }
+        assert_eq!(number_of(&io::Error::from_raw_os_error(libc::EMFILE)), Errno(libc::EMFILE));
     }
 }

@@ -124,6 +124,7 @@ impl fmt::Display for ErrnoName {
             libc::E2BIG => "E2BIG",
             libc::EOPNOTSUPP => "EOPNOTSUPP",
             libc::EADDRINUSE => "EADDRINUSE",
+            libc::ENETDOWN => "ENETDOWN",
             libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
             libc::ENODEV => "ENODEV",
             libc::ENOENT => "ENOENT",
