@@ -14,7 +14,8 @@ Examples:
   ironwarp port ironwarp1 down   set all ports of ironwarp1 down
   ironwarp port ironwarp1:2 up   set port 2 of ironwarp1 up again
 
-Reaches programs that have connected or listen, if they are yours. Programs that start later are not affected.
+Reaches your programs that have connected, listen, or wait for events of the device. Programs that start later have the
+port up.
 
 The exit code is 1 if no running program has such a port.";
 
@@ -149,9 +150,9 @@ impl Outcome {
         }
         let device = &arguments.target.device;
         Some(match self.missing.is_empty() {
-            true => "none of your running programs on this machine has connected or listens".to_owned(),
+            true => "no running program of yours has connected or listens".to_owned(),
             false => {
-                format!("none of your running programs has this port of {device}: {}", list(&self.missing))
+                format!("no running program of yours has this port of {device}: {}", list(&self.missing))
             }
         })
     }
@@ -247,14 +248,11 @@ mod tests {
         let foreign = ("ironwarp/7/0", Err((PermissionDenied, "another user")));
         let told = outcome(&down, &[foreign, ("ironwarp/8/0", Err((ConnectionReset, "ended")))]);
         let problem = told.problem(&down).unwrap();
-        assert!(
-            problem.starts_with("none of your running programs on this machine has connected"),
-            "{problem}"
-        );
+        assert_eq!(problem, "no running program of yours has connected or listens");
         let missing = Err((NotFound, "no device `ironwarp9`: the devices are ironwarp0, ironwarp1"));
         let told = outcome(&down, &[foreign, ("ironwarp/8/0", missing), ("ironwarp/8/1", missing)]);
         let problem = told.problem(&down).unwrap();
-        let expected = "none of your running programs has this port of ironwarp9: no device `ironwarp9`: the devices are \
+        let expected = "no running program of yours has this port of ironwarp9: no device `ironwarp9`: the devices are \
                         ironwarp0, ironwarp1";
         assert_eq!((problem.as_str(), told.lines(&down).len()), (expected, 0));
         let told = outcome(&down, &[("ironwarp/8/0", Err((WouldBlock, ""))), ("ironwarp/9/0", Ok(1))]);

@@ -159,6 +159,27 @@ fn invalid_settings_in_the_environment() {
     assert_eq!((output.status.code(), stderr(&output)), (Some(125), said.to_owned()));
 }
 
+/// Mistakes that only this host shows are found before the program starts, too.
+#[test]
+fn devices_and_plans_that_do_not_fit_this_host() {
+    let place = Place::new("run-misfits");
+    let (ironwarp, show) = (place.installed(), place.compile("show.c", "show", &["-ldl"]));
+    for (options, said) in [
+        (["--port-plan", "ironwarp9 down@1s"], "no device `ironwarp9`: the devices are ironwarp0"),
+        (
+            ["--devices", "1; 1 name=ironwarp0"],
+            "two devices have the name `ironwarp0`: set name= for one of them",
+        ),
+    ] {
+        let output = run(&ironwarp, &options, &show).output().expect("runs");
+        assert_eq!((output.status.code(), stderr(&output)), (Some(125), format!("ironwarp: {said}\n")));
+    }
+    let output = run(&ironwarp, &["--devices", "nosuchif0"], &show).output().expect("runs");
+    let said =
+        "ironwarp: device ironwarp0 has no address: `ironwarp devices --devices 'nosuchif0'` says why\n";
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), said.to_owned()));
+}
+
 #[test]
 fn the_library_is_found_near_the_executable() {
     let place = Place::new("run-places");

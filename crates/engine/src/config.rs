@@ -235,9 +235,9 @@ device_settings! { define
         /// `eth0+eth1`, the ports of one device. docs/devices.md lists the options.
         experimental devices: Devices = Devices::default(),
         /// When ports of logical devices go down and come up again, such as `ironwarp1 down@2s up@5s; ironwarp2:2
-        /// down@1s`, to test how a program reacts (requirement X3). Without a number, all ports of the device do. Times
-        /// count from the moment at which the process opens the device first. docs/devices.md describes what the program
-        /// sees.
+        /// down@1s`, to test how a program reacts. Without a number, all ports of the device do. Times count from the
+        /// moment at which a process first opens the device, in each process. docs/programs/multi-rail.md describes what
+        /// programs see.
         experimental port_plan: PortPlan = PortPlan::default(),
     }
     {

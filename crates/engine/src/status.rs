@@ -345,13 +345,13 @@ impl EventSource for StatusServer {
     }
 }
 
-/// Returns the row of a port: it is `disabled` if it was taken down, `down` if its interface is down, and `active`
+/// Returns the row of a port: it is `down` if it was taken down, `inactive` if its interface is down, and `active`
 /// otherwise.
 fn port_row(port: &RdmaPort) -> Row {
     let state = match port.is_active() {
-        _ if port.is_down() => "disabled",
+        _ if port.is_down() => "down",
         Ok(true) => "active",
-        _ => "down",
+        _ => "inactive",
     };
     let gids = port.gids().entries().unwrap_or_default();
     let address = gids.first().and_then(|entry| entry.gid.ip()).map_or_else(String::new, |ip| ip.to_string());

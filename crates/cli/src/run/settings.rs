@@ -4,6 +4,7 @@
 use super::options::Options;
 use crate::say::Failure;
 use ironwarp_engine::config::{Config, ConfigError, Devices, PREFIX};
+use ironwarp_engine::logical;
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
@@ -37,6 +38,7 @@ impl Settings {
             config.set("port_plan", plan)?;
             settings.set("port_plan", plan);
         }
+        settings.check_devices(&config)?;
         if let Some(path) = &options.pcap {
             settings.set("pcap", create_capture(path)?);
         }
@@ -47,6 +49,23 @@ impl Settings {
             settings.report_seed(&config, has_faults);
         }
         Ok(settings)
+    }
+
+    /// Checks the logical devices and the plan of their ports, before the program starts. Not for the default ones, which
+    /// are always valid.
+    fn check_devices(&mut self, config: &Config) -> Result<(), Failure> {
+        let default = Config::default();
+        if config.devices == default.devices && config.port_plan == default.port_plan {
+            return Ok(());
+        }
+        let unusable = logical::check(config).map_err(|error| error.to_string())?;
+        for device in unusable {
+            let devices = &config.devices;
+            self.notices.push(format!(
+                "device {device} has no address: `ironwarp devices --devices '{devices}'` says why"
+            ));
+        }
+        Ok(())
     }
 
     /// Applies a variable of the environment to `config`. An unknown name is only reported. An invalid value is an

@@ -101,6 +101,9 @@ pub enum InvalidDevices {
     /// The value of an option is invalid.
     #[error("invalid value of `{0}`: {1}")]
     Value(String, String),
+    /// There is no device.
+    #[error("expected at least one device")]
+    None,
     /// There are too many devices or ports.
     #[error("too many devices: at most {MAX_DEVICES}, with at most {MAX_PORTS} ports each")]
     TooMany,
@@ -163,7 +166,7 @@ impl Model {
         if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
             return match text.parse() {
                 Ok(count @ 1..=MAX_DEVICES) => Ok(Self::Loopback(count)),
-                Ok(0) => Err(unknown()),
+                Ok(0) => Err(InvalidDevices::None),
                 _ => Err(InvalidDevices::TooMany),
             };
         }
@@ -195,7 +198,7 @@ impl DeviceOptions {
                     Some(value.parse().map_err(|error: InvalidDeviceName| invalid(error.to_string()))?);
             }
             "ports" if !matches!(model, Model::Loopback(_)) => {
-                let why = "only devices given by their number have it: join interfaces and addresses by `+`";
+                let why = "it needs a number of devices, as in `2 ports=2`; for interfaces write `eth0+eth1`";
                 return Err(invalid(why.to_owned()));
             }
             "ports" => match value.parse() {
@@ -312,14 +315,14 @@ mod tests {
     fn mistakes_are_explained() {
         for (text, says) in [
             ("", "unknown model ``"),
-            ("0", "unknown model `0`"),
+            ("0", "expected at least one device"),
             ("17", "too many devices: at most 16"),
             ("9; 8", "too many devices"),
             ("a+b+c+d+e", "at most 4 ports"),
             ("8 fast=1", "unknown option `fast`"),
             ("8 fast", "unknown option `fast`"),
             ("8 ports=5", "invalid value of `ports`: expected a number from 1 to 4"),
-            ("eth0 ports=2", "only devices given by their number have it"),
+            ("eth0 ports=2", "it needs a number of devices, as in `2 ports=2`"),
             ("8 rate=0", "invalid value of `rate`: expected bits per second"),
             ("8 numa=a", "expected NUMA nodes such as `0,1`"),
             ("8 name=a:b", "invalid value of `name`: expected a name such as `mlx5_0`"),

@@ -42,9 +42,15 @@ pub enum InvalidPortPlan {
     /// A port is not named as `NAME` or `NAME:PORT`.
     #[error("invalid port `{0}`: expected a device, or a device and a port such as `ironwarp0:1`")]
     Port(String),
-    /// A port has no steps, or one that is invalid.
-    #[error("invalid step `{0}`: expected `down@2s` or `up@500ms`, in the order of their times")]
+    /// A step is invalid.
+    #[error("invalid step `{0}`: expected `down@` or `up@` and a duration, such as `down@2s` or `up@500ms`")]
     Step(String),
+    /// A step is not later than the one before it.
+    #[error("`{0}` is not later than the step before it: list the steps in order of time")]
+    Order(String),
+    /// A port has no steps.
+    #[error("no steps for `{0}`: expected some, such as `{0} down@2s up@5s`")]
+    NoSteps(String),
 }
 
 impl PortPlan {
@@ -80,11 +86,14 @@ impl PlannedPort {
         let device = device.parse().map_err(|_: InvalidDeviceName| invalid())?;
         let mut steps: Vec<PlanStep> = Vec::new();
         for word in words {
-            let step = PlanStep::parse(word).filter(|step| steps.last().is_none_or(|last| last.at < step.at));
-            steps.push(step.ok_or_else(|| InvalidPortPlan::Step(word.to_owned()))?);
+            let step = PlanStep::parse(word).ok_or_else(|| InvalidPortPlan::Step(word.to_owned()))?;
+            if steps.last().is_some_and(|last| last.at >= step.at) {
+                return Err(InvalidPortPlan::Order(word.to_owned()));
+            }
+            steps.push(step);
         }
         if steps.is_empty() {
-            return Err(InvalidPortPlan::Step(String::new()));
+            return Err(InvalidPortPlan::NoSteps(named.to_owned()));
         }
         Ok(Self { device, port, steps })
     }
@@ -129,14 +138,11 @@ mod tests {
     #[test]
     fn mistakes_are_explained() {
         for (text, says) in [
-            ("ironwarp0", "invalid step ``"),
+            ("ironwarp0", "no steps for `ironwarp0`: expected some"),
             ("ironwarp0 down", "invalid step `down`"),
             ("ironwarp0 left@1s", "invalid step `left@1s`"),
             ("ironwarp0 down@2", "invalid step `down@2`"),
-            (
-                "ironwarp0 down@2s up@1s",
-                "invalid step `up@1s`: expected `down@2s` or `up@500ms`, in the order",
-            ),
+            ("ironwarp0 down@2s up@1s", "`up@1s` is not later than the step before it"),
             ("ironwarp0:0 down@2s", "invalid port `ironwarp0:0`"),
             ("a/b down@2s", "invalid port `a/b`"),
             ("ironwarp0 down@2s;", "invalid port ``"),

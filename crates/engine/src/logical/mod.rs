@@ -131,6 +131,18 @@ pub fn find(config: &Config, name: &str) -> io::Result<Arc<LogicalDevice>> {
     })
 }
 
+/// Checks that the settings describe devices, and that the ports in the setting `port_plan` exist. Returns the names of
+/// devices that have no address now, which are useless.
+///
+/// # Errors
+/// Fails as [`devices`] does, and if the plan names a device or a port that does not exist.
+pub fn check(config: &Config) -> io::Result<Vec<String>> {
+    check_plan(config)?;
+    let has_no_address =
+        |device: &&Arc<LogicalDevice>| device.entries().is_ok_and(|entries| entries.is_empty());
+    Ok(devices(config)?.iter().filter(has_no_address).map(|device| device.name().to_owned()).collect())
+}
+
 /// Checks that the ports in the setting `port_plan` exist.
 pub(crate) fn check_plan(config: &Config) -> io::Result<()> {
     for planned in config.port_plan.ports() {

@@ -452,7 +452,7 @@ fn a_port_is_taken_down_from_outside() {
         ports.map(|row| ["number", "state", "address"].map(|field| row.text(field)).join(" ")).collect()
     };
     assert_eq!(states("outsidet0"), ["1 active 127.0.2.1", "2 active 127.0.2.2"]);
-    assert_eq!(states("outsidet1"), ["1 disabled 127.0.2.3", "2 disabled 127.0.2.4"]);
+    assert_eq!(states("outsidet1"), ["1 down 127.0.2.3", "2 down 127.0.2.4"]);
     assert_eq!(set("outsidet1", None, true).unwrap(), (2, 2));
     assert_eq!([server.next().status, client.next().status], [Status::Success; 2]);
     assert_eq!(set("outsidet1", None, true).unwrap(), (2, 0));

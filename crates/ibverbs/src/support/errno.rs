@@ -188,7 +188,11 @@ pub(crate) fn number_or_minus_one(result: Result<c_int, Errno>) -> c_int {
 impl From<io::Error> for Errno {
     fn from(error: io::Error) -> Self {
         let errno = number_of(&error);
-        Denied::find(&error).map_or(errno, |denied| errno.because(denied))
+        match Denied::find(&error) {
+            Some(denied) => errno.because(denied),
+            None if error.raw_os_error().is_none() => errno.because(error), // the engine's own error
+            None => errno,
+        }
     }
 }
 
