@@ -124,7 +124,7 @@ impl Engine {
             )?);
         device.routing().set_map(Routing::new(steering.lanes()).map()); // the device did not know the number of lanes
         let engine = Self {
-            cm: CmContext::new(&config, logical, &steering, capture, cluster_key),
+            cm: CmContext::new(&config, &steering, capture, cluster_key),
             ports: ManualPorts::default(),
             events: Mutex::default(),
             event_queues,

@@ -25,7 +25,6 @@ use std::time::Instant;
 #[derive(Debug)]
 pub(crate) struct CmContext {
     config: Arc<Config>,
-    logical: Arc<LogicalDevice>,
     steering: Arc<Steering>,
     /// Records packets; `None` if packets are not captured.
     capture: Option<Arc<Capture>>,
@@ -43,7 +42,7 @@ impl PortObserver for CmContext {
             set.members().into_iter().for_each(Member::apply_port_state);
         }
         for handshakes in lock(&self.handshakes).values() {
-            handshakes.apply_port_state(&self.logical);
+            handshakes.apply_port_state(self.logical());
         }
     }
 }
@@ -52,14 +51,12 @@ impl CmContext {
     /// Creates the connection management of an adapter, without handshakes.
     pub(crate) fn new(
         config: &Arc<Config>,
-        logical: &Arc<LogicalDevice>,
         steering: &Arc<Steering>,
         capture: Option<Arc<Capture>>,
         cluster_key: Option<Key>,
     ) -> Arc<Self> {
         let context = Arc::new(Self {
             config: Arc::clone(config),
-            logical: Arc::clone(logical),
             steering: Arc::clone(steering),
             capture,
             cluster_key,
@@ -67,7 +64,7 @@ impl CmContext {
             open_marker: Arc::default(),
         });
         let observer: Weak<dyn PortObserver> = Arc::<Self>::downgrade(&context);
-        logical.observe(observer);
+        steering.logical().observe(observer);
         context
     }
 
@@ -78,7 +75,7 @@ impl CmContext {
 
     /// Returns the logical device, whose addresses connections have.
     pub(crate) fn logical(&self) -> &Arc<LogicalDevice> {
-        &self.logical
+        self.steering.logical()
     }
 
     /// Returns the steering of the adapter.

@@ -1,7 +1,7 @@
 //! Conversions of addresses, and the choice of the source address for a destination.
 
 use crate::abi::{Zeroed, ibv_ah_attr, ibv_gid};
-use crate::objects::device::logical_devices;
+use crate::objects::device::{logical_device_at, logical_devices};
 use crate::support::errno::Errno;
 use ironwarp_engine::gid::Gid;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -30,15 +30,13 @@ fn unspecified(like: &SocketAddr) -> SocketAddr {
 /// version. ENODEV if there is none.
 pub(super) fn source_for(to: SocketAddr) -> Result<SocketAddr, Errno> {
     let route = route_source(to)?;
-    let devices = logical_devices();
-    let owned = |ip: IpAddr| devices.iter().any(|device| device.owns(ip));
-    if owned(route.ip()) {
+    if logical_device_at(route.ip()).is_some() {
         return Ok(route);
     }
-    if owned(to.ip()) {
+    if logical_device_at(to.ip()).is_some() {
         return Ok(SocketAddr::new(to.ip(), 0));
     }
-    let source = devices.iter().find_map(|device| device.source_for(to.ip()).ok().flatten());
+    let source = logical_devices().iter().find_map(|device| device.source_for(to.ip()).ok().flatten());
     source.ok_or_else(|| {
         Errno(libc::ENODEV).because(format_args!("no device has an address to reach {to} from"))
     })
@@ -60,7 +58,7 @@ fn route_source(to: SocketAddr) -> Result<SocketAddr, Errno> {
 
 /// Returns the address handle attributes of the path from an address of this host to a peer.
 pub(super) fn address_handle(local: IpAddr, remote: IpAddr, traffic_class: u8) -> Result<ibv_ah_attr, Errno> {
-    let owner = logical_devices().iter().find(|device| device.owns(local)).ok_or(Errno(libc::ENODEV))?;
+    let owner = logical_device_at(local).ok_or(Errno(libc::ENODEV))?;
     // With the default device, an address such as 127.0.0.2 is not in the GID table. The first entry belongs to this
     // host as well.
     let own = owner.find_gid(Gid::from(local))?;

@@ -5,7 +5,7 @@
 
 use crate::abi::*;
 use crate::objects::context::Context;
-use crate::objects::device::{device_of, guid, logical_devices};
+use crate::objects::device::{device_of, guid, logical_device_at, logical_devices};
 use crate::objects::limits::MAX_REQUESTS;
 use crate::objects::pd::{Alias, Pd};
 use crate::objects::xrc::Xrcd;
@@ -63,8 +63,7 @@ impl CmDevice {
 
     /// Returns the device that has an address. ENODEV if none has it.
     pub(super) fn at(address: IpAddr) -> Result<&'static Self, Errno> {
-        let owner = logical_devices().iter().find(|device| device.owns(address));
-        let Some(owner) = owner else {
+        let Some(owner) = logical_device_at(address) else {
             // Not a reason of the error, which is always printed: libraries try every address of the host.
             tracing::info!(%address, "no logical device has this address");
             return Err(Errno(libc::ENODEV));

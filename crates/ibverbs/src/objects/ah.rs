@@ -35,9 +35,7 @@ impl Ah {
                 Errno::INVALID.because("is_global must be 1: on Ethernet, peers are addressed by GID")
             );
         }
-        let no_port =
-            || Errno::INVALID.because(format_args!("port_num: the device has no port {}", attr.port_num));
-        let table = pd.context().logical().port(attr.port_num).ok_or_else(no_port)?.gids();
+        let table = pd.context().port(attr.port_num)?.gids();
         let grh = &attr.grh;
         let source = gid_at(table, grh.sgid_index.into())?;
         // SAFETY: `ibv_gid` is a union of sixteen bytes and two integers, so all its bytes are initialised.

@@ -14,7 +14,7 @@ use crate::support::object::{CCell, CObject, Uses, generation, publish};
 use crate::support::persona::config;
 use crate::support::wake::ChannelWake;
 use ironwarp_engine::Engine;
-use ironwarp_engine::logical::LogicalDevice;
+use ironwarp_engine::logical::{LogicalDevice, RdmaPort};
 use ironwarp_rnic::sync::lock;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -109,6 +109,13 @@ impl Context {
     /// Returns the device that this is an open of.
     pub(crate) fn logical(&self) -> &Arc<LogicalDevice> {
         self.engine.logical()
+    }
+
+    /// Returns a port of the device. EINVAL if the device has no port with this number.
+    pub(crate) fn port(&self, number: u8) -> Result<&RdmaPort, Errno> {
+        let ports = self.logical().ports().len();
+        let none = || Errno::INVALID.because(format_args!("no port {number}: the device has {ports}"));
+        self.logical().port(number).ok_or_else(none)
     }
 
     /// Returns the adapter.

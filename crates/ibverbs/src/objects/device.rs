@@ -7,6 +7,7 @@ use crate::support::persona;
 use ironwarp_engine::config::Devices;
 use ironwarp_engine::logical::{self, LogicalDevice};
 use std::ffi::c_char;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 /// A device that C programs see.
@@ -46,6 +47,11 @@ pub(crate) fn logical_devices() -> &'static [Arc<LogicalDevice>] {
             logical::devices(&default).unwrap_or_default()
         })
     })
+}
+
+/// Returns the logical device that has an address, or `None` if none has it.
+pub(crate) fn logical_device_at(address: IpAddr) -> Option<&'static Arc<LogicalDevice>> {
+    logical_devices().iter().find(|device| device.owns(address))
 }
 
 /// Returns the name of the character device that a kernel driver would have for the device with this index.

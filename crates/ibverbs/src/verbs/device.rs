@@ -69,7 +69,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     kind: *mut u32,
 ) -> c_int {
     let context = find::<Context>(context);
-    let table = context.and_then(|context| Ok(context.logical().port(port).ok_or(Errno::INVALID)?.gids()));
+    let table = context.and_then(|context| Ok(context.port(port)?.gids()));
     let table = match table {
         Ok(table) => table,
         Err(errno) => return minus_one!(Err(errno)),

@@ -136,19 +136,15 @@ unsafe fn write_part<T>(from: &T, to: *mut T, room: usize) {
 }
 
 /// Finds the context, and checks that its device has this port.
-fn find_port(context: *mut ibv_context, port: u8) -> Result<(Arc<Context>, u8), Errno> {
+fn check_port(context: *mut ibv_context, port: u8) -> Result<Arc<Context>, Errno> {
     let context = find_any::<Context>(context)?;
-    let ports = context.logical().ports().len();
-    match context.logical().port(port) {
-        Some(_) => Ok((context, port)),
-        None => Err(Errno::INVALID.because(format_args!("no port {port}: the device has {ports}"))),
-    }
+    context.port(port)?;
+    Ok(context)
 }
 
 /// Returns the GID table of a port.
 fn gid_table(context: *mut ibv_context, port: u8) -> Result<GidTable, Errno> {
-    let (context, port) = find_port(context, port)?;
-    Ok(context.logical().port(port).ok_or(Errno::INVALID)?.gids())
+    Ok(find_any::<Context>(context)?.port(port)?.gids())
 }
 
 #[unsafe(no_mangle)]
@@ -187,8 +183,7 @@ pub(crate) unsafe extern "C" fn query_port(
     if attr.is_null() {
         return code!(Err(Errno::null("port_attr")));
     }
-    let found = find_port(context, port)
-        .and_then(|(context, port)| port_attr(&context, context.logical().port(port).ok_or(Errno::INVALID)?));
+    let found = find_any::<Context>(context).and_then(|context| port_attr(&context, context.port(port)?));
     code!(found.map(|found| {
         // SAFETY: `attr` is not NULL and has `room` bytes, by the caller's contract.
         unsafe { write_part(&found, attr, room) };
@@ -214,7 +209,7 @@ pub unsafe extern "C" fn ibv_query_port_speed(
     speed: *mut u64,
 ) -> c_int {
     let port = u8::try_from(port).unwrap_or(0); // 0 is invalid, like every number above 255
-    code_and_errno!(find_port(context, port).map(|(context, _)| {
+    code_and_errno!(check_port(context, port).map(|context| {
         let units = context.logical().speed() / 100_000_000; // of 100 Mb/s
         // SAFETY: NULL, or valid by the caller's contract.
         unsafe { put(speed, units) };
@@ -248,7 +243,7 @@ pub unsafe extern "C" fn ibv_query_pkey(
         0 => Ok(()),
         _ => Err(Errno::INVALID.because(format_args!("no P_Key at index {index}"))),
     };
-    minus_one!(find_port(context, port).and_then(|_| check_index()).map(|()| {
+    minus_one!(check_port(context, port).and_then(|_| check_index()).map(|()| {
         // SAFETY: NULL, or valid by the caller's contract.
         unsafe { put(pkey, PKEY) };
     }))
@@ -261,7 +256,7 @@ pub extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: 
         PKEY => Ok(()),
         _ => Err(Errno::INVALID.because(format_args!("no P_Key {pkey:#x}"))),
     };
-    minus_one!(find_port(context, port).and_then(|_| check_key()))
+    minus_one!(check_port(context, port).and_then(|_| check_key()))
 }
 
 /// Converts an entry of the GID table to C.

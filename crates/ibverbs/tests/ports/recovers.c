@@ -11,6 +11,7 @@
  *
  * Arguments: the command `ironwarp`; `uc` or `ud`, the type of the recovery queue pairs: NCCL uses UC, RCCL UD; and the number of
  * failures. */
+#include "check.h"
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <stdbool.h>
@@ -19,14 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#define CHECK(what) \
-	do { \
-		if (!(what)) { \
-			fprintf(stderr, "%s:%d: %s failed\n", __FILE__, __LINE__, #what); \
-			exit(1); \
-		} \
-	} while (0)
 
 #define RAILS 2
 #define SIZE (256 << 10)

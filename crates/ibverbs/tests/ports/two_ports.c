@@ -1,18 +1,11 @@
 /* A device with two ports: each has its own GIDs, a queue pair is connected at the port that it was given, and
  * alternative paths are refused. */
 #include <errno.h>
+#include "check.h"
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define CHECK(what) \
-	do { \
-		if (!(what)) { \
-			fprintf(stderr, "%s:%d: %s failed\n", __FILE__, __LINE__, #what); \
-			exit(1); \
-		} \
-	} while (0)
 
 #define SIZE 4096
 

@@ -18,9 +18,8 @@ impl Qp {
     /// Sets the attributes that `mask` names, and changes the state if `mask` has `IBV_QP_STATE`.
     pub(crate) fn modify(&self, attr: &ibv_qp_attr, mask: c_int) -> Result<(), Errno> {
         let mask = mask.cast_unsigned();
-        if mask & IBV_QP_PORT != 0 && self.context().logical().port(attr.port_num).is_none() {
-            let why = format_args!("port_num: the device has no port {}", attr.port_num);
-            return Err(Errno::INVALID.because(why));
+        if mask & IBV_QP_PORT != 0 {
+            self.context().port(attr.port_num)?;
         }
         if mask & IBV_QP_PKEY_INDEX != 0 && attr.pkey_index != 0 {
             return Err(Errno::INVALID.because("pkey_index must be 0"));
@@ -86,7 +85,7 @@ impl Qp {
                 // Before connecting, because the RNR timer is sent to the peer when the connection is established.
                 self.set_retries();
                 let port = self.attr().port_num.max(1); // 0 if an iWARP queue pair has none
-                let table = self.context().logical().port(port).ok_or(Errno::INVALID)?.gids();
+                let table = self.context().port(port)?.gids();
                 let remote = remote_qp(table, attr)?;
                 let options = bring_up_options(port, table, attr, mask)?;
                 self.context().engine().bring_up(pair, remote, &options).map_err(|error| {
