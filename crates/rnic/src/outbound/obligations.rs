@@ -272,6 +272,23 @@ impl TxObligations {
         self.peer_wants_acks() && delivered > self.acknowledged
     }
 
+    /// Requests an acknowledgement, if the peer waits for one: the tx half sends it next. Returns false if it does not.
+    pub(crate) fn request_acknowledgement(&mut self, delivered: u64) -> bool {
+        let owes = self.owes_acknowledgement(delivered);
+        if owes {
+            self.acknowledged = delivered; // no other thread has to request this acknowledgement
+            self.ack_now = true;
+        }
+        owes
+    }
+
+    /// Records that the tx half acknowledges `delivered` messages. If another thread has requested to acknowledge more
+    /// since the tx half took its snapshot, that request stays.
+    pub(crate) fn record_acknowledgement(&mut self, delivered: u64) {
+        self.ack_now &= delivered < self.acknowledged;
+        self.acknowledged = self.acknowledged.max(delivered);
+    }
+
     /// Whether the peer acknowledges the messages that it delivered.
     pub(crate) fn peer_sends_acks(&self) -> bool {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::ACKNOWLEDGE))
@@ -296,5 +313,24 @@ impl TxObligations {
     /// Whether the peer accepts FPDUs that are larger than the TCP segments of the path.
     pub(crate) fn accepts_large_fpdus(&self) -> bool {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::LARGE_FPDU))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// While the tx half builds a batch that acknowledges two messages, another thread delivers a third, and requests to
+    /// acknowledge that one as well.
+    #[test]
+    fn a_request_during_an_acknowledgement_is_not_lost() {
+        let peer = Some(Capabilities::WANTS_ACKNOWLEDGE);
+        let mut obligations = TxObligations { peer, ..TxObligations::default() };
+        assert!(obligations.request_acknowledgement(2) && !obligations.request_acknowledgement(2));
+        assert!(obligations.request_acknowledgement(3));
+        obligations.record_acknowledgement(2);
+        assert!(obligations.ack_now, "the third message");
+        obligations.record_acknowledgement(3);
+        assert!(!obligations.ack_now && !obligations.request_acknowledgement(3));
     }
 }

@@ -56,10 +56,7 @@ impl Qp {
     pub fn acknowledge(&self) {
         let mut obligations = self.obligations.lock();
         obligations.ack_noticed = false;
-        let delivered = self.delivered();
-        if obligations.owes_acknowledgement(delivered) {
-            obligations.acknowledged = delivered; // no other thread has to request this acknowledgement
-            obligations.ack_now = true;
+        if obligations.request_acknowledgement(self.delivered()) {
             drop(obligations);
             self.drive_tx();
         }

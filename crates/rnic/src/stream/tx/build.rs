@@ -176,10 +176,7 @@ impl Tx {
         if !self.may_signal(qp, batch) && !self.may_end_with_signal(qp, batch) {
             return;
         }
-        let mut obligations = qp.obligations.lock();
-        obligations.ack_now = false;
-        obligations.acknowledged = obligations.acknowledged.max(delivered);
-        drop(obligations);
+        qp.obligations.lock().record_acknowledgement(delivered);
         self.cursor.acknowledged = delivered;
         self.add_empty(batch, &Signal::Acknowledged(delivered).to_header(), FrameKind::Other);
     }
