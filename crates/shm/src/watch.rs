@@ -48,7 +48,12 @@ impl Watch {
     #[must_use = "if this returns true, the peer waits for its bell"]
     pub fn peer_wants_room(&self) -> bool {
         let room_wanted = self.incoming.words().room_wanted();
-        room_wanted.load(Ordering::Relaxed) != 0 && room_wanted.swap(0, Ordering::Relaxed) != 0
+        if room_wanted.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        // The writer must see what was released before it hears the bell.
+        fence(Ordering::SeqCst);
+        room_wanted.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Whether the peer has released room since [`Writer::await_room`](crate::Writer::await_room) found none. Returns
@@ -56,8 +61,15 @@ impl Watch {
     /// polls instead of waiting for the bell; costs one or two loads.
     #[inline]
     pub fn has_room_news(&self) -> bool {
-        let released = |&full_at: &u64| self.outgoing.words().tail().load(Ordering::Relaxed) != full_at;
-        self.progress.full_at().filter(released).is_some() && self.progress.end_waiting()
+        self.is_room_released() && self.progress.end_waiting()
+    }
+
+    /// Like [`has_room_news`](Self::has_room_news), but does not end the waiting: for a sender that has just called
+    /// `await_room`, and has since recorded that it waits. A bell that rang before that told nobody.
+    #[inline]
+    pub fn is_room_released(&self) -> bool {
+        let tail = || self.outgoing.words().tail().load(Ordering::Relaxed);
+        self.progress.full_at().is_some_and(|full_at| full_at != tail())
     }
 
     /// Declares that no thread of this process polls the ring any more, unless there is something to read.

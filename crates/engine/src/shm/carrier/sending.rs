@@ -7,7 +7,7 @@ use crate::sys::segment::Fault;
 use ironwarp_rnic::link::LinkError;
 use ironwarp_rnic::sync::lock;
 use ironwarp_shm::Corrupt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// Maximum number of records other than data that wait for room. Far more than a peer that is stopped makes this end
 /// send: an answer for each of its offers, and credit for the bytes that it has sent before.
@@ -63,12 +63,24 @@ impl Carrier {
     /// Has the owner of a channel called when there is room. Returns false if there is room now.
     pub(in crate::shm) fn await_room(&self, channel: &Channel) -> Result<bool, LinkError> {
         let mut sending = lock(&self.writer);
-        if sending.writer.await_room().map_err(|corrupt| self.fail(&corrupt))? {
-            return Ok(false);
-        }
         sending.waiting.insert(channel.id);
+        let is_room = self.request_room(&mut sending).map_err(|corrupt| self.fail(&corrupt))?;
+        if is_room {
+            sending.waiting.remove(&channel.id);
+        }
+        Ok(!is_room)
+    }
+
+    /// Has [`serve_room`](Self::serve_room) act when there is room. Returns true if there is room now.
+    fn request_room(&self, sending: &mut Sending) -> Result<bool, Corrupt> {
+        if sending.writer.await_room()? {
+            return Ok(true);
+        }
         self.awaits_room.store(true, Ordering::Relaxed);
-        Ok(true)
+        // The reader may have made room and rung before the flag was set: a thread that heard the bell then found no
+        // sender that waits. Either this sees the room, or a thread that hears the bell sees the flag.
+        fence(Ordering::SeqCst);
+        Ok(self.watch.is_room_released())
     }
 
     /// Sends a record that is not data, now or when there is room.
@@ -95,12 +107,9 @@ impl Carrier {
             if sending.controls.is_empty() {
                 break Ok(());
             }
-            match sending.writer.await_room() {
+            match self.request_room(sending) {
                 Ok(true) => {}
-                Ok(false) => {
-                    self.awaits_room.store(true, Ordering::Relaxed);
-                    break Ok(());
-                }
+                Ok(false) => break Ok(()),
                 Err(corrupt) => break Err(corrupt),
             }
         };
