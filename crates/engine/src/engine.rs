@@ -383,6 +383,7 @@ impl Engine {
             mode: options.mode,
             terms: self.terms(options.ird, options.ord),
             private_data: options.private_data.into(),
+            traffic_class: options.traffic_class,
         };
         let dial = Dial::new(&self.cm, Arc::<QueuePair>::clone(pair), request)?;
         Ok(self.cm.begin_handshake(dial)?)

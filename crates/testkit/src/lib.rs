@@ -14,6 +14,7 @@ pub mod mapping;
 #[cfg(feature = "native")]
 pub mod native;
 pub mod net;
+pub mod packets;
 pub mod path;
 pub mod process;
 pub mod relay;

@@ -8,6 +8,7 @@ use super::listener::{Judgement, ListenerSocket};
 use crate::reactor::handle::LaneHandle;
 use crate::sys::socket::TcpLink;
 use crate::sys::tcp::configure_accepted;
+use crate::sys::traffic_class::set_traffic_class;
 use crate::verbs::error::ConnectError;
 use ironwarp_rnic::connect::{Agreed, Incoming as Request, StartupError};
 use ironwarp_rnic::link::Link;
@@ -142,6 +143,12 @@ impl Answer {
             return; // cannot happen: each `Incoming` submits one decision, and the handshake waits for it
         };
         self.deadline = Instant::now() + self.listener.config.startup;
+        if let Some(class) =
+            decision.target.as_ref().map(|taker| taker.traffic_class).filter(|&class| class != 0)
+            && let Err(error) = set_traffic_class(&*self.link, class)
+        {
+            tracing::warn!(%error, class, "failed to set the traffic class of a connection");
+        }
         let reply = match &decision.target {
             Some(taker) => request.accept(taker.terms, &decision.private_data).map(|(reply, agreed)| {
                 self.state = State::Accepting(Box::new(decision), agreed);
@@ -226,6 +233,7 @@ impl Answer {
             peer: self.endpoints.peer,
             local: self.endpoints.local,
             requested_port: self.requested_port,
+            traffic_class: 0,
             decided: false,
         }
     }

@@ -33,6 +33,8 @@ pub struct ConnectOptions {
     /// The RDMA port space of the port. Its listener need not be at the TCP port of the same number. `None` dials the
     /// TCP port itself.
     pub port_space: Option<PortSpace>,
+    /// The traffic class of this end's packets (requirement M16).
+    pub traffic_class: u8,
 }
 
 /// The address to dial, and the contents of the Request.
@@ -44,6 +46,7 @@ pub(crate) struct DialRequest {
     pub(crate) mode: MpaMode,
     pub(crate) terms: Terms,
     pub(crate) private_data: Box<[u8]>,
+    pub(crate) traffic_class: u8,
 }
 
 /// A [`Target`] that this end dials for. It can refuse the peer.
@@ -109,7 +112,8 @@ impl Dial {
     ) -> Result<Box<Self>, ConnectError> {
         let initiator = Initiator::new(request.mode, request.terms, &request.private_data)?;
         ctx.logical().check_up(request.from.map(|from| from.ip()))?;
-        let link = connect(request.to, request.from, &ctx.keepalive())?.with_tap(ctx.dial_tap());
+        let link = connect(request.to, request.from, request.traffic_class, &ctx.keepalive())?
+            .with_tap(ctx.dial_tap());
         Ok(Box::new(Self {
             ctx: Arc::downgrade(ctx),
             target,

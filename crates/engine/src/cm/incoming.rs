@@ -36,6 +36,7 @@ pub(super) struct Decision {
 pub(super) struct AcceptTarget {
     pub(super) target: Arc<dyn Target>,
     pub(super) terms: Terms,
+    pub(super) traffic_class: u8,
     /// Passed to the target once the Reply is sent.
     pub(super) established: Established,
 }
@@ -60,6 +61,7 @@ pub struct Incoming {
     pub(super) local: SocketAddr,
     /// The RDMA port that the Request names, if any.
     pub(super) requested_port: Option<RequestedPort>,
+    pub(super) traffic_class: u8,
     /// The connection was accepted or rejected. Otherwise dropping it rejects it.
     pub(super) decided: bool,
 }
@@ -99,6 +101,13 @@ impl Incoming {
         )
     }
 
+    /// Sets the traffic class of this end's packets, for [`accept`](Self::accept). Defaults to 0.
+    #[must_use]
+    pub fn traffic_class(mut self, class: u8) -> Self {
+        self.traffic_class = class;
+        self
+    }
+
     /// Accepts the connection for a queue pair. An event of the queue pair reports the result.
     pub fn accept(
         self,
@@ -121,7 +130,7 @@ impl Incoming {
         self.decided = true;
         let private_data = self.private_data().into();
         let established = Established { private_data, agreed, peer: self.peer, local: self.local };
-        let target = Some(AcceptTarget { target, terms, established });
+        let target = Some(AcceptTarget { target, terms, traffic_class: self.traffic_class, established });
         self.submit_decision(Decision { private_data: reply.into(), target });
         Ok(())
     }

@@ -71,7 +71,7 @@ impl Probe {
         let header = CmHeader::for_port(CmKind::Probe, candidate.port).emit();
         // A listener of Ironwarp rejects every probe, so the mode and the terms never take effect.
         let initiator = Initiator::new(MpaMode::default(), ctx.terms(None, None), &header)?;
-        let link = connect(candidate.at, candidate.from, &ctx.keepalive())?.with_tap(ctx.dial_tap());
+        let link = connect(candidate.at, candidate.from, 0, &ctx.keepalive())?.with_tap(ctx.dial_tap());
         Ok(Box::new(Self {
             search,
             candidate,

@@ -139,8 +139,9 @@ impl Search {
 
     /// Returns the request to dial this address, with the options of the program.
     fn dial_request(&self, ctx: &CmContext, to: SocketAddr, private_data: &[u8]) -> DialRequest {
-        let ConnectOptions { from, mode, ird, ord, .. } = self.options;
-        DialRequest { to, from, mode, terms: ctx.terms(ird, ord), private_data: private_data.into() }
+        let ConnectOptions { from, mode, ird, ord, traffic_class, .. } = self.options;
+        let (terms, private_data) = (ctx.terms(ird, ord), private_data.into());
+        DialRequest { to, from, mode, terms, private_data, traffic_class }
     }
 
     // --- TCP port N ---

@@ -20,6 +20,7 @@
 //! | `random` | random bytes, for keys | |
 //! | `reserve` | ports that are reserved before anything listens there | |
 //! | `thread` | whether threads exist, how they sleep, starting threads | the C library's poll and signal mask |
+//! | `traffic_class` | which packets networks prefer | |
 //! | `counters`, `traffic` | bytes and segments that this process has sent and received | |
 //!
 //! The data path makes system calls by number (syscall(2)) instead of calling the C library's functions, which are
@@ -48,6 +49,7 @@ pub mod tcp;
 pub(crate) mod testing;
 pub(crate) mod thread;
 pub mod traffic;
+pub(crate) mod traffic_class;
 pub mod udp;
 
 /// Converts the result of `libc::syscall` for a call that moves bytes: the number of bytes, or −1.

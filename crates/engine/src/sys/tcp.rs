@@ -6,6 +6,7 @@ use super::denied::Denied;
 use super::fork::Fd;
 use super::reserve::Reservation;
 use super::socket::{TcpLink, defer_port_choice};
+use super::traffic_class::set_traffic_class;
 use crate::config::PortPolicy;
 use ironwarp_wire::private::{PortSpace, RdmaPort};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -44,12 +45,20 @@ pub struct Keepalive {
 }
 
 /// Starts connecting to `to`, from the local address `from` if it is given. The kernel chooses the local port if `from`
-/// has port 0.
+/// has port 0. All packets have this traffic class.
 ///
 /// Once the socket is writable, [`TcpLink::is_connected`] returns the result.
-pub fn connect(to: SocketAddr, from: Option<SocketAddr>, keepalive: &Keepalive) -> io::Result<TcpLink> {
+pub fn connect(
+    to: SocketAddr,
+    from: Option<SocketAddr>,
+    traffic_class: u8,
+    keepalive: &Keepalive,
+) -> io::Result<TcpLink> {
     let fd = socket(to, SocketType::STREAM)?;
     set_options(&fd, keepalive)?;
+    if traffic_class != 0 {
+        set_traffic_class(&fd, traffic_class)?;
+    }
     avoid_pacing_on_same_host(&fd, to);
     if let Some(from) = from {
         if from.port() == 0 {

@@ -148,7 +148,7 @@ pub(super) fn loopback() -> SocketAddr {
 /// Returns two connected sockets on loopback: the client and the server.
 pub(super) fn pair() -> (TcpLink, TcpLink) {
     let listener = Listener::new(loopback(), &KEEPALIVE).unwrap();
-    let client = connect(listener.local_addr().unwrap(), None, &KEEPALIVE).unwrap();
+    let client = connect(listener.local_addr().unwrap(), None, 0, &KEEPALIVE).unwrap();
     wait(&listener, PollFlags::IN);
     let Accepted { link: server, peer, same_host } = listener.accept().unwrap().unwrap();
     configure_accepted(&server, same_host);

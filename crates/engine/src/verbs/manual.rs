@@ -42,6 +42,8 @@ pub struct BringUpOptions {
     /// The first packet sequence number that the program expects from the peer (rq_psn). The ends compare it with the
     /// one that the remote program sends with (sq_psn); it has no other use.
     pub receive_psn: Option<u32>,
+    /// The traffic class of this end's packets (requirement M16).
+    pub traffic_class: u8,
 }
 
 impl Default for BringUpOptions {
@@ -53,6 +55,7 @@ impl Default for BringUpOptions {
             ord: None,
             path_mtu: None,
             receive_psn: None,
+            traffic_class: 0,
         }
     }
 }

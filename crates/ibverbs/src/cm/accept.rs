@@ -69,7 +69,9 @@ fn accept_managed(id: &Id, incoming: Incoming, qp: &Qp, params: &ConnectParams) 
     pair.modify(QpState::ReadyToSend)?;
     set_accepting(id, pair, Purpose::Managed);
     let terms = engine.terms(params.depths.ird(), params.depths.ord());
-    incoming.accept(pair, terms, &params.private_data).map_err(|error| Errno::from(&error))
+    let class = id.shared().lock().options.traffic_class;
+    let accepted = incoming.traffic_class(class).accept(pair, terms, &params.private_data);
+    accepted.map_err(|error| Errno::from(&error))
 }
 
 /// Stores the connection that is being accepted in the state of the id. Must happen before the connection is
@@ -127,9 +129,10 @@ fn accept_side_channel(
 /// Connects the queue pair of the id by GID and QPN to the queue pair `peer`, which the peer's program connects
 /// itself.
 fn connect_by_number(id: &Shared, pair: &Arc<QueuePair>, peer: u32) -> Result<(), Errno> {
-    let (local, remote, depths) = {
+    let (local, remote, depths, traffic_class) = {
         let state = id.lock();
-        (state.local.ok_or(Errno::INVALID)?, state.remote.ok_or(Errno::INVALID)?, state.depths)
+        let (local, remote) = (state.local.ok_or(Errno::INVALID)?, state.remote.ok_or(Errno::INVALID)?);
+        (local, remote, state.depths, state.options.traffic_class)
     };
     let engine = CmDevice::at(local.ip())?.context.engine();
     let options = BringUpOptions {
@@ -138,6 +141,7 @@ fn connect_by_number(id: &Shared, pair: &Arc<QueuePair>, peer: u32) -> Result<()
         ord: depths.ord(),
         path_mtu: None,
         receive_psn: None,
+        traffic_class,
     };
     let remote = Remote { gid: Gid::from(remote.ip()), qpn: peer };
     engine.bring_up(pair, remote, &options)?;

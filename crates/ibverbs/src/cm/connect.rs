@@ -147,6 +147,7 @@ unsafe fn connect(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
             private_data,
             ird: params.depths.ird(),
             ord: params.depths.ord(),
+            traffic_class: state.options.traffic_class,
             ..ConnectOptions::default()
         };
         let attempt = Attempt {

@@ -100,12 +100,12 @@ fn deliver(event: Event) -> Option<*mut rdma_cm_event> {
     Some(Delivered::publish(c, about, private_data))
 }
 
-/// Creates the id for the request of a peer. The id inherits the channel, context and kind of the listening id,
-/// and keeps the request until the program accepts or rejects it.
+/// Creates the id for the request of a peer. The id inherits the channel, context, kind and traffic class of the
+/// listening id, and keeps the request until the program accepts or rejects it.
 fn create_requested_id(listener: &Shared, request: Request, param: &Param) -> Result<*mut rdma_cm_id, Errno> {
     let listener = Id::find_by_state(listener)?;
     let (local, remote) = (request.incoming.local(), request.incoming.peer());
-    let peer = request.header;
+    let (peer, traffic_class) = (request.header, listener.shared().lock().options.traffic_class);
     // SAFETY: `listener` keeps its structure alive. After creation only `rdma_migrate_id` writes these fields,
     // and the program must not call that while another thread takes events of the id.
     let (channel, context, port_space, qp_type) = unsafe {
@@ -120,6 +120,7 @@ fn create_requested_id(listener: &Shared, request: Request, param: &Param) -> Re
         state.phase = Phase::Requested;
         state.peer = peer;
         state.request = Some(request);
+        state.options.traffic_class = traffic_class;
         if let Param::Connection(Connection { depths, .. }) = param {
             state.depths = *depths;
         }

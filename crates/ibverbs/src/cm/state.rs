@@ -143,7 +143,7 @@ pub(super) struct Depths {
 /// The options of an id (`rdma_set_option`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
-    /// Traffic class in the attributes of the route. The traffic class of the TCP connection is not set.
+    /// Traffic class of this end's packets. The ids of a listener's connections inherit it.
     pub(super) traffic_class: u8,
     /// Whether other ids with this option may use the same port.
     pub(super) share_port: bool,

@@ -16,7 +16,9 @@ mod programs;
 
 use common::scratch;
 use ironwarp_pcap::{Capture, resegment};
-use ironwarp_testkit::net::{free_port, listens};
+use ironwarp_testkit::child::in_network;
+use ironwarp_testkit::net::{free_port, ip, listens};
+use ironwarp_testkit::packets::Packets;
 use ironwarp_testkit::process::Exit;
 use ironwarp_testkit::tshark::{ERRORS, opcodes, tshark};
 use programs::{UCX, run_pair};
@@ -107,4 +109,27 @@ fn what_an_mpi_program_sends_is_iwarp() {
     let found = check(test, &[&ended]);
     let sends = found.get(&3).unwrap_or(&0) + found.get(&5).unwrap_or(&0);
     assert!(sends > 10 && count_reads(&found) > 0, "Sends and Reads: {found:?}");
+}
+
+/// The traffic class of a program is on its packets (requirement M16): that of the connection manager, which ib_send_lat
+/// sets at the client only, and that of an address vector, which it sets at both ends.
+#[test]
+fn packets_have_the_traffic_class_that_a_program_sets() {
+    if !in_network("packets_have_the_traffic_class_that_a_program_sets") {
+        return;
+    }
+    ip("link set lo up");
+    let cases =
+        [("wire-tos", ["-R", "--tos=184"], "0xb8", 20), ("wire-tclass", ["-x0", "--tclass=40"], "0x28", 40)];
+    for (test, options, class, sends) in cases {
+        let packets = Packets::record("lo", &trace(test));
+        let words = [&["env", "IRONWARP_SHM=0", "ib_send_lat", "-n", "20", "-F"], &options[..]].concat();
+        let (server, client) = run_pair(test, &[], &[], &words);
+        for ended in [&server, &client] {
+            assert_eq!(ended.code, 0, "{}", ended.output);
+        }
+        let filter = format!("iwarp_rdma.opcode == 3 && ip.dsfield == {class}");
+        packets.fields(&filter, &["frame.number"], sends);
+        fs::remove_dir_all(scratch(test)).unwrap();
+    }
 }

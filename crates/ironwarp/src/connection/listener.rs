@@ -201,7 +201,8 @@ impl Incoming {
         }
         pair.claim()?;
         let terms = self.shared.engine.terms(options.ird, options.ord);
-        self.inner.accept(pair.inner(), terms, &options.private_data)
+        let incoming = self.inner.traffic_class(options.traffic_class);
+        incoming.accept(pair.inner(), terms, &options.private_data)
     }
 
     /// Rejects the request. The remote program finds `private_data` in its [`ConnectError::Rejected`], whose message

@@ -19,6 +19,7 @@ use std::time::Duration;
 ///     .ird(0) // the peer may not read
 ///     .ord(4)
 ///     .mpa_mode(MpaMode::PeerToPeer)
+///     .traffic_class(0xb8) // expedited forwarding
 ///     .timeout(Duration::from_secs(2));
 /// # let _ = options;
 /// # Ok::<(), std::net::AddrParseError>(())
@@ -34,7 +35,7 @@ pub struct ConnectOptions {
 /// [`Incoming::start_accept`](crate::connection::Incoming::start_accept).
 ///
 /// ```
-/// let options = ironwarp::connection::AcceptOptions::new().private_data(b"welcome").ird(16).ord(16);
+/// let options = ironwarp::connection::AcceptOptions::new().private_data(b"welcome").ird(16).ord(16).traffic_class(0xb8);
 /// # let _ = options;
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -45,6 +46,8 @@ pub struct AcceptOptions {
     pub(crate) ird: Option<u16>,
     /// Maximum number of outgoing Reads outstanding. `None` selects the adapter's setting.
     pub(crate) ord: Option<u16>,
+    /// Traffic class of this end's packets.
+    pub(crate) traffic_class: u8,
 }
 
 /// Options for [`QueuePair::bring_up`](crate::queue::QueuePair::bring_up).
@@ -52,7 +55,7 @@ pub struct AcceptOptions {
 /// ```
 /// use ironwarp::connection::BringUpOptions;
 ///
-/// let options = BringUpOptions::new().gid_index(1).ird(4).ord(4);
+/// let options = BringUpOptions::new().gid_index(1).ird(4).ord(4).traffic_class(0xb8);
 /// let at_address = options.gid("127.0.0.2".parse()?);
 /// # let _ = at_address;
 /// # Ok::<(), std::net::AddrParseError>(())
@@ -189,3 +192,23 @@ macro_rules! read_depths {
 read_depths!(ConnectOptions, inner.ird, inner.ord);
 read_depths!(AcceptOptions, ird, ord);
 read_depths!(BringUpOptions, inner.ird, inner.ord);
+
+/// Defines the method that sets the traffic class, in a field of the options.
+macro_rules! traffic_class {
+    ($options:ident, $($field:ident).+) => {
+        impl $options {
+            /// Sets the traffic class of the packets that this end sends (IP_TOS or IPV6_TCLASS), and with it their
+            /// priority in the queues of the interface. The upper six bits are the DSCP; TCP controls the lower two
+            /// itself. Each end chooses its own. Defaults to 0. Without effect in shared memory.
+            #[must_use]
+            pub fn traffic_class(mut self, class: u8) -> Self {
+                self.$($field).+ = class;
+                self
+            }
+        }
+    };
+}
+
+traffic_class!(ConnectOptions, inner.traffic_class);
+traffic_class!(AcceptOptions, traffic_class);
+traffic_class!(BringUpOptions, inner.traffic_class);

@@ -150,6 +150,7 @@ impl ManualAttempt {
             mode: MpaMode::PeerToPeer,
             terms: self.terms,
             private_data: hello[..].into(),
+            traffic_class: self.options.traffic_class,
         };
         let target: Arc<dyn DialTarget> = Arc::<Self>::clone(self);
         let dial = Dial::new(ctx, target, request)?;
@@ -304,7 +305,9 @@ impl Expecting for ManualAttempt {
         }
         let answer = answer.emit().expect("numbers of 24 bits");
         let target: Arc<dyn Target> = Arc::<Self>::clone(&self);
-        if let Err(error) = incoming.accept_for(target, self.terms, &answer) {
+        if let Err(error) =
+            incoming.traffic_class(self.options.traffic_class).accept_for(target, self.terms, &answer)
+        {
             self.on_handshake_failed(error);
         }
     }

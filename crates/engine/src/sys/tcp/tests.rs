@@ -55,7 +55,7 @@ fn the_local_address_may_be_chosen() {
     let listeners = [(); 2].map(|()| Listener::new(loopback(), &KEEPALIVE).unwrap());
     let [first, second] = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
     let from: SocketAddr = "127.0.0.2:0".parse().unwrap();
-    let link = connect(first, Some(from), &KEEPALIVE).unwrap();
+    let link = connect(first, Some(from), 0, &KEEPALIVE).unwrap();
     wait(&link, PollFlags::OUT);
     let local = link.local_addr().unwrap();
     assert_eq!(local.ip(), from.ip());
@@ -64,7 +64,7 @@ fn the_local_address_may_be_chosen() {
 
     // A given local port can have two connections to different remote addresses.
     let port = SocketAddr::new("127.0.0.3".parse().unwrap(), local.port());
-    let links = [first, second].map(|to| connect(to, Some(port), &KEEPALIVE).unwrap());
+    let links = [first, second].map(|to| connect(to, Some(port), 0, &KEEPALIVE).unwrap());
     for link in &links {
         wait(link, PollFlags::OUT);
         assert!(link.is_connected().unwrap());
@@ -79,7 +79,7 @@ fn a_refused_connection_says_so_once() {
     rustix::net::bind(&silent, &loopback()).unwrap();
     let to = SocketAddr::try_from(rustix::net::getsockname(&silent).unwrap()).unwrap();
     // Over loopback the connection may be refused before `connect` returns.
-    let refused = connect(to, None, &KEEPALIVE).and_then(|link| {
+    let refused = connect(to, None, 0, &KEEPALIVE).and_then(|link| {
         wait(&link, PollFlags::OUT);
         link.is_connected()
     });
@@ -98,7 +98,7 @@ fn nobody_waits() {
     let listener = Listener::new(loopback(), &KEEPALIVE).unwrap();
     assert!(listener.accept().unwrap().is_none());
     // A connection that the peer has reset meanwhile is still accepted. Receiving reports the reset.
-    let client = connect(listener.local_addr().unwrap(), None, &KEEPALIVE).unwrap();
+    let client = connect(listener.local_addr().unwrap(), None, 0, &KEEPALIVE).unwrap();
     wait(&listener, PollFlags::IN);
     client.abort();
     let Accepted { link: server, .. } = listener.accept().unwrap().unwrap();
@@ -110,7 +110,8 @@ fn nobody_waits() {
 fn version_6_stands_beside_version_4() {
     let listener =
         Listener::new("[::1]:0".parse().unwrap(), &KEEPALIVE).expect("IPv6 on the loopback interface");
-    let link = connect(listener.local_addr().unwrap(), Some("[::1]:0".parse().unwrap()), &KEEPALIVE).unwrap();
+    let link =
+        connect(listener.local_addr().unwrap(), Some("[::1]:0".parse().unwrap()), 0, &KEEPALIVE).unwrap();
     wait(&listener, PollFlags::IN);
     let Accepted { link: server, peer, same_host } = listener.accept().unwrap().unwrap();
     assert!(same_host);

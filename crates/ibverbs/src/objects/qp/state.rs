@@ -175,7 +175,8 @@ fn bring_up_options(
     // PSNs have 24 bits.
     let receive_psn = (mask & IBV_QP_RQ_PSN != 0).then_some(attr.rq_psn & 0xff_ffff);
     let local = Local::Index { port, index };
-    Ok(BringUpOptions { local, ird: Some(ird), ord: None, path_mtu: mtu, receive_psn })
+    let traffic_class = if attr.ah_attr.is_global == 0 { 0 } else { attr.ah_attr.grh.traffic_class };
+    Ok(BringUpOptions { local, ird: Some(ird), ord: None, path_mtu: mtu, receive_psn, traffic_class })
 }
 
 /// Returns the peer that the attributes of a transition to RTR name: by queue pair number, and by GID or,
