@@ -32,8 +32,8 @@ use crate::verbs::manual::{BringUpOptions, Remote};
 use crate::verbs::qpn::{Numbers, QpPort};
 use crate::verbs::queue_pair::{QueuePair, QueuePairAttributes, QueuePairOptions};
 use ironwarp_rnic::connect::Terms;
-use ironwarp_rnic::device::Device;
-use ironwarp_rnic::event::{AsyncEvent, Routing};
+use ironwarp_rnic::device::{Device, HANDLERS, TooManyHandlers};
+use ironwarp_rnic::event::{AsyncEvent, Routing, Wake};
 use ironwarp_rnic::host::Host;
 use ironwarp_rnic::memory::{Domain, TagCipher};
 use ironwarp_rnic::queue::{Moderation, SharedReceiveQueue, SrqSize, XrcDomain};
@@ -174,19 +174,30 @@ impl Engine {
 
     // --- Notification ---
 
-    /// Creates a completion handler that wakes its consumer through an eventfd (*Set Completion Handler*, requirement
-    /// N2). [`event_queues`](Self::event_queues) lists it until it is dropped.
+    /// Creates one completion handler, like [`create_handlers`](Self::create_handlers).
     pub fn create_handler(&self) -> io::Result<Arc<CompletionHandler>> {
-        let wake = EventFdWake::new()?;
-        let inner = self.device().create_handler(Box::new(wake.clone())).map_err(io::Error::other)?;
-        let handler = CompletionHandler::new(inner, wake);
-        self.event_queues.add_handler(&handler);
-        Ok(handler)
+        self.create_handlers(1).map(|mut handlers| handlers.swap_remove(0))
     }
 
-    /// Creates a private handler, with which each completion queue of the native API begins. It serves only that queue,
-    /// and does not count towards the maximum number of handlers. It has no number, so events cannot be routed to it
-    /// by the map of event queues.
+    /// Creates `count` completion handlers, each of which wakes its consumer through an eventfd: all of them or none (*Set
+    /// Completion Handler*, requirement N2). [`event_queues`](Self::event_queues) lists each until it is dropped. Returns
+    /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if there would be too many.
+    pub fn create_handlers(&self, count: usize) -> io::Result<Vec<Arc<CompletionHandler>>> {
+        let too_many = |too_many: TooManyHandlers| io::Error::new(io::ErrorKind::QuotaExceeded, too_many);
+        if count > HANDLERS {
+            return Err(too_many(TooManyHandlers)); // before any descriptor is opened
+        }
+        let wakes = (0..count).map(|_| EventFdWake::new()).collect::<io::Result<Vec<_>>>()?;
+        let boxed = wakes.iter().map(|wake| -> Box<dyn Wake> { Box::new(wake.clone()) });
+        let inner = self.device().create_handlers(boxed).map_err(too_many)?;
+        let handlers: Vec<_> =
+            inner.into_iter().zip(wakes).map(|(inner, wake)| CompletionHandler::new(inner, wake)).collect();
+        handlers.iter().for_each(|handler| self.event_queues.add_handler(handler));
+        Ok(handlers)
+    }
+
+    /// Creates a private handler, with which each completion queue of the native API begins. It does not count towards the
+    /// maximum number of handlers. Its event queue has no number, so the map of event queues cannot route events to it.
     pub fn create_private_handler(&self) -> io::Result<Arc<CompletionHandler>> {
         let wake = EventFdWake::new()?;
         let inner = self.device().create_private_handler(Box::new(wake.clone()));

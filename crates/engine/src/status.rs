@@ -316,11 +316,11 @@ impl StatusServer {
         let [global, asynchronous] = device.events().stats();
         rows.push(event_queue_row(GLOBAL_QUEUE, global, "adapter, port"));
         rows.push(event_queue_row(ASYNC_QUEUE, asynchronous, "objects"));
-        rows.extend(device.handlers().iter().map(|handler| {
-            let number = handler.id().0;
+        rows.extend(device.handlers().iter().filter_map(|handler| {
+            let number = handler.id().event_queue()?;
             let class =
                 self.event_queues.handler_class(number).map_or_else(String::new, |class| class.to_string());
-            event_queue_row(number, handler.stats(), &format!("completions, {class}"))
+            Some(event_queue_row(number, handler.stats(), &format!("completions, {class}")))
         }));
         rows.extend(cqs.values().map(|cq| cq_row(cq)));
         rows.extend(qps.into_values());
@@ -451,7 +451,7 @@ fn event_queue_row(number: u16, stats: EventQueueStats, of: &str) -> Row {
 /// Returns the row of a completion queue.
 fn cq_row(cq: &Cq) -> Row {
     let handler = match cq.handler() {
-        Some(HandlerId::PRIVATE) => "its own".to_owned(),
+        Some(id) if id.is_private() => "its own".to_owned(),
         Some(HandlerId(number)) => number.to_string(),
         None => "none".to_owned(),
     };

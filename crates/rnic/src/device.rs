@@ -11,7 +11,7 @@ use crate::outbound::TxBatch;
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::Tag;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Size of a staging buffer: the maximum number of bytes that one call receives into it.
@@ -54,6 +54,8 @@ pub struct Device {
     routing: Arc<Routing>,
     /// The completion handlers, by number minus [`FIRST_HANDLER`].
     handlers: Mutex<Vec<Weak<CompletionHandler>>>,
+    /// The identifier of the next private completion handler.
+    next_private_handler: AtomicU64,
     /// The completion handlers of lanes.
     lane_handlers: Mutex<Vec<Weak<CompletionHandler>>>,
     /// Unused batches.
@@ -79,6 +81,7 @@ impl Device {
             events: Arc::new(AsyncEvents::new(Sizes::default(), &routing)),
             routing,
             handlers: Mutex::default(),
+            next_private_handler: AtomicU64::new(HandlerId::FIRST_PRIVATE.0),
             lane_handlers: Mutex::default(),
             batches: Mutex::default(),
             staging: Mutex::default(),
@@ -177,35 +180,47 @@ impl Device {
         &self.events
     }
 
-    /// Creates a completion handler with the lowest free number (*Set Completion Handler*, requirement N2). The number
-    /// becomes free when the handler is dropped. Fails if there are [`HANDLERS`] such handlers already.
+    /// Creates a completion handler (*Set Completion Handler*, requirement N2), which calls `wake` for its events.
     pub fn create_handler(&self, wake: Box<dyn Wake>) -> Result<Arc<CompletionHandler>, TooManyHandlers> {
+        let mut handlers = self.create_handlers([wake])?;
+        handlers.pop().ok_or(TooManyHandlers)
+    }
+
+    /// Creates a completion handler for each of `wakes`, with the lowest free numbers: all of them, or none if that would
+    /// be more than [`HANDLERS`] (requirement N2). A number becomes free when its handler is dropped.
+    pub fn create_handlers<W>(&self, wakes: W) -> Result<Vec<Arc<CompletionHandler>>, TooManyHandlers>
+    where
+        W: IntoIterator<Item = Box<dyn Wake>, IntoIter: ExactSizeIterator>,
+    {
+        let wakes = wakes.into_iter();
         let mut handlers = lock(&self.handlers);
-        let free = handlers.iter().position(|handler| handler.strong_count() == 0).unwrap_or(handlers.len());
-        let number = match u16::try_from(free) {
-            Ok(number) if free < HANDLERS => number,
-            _ => return Err(TooManyHandlers),
-        };
-        let handler = self.create_numbered_handler(HandlerId(FIRST_HANDLER + number), wake);
-        if free == handlers.len() {
-            handlers.push(Weak::new());
+        let in_use = |number: &usize| handlers.get(*number).is_some_and(|known| known.strong_count() > 0);
+        let free: Vec<_> = (0..HANDLERS).filter(|number| !in_use(number)).take(wakes.len()).collect();
+        if free.len() < wakes.len() {
+            return Err(TooManyHandlers);
         }
-        handlers[free] = Arc::downgrade(&handler);
-        Ok(handler)
+        let known = free.last().map_or(0, |last| last + 1).max(handlers.len());
+        handlers.resize(known, Weak::new());
+        let created = free.into_iter().zip(wakes).map(|(number, wake)| {
+            let handler = self.create_numbered_handler(FIRST_HANDLER + number as u16, wake);
+            handlers[number] = Arc::downgrade(&handler);
+            handler
+        });
+        Ok(created.collect())
     }
 
     /// Creates the completion handler of a lane, whose number follows from that of the lane. Call this once per
     /// lane.
     pub fn create_lane_handler(&self, lane: u16, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
-        let handler = self.create_numbered_handler(HandlerId(LANE_QUEUE + lane), wake);
+        let handler = self.create_numbered_handler(LANE_QUEUE + lane, wake);
         lock(&self.lane_handlers).push(Arc::downgrade(&handler));
         handler
     }
 
     /// Creates a completion handler with this number, whose events are routed by it.
-    fn create_numbered_handler(&self, id: HandlerId, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
-        let interrupt = self.routing.create_interrupt(id.0, wake.into());
-        CompletionHandler::new(id, Box::new(interrupt), Some(self.events()))
+    fn create_numbered_handler(&self, number: u16, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
+        let interrupt = self.routing.create_interrupt(number, wake.into());
+        CompletionHandler::new(HandlerId(number.into()), Box::new(interrupt), Some(self.events()))
     }
 
     /// The mapping of events to event queues and vectors.
@@ -213,10 +228,11 @@ impl Device {
         &self.routing
     }
 
-    /// Creates a private completion handler for one completion queue, which calls `wake` for its events. It has no
-    /// number of its own and does not count towards [`HANDLERS`].
+    /// Creates a private completion handler for one completion queue, which calls `wake` for its events. It has an
+    /// identifier of its own, but no number that the map could name, and does not count towards [`HANDLERS`].
     pub fn create_private_handler(&self, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
-        CompletionHandler::new(HandlerId::PRIVATE, wake, Some(self.events()))
+        let id = HandlerId(self.next_private_handler.fetch_add(1, Ordering::Relaxed));
+        CompletionHandler::new(id, wake, Some(self.events()))
     }
 
     /// The completion handlers that have a number, in order.

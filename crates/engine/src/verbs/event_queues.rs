@@ -134,7 +134,9 @@ impl EventQueues {
 
     /// Adds a handler that the program has created.
     pub(crate) fn add_handler(&self, handler: &Arc<CompletionHandler>) {
-        lock(&self.queues).handlers.insert(handler.id().0, Arc::downgrade(handler));
+        if let Some(number) = handler.id().event_queue() {
+            lock(&self.queues).handlers.insert(number, Arc::downgrade(handler));
+        }
     }
 
     /// Returns the class of the handler with this event queue; `None` if there is no such handler.

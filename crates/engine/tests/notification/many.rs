@@ -135,7 +135,7 @@ impl Test {
     fn consume(&self, handler: usize) -> u64 {
         let _guard = Guard(self);
         let (handler, wake) = &self.handlers[handler];
-        let mut random = Random(7 + u64::from(handler.id().0));
+        let mut random = Random(7 + handler.id().0);
         let mut taken = 0;
         loop {
             match handler.try_next() {

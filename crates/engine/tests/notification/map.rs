@@ -103,7 +103,7 @@ fn events_of_the_adapter_come_before_those_of_its_objects() {
 /// A map that sends the completions of lane 0 to this handler.
 fn leading_to(engine: &Engine, handler: &CompletionHandler) -> EventMap {
     let mut map = EventMap::new(Shape::ByFunction, engine.steering().lanes(), 1);
-    let route = Route { queue: handler.id().0, vector: Vector::Message(0) };
+    let route = Route { queue: handler.id().event_queue().unwrap(), vector: Vector::Message(0) };
     map.assign(Code::Completion, 0, route).unwrap();
     map
 }

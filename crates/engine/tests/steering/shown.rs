@@ -44,7 +44,7 @@ fn tables_classes_and_lanes_are_shown_as_they_are_now() {
     assert_eq!(rest.len(), server.steering().lanes());
     assert!(rest.iter().all(|lane| lane.number("steered") >= 128 / rest.len() as u64), "{rest:?}");
     let queues = of_kind(&before, "event queue");
-    let of = |id: u16| queues.iter().find(|row| row.number("number") == id.into()).unwrap().text("of");
+    let of = |id: u64| queues.iter().find(|row| row.number("number") == id).unwrap().text("of");
     assert_eq!((of(urgent.id().0), of(bulk.id().0)), ("completions, low latency", share));
     assert!(of_kind(&before, "route").iter().all(|row| row.text("shape") == "function"));
 

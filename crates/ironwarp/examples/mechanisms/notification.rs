@@ -2,7 +2,7 @@
 
 use crate::ends::{End, Result, TIMEOUT, acknowledged, check, connect, next, pair, pair_with};
 use ironwarp::Config;
-use ironwarp::completion::{Arm, Class, CompletionHandler, CompletionQueue, HandlerId, Status};
+use ironwarp::completion::{Arm, Class, CompletionHandler, CompletionQueue, Status};
 use ironwarp::queue::{QueuePair, WorkRequest};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::num::NonZero;
@@ -195,7 +195,7 @@ pub(crate) fn context() -> Result {
         context.domain == server.domain.id() && context.receive_cq == server.cq.id(),
         "the objects are ours",
     )?;
-    check(context.handlers == [Some(HandlerId::PRIVATE); 2], "the queue's own handler")?;
+    check(context.handlers == [Some(server.cq.own_handler().id()); 2], "the queue's own handler")?;
     println!("queue pair {} in state {:?}", context.id, context.state);
     println!("protection domain {}, rights {}", context.domain, context.rights);
     println!(

@@ -56,12 +56,12 @@ impl CompletionHandler {
         &self.shared.engine
     }
 
-    /// Returns the identifier of the handler, unique in the adapter. Private handlers of completion queues have
-    /// [`HandlerId::PRIVATE`].
+    /// Returns the identifier of the handler, unique in the adapter (requirement N2).
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
-    /// assert_ne!(adapter.completion_handler()?.id(), ironwarp::completion::HandlerId::PRIVATE);
+    /// let (cq, handler) = (adapter.completion_queue(16)?, adapter.completion_handler()?);
+    /// assert!(cq.own_handler().id().is_private() && !handler.id().is_private());
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn id(&self) -> HandlerId {
@@ -160,7 +160,7 @@ impl AsFd for CompletionHandler {
 }
 
 impl Adapter {
-    /// Creates a completion handler, which can serve many completion queues: *Set Completion Handler* (requirement N2).
+    /// Registers a completion handler, which can serve many completion queues: *Set Completion Handler* (requirement N2).
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -170,10 +170,28 @@ impl Adapter {
     /// ```
     ///
     /// # Errors
-    /// Fails if the limit that [`query`](Self::query) returns is reached, or if the process has no file descriptors
-    /// left.
+    /// Returns [`io::ErrorKind::QuotaExceeded`] if the limit that [`query`](Self::query) returns is reached. Fails, too, if
+    /// the process has no file descriptors left.
     pub fn completion_handler(&self) -> io::Result<CompletionHandler> {
         Ok(CompletionHandler::new(&self.shared, self.shared.engine.create_handler()?))
+    }
+
+    /// Registers `count` completion handlers in one call, each with an identifier of its own: all of them, or none if it
+    /// fails (requirement N2).
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// // One handler for each processor.
+    /// let handlers = adapter.completion_handlers(4)?;
+    /// assert_eq!(handlers.len(), 4);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Like [`completion_handler`](Self::completion_handler).
+    pub fn completion_handlers(&self, count: usize) -> io::Result<Vec<CompletionHandler>> {
+        let handlers = self.shared.engine.create_handlers(count)?;
+        Ok(handlers.into_iter().map(|handler| CompletionHandler::new(&self.shared, handler)).collect())
     }
 
     /// Returns the completion handler that the [event map](Self::event_map) assigns to a lane, for completion queues
@@ -184,7 +202,7 @@ impl Adapter {
     /// use ironwarp::event::EventCode;
     ///
     /// let handler = adapter.lane_handler(0).expect("there is a lane 0");
-    /// assert_eq!(handler.id().0, adapter.event_map().route(EventCode::Completion, 0).queue);
+    /// assert_eq!(handler.id().event_queue(), Some(adapter.event_map().route(EventCode::Completion, 0).queue));
     /// # Ok::<(), std::io::Error>(())
     /// ```
     ///

@@ -6,18 +6,33 @@ use super::asynchronous::{AsyncEvent, AsyncEvents};
 use super::code::{Code, Event};
 use super::consumer::Consumer;
 use super::queue::{EventQueueStats, PostEventError, Sizes, Ticket};
+use super::register::MAX_NUMBER;
 use super::wake::{Moderated, Timer, Wake};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Identifies a completion handler within its adapter (requirement N2): the number of its event queue.
+/// Identifies a completion handler within its adapter (requirement N2). No two handlers that exist at the same time have
+/// the same identifier.
+///
+/// Below [`FIRST_PRIVATE`](Self::FIRST_PRIVATE) it is the number of the handler's [event queue](Self::event_queue). Private
+/// handlers, with which completion queues are created, have identifiers from there on, and no number that the event map
+/// can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct HandlerId(pub u16);
+pub struct HandlerId(pub u64);
 
 impl HandlerId {
-    /// The identifier shared by all private handlers. A private handler serves a single completion queue, and no
-    /// other queue can be assigned to it.
-    pub const PRIVATE: Self = Self(super::register::MAX_NUMBER);
+    /// The lowest identifier of a private handler. There are so many that none is used twice.
+    pub const FIRST_PRIVATE: Self = Self(MAX_NUMBER as u64 + 1);
+
+    /// Returns the number of the handler's event queue, as the event map has it. `None` for a private handler.
+    pub fn event_queue(self) -> Option<u16> {
+        u16::try_from(self.0).ok().filter(|_| !self.is_private())
+    }
+
+    /// Returns whether this is the handler that a completion queue was created with.
+    pub fn is_private(self) -> bool {
+        self >= Self::FIRST_PRIVATE
+    }
 }
 
 /// A completion event: a completion queue has the completions that it was armed for.
@@ -52,12 +67,13 @@ pub struct CompletionHandler {
 impl CompletionHandler {
     /// Creates a handler that wakes its consumer through `wake` and reports an overflow to `reports`.
     pub fn new(id: HandlerId, wake: Box<dyn Wake>, reports: Option<&Arc<AsyncEvents>>) -> Arc<Self> {
-        let consumer = Consumer::new(id.0, Sizes::default(), wake);
+        // The event queues of private handlers share a number, by which nothing refers to them.
+        let consumer = Consumer::new(id.event_queue().unwrap_or(MAX_NUMBER), Sizes::default(), wake);
         consumer.open();
         Arc::new(Self { id, consumer, reports: reports.cloned() })
     }
 
-    /// Returns the identifier, unique within the adapter unless it is [private](HandlerId::PRIVATE).
+    /// Returns the identifier, unique within the adapter.
     pub fn id(&self) -> HandlerId {
         self.id
     }

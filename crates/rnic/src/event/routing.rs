@@ -66,22 +66,25 @@ impl Routing {
     pub fn create_interrupt(&self, queue: u16, own: Arc<dyn Wake>) -> Arc<Interrupt> {
         let interrupt = Arc::new(Interrupt { own, raised: Mutex::default() });
         let mut state = lock(&self.state);
+        interrupt.redirect(state.wakes_of(queue));
         state.interrupts.insert(queue, Arc::downgrade(&interrupt));
-        state.apply();
         interrupt
     }
 }
 
 impl State {
-    /// Directs every interrupt to the connected vectors of its queue, after a change of the map, the vectors or the
-    /// interrupts. Forgets interrupts of queues that were dropped.
+    /// Returns the connected vectors of a queue.
+    fn wakes_of(&self, queue: u16) -> Vec<Arc<dyn Wake>> {
+        self.map.vectors_of(queue).iter().filter_map(|vector| self.vectors.get(vector).cloned()).collect()
+    }
+
+    /// Directs every interrupt to the connected vectors of its queue, after a change of the map or the vectors. Forgets
+    /// interrupts of queues that were dropped.
     fn apply(&mut self) {
         self.interrupts.retain(|_, interrupt| interrupt.strong_count() > 0);
         for (queue, interrupt) in &self.interrupts {
-            let vectors = self.map.vectors_of(*queue);
-            let wakes = vectors.iter().filter_map(|vector| self.vectors.get(vector).cloned());
             if let Some(interrupt) = interrupt.upgrade() {
-                interrupt.redirect(wakes.collect());
+                interrupt.redirect(self.wakes_of(*queue));
             }
         }
     }
