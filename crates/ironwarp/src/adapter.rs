@@ -116,7 +116,8 @@ impl Adapter {
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
     /// let limits = adapter.query();
-    /// assert!(limits.completion_handlers > 1);
+    /// let handlers = adapter.completion_handlers(limits.completion_handlers.min(4))?;
+    /// # drop(handlers);
     /// assert_eq!(limits.ird, adapter.config().ird);
     /// # Ok::<(), std::io::Error>(())
     /// ```
@@ -218,7 +219,12 @@ impl AdapterBuilder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Maximum number of completion handlers, not counting the private handlers of completion queues.
+    /// Maximum number of completion handlers that can be registered at a time. The private handlers of completion
+    /// queues and the handlers of lanes do not count.
+    ///
+    /// For a C program the completion channels are the handlers, with the same maximum. Its `num_comp_vectors` is another
+    /// number: a completion vector selects the thread that serves a completion queue, so there are as many as
+    /// [lanes](crate::steering::Steering::lanes).
     pub completion_handlers: usize,
     /// Maximum number of memory regions and windows.
     pub tags: usize,

@@ -17,6 +17,25 @@ fn unique(ids: impl IntoIterator<Item = HandlerId>) -> HashSet<HandlerId> {
     })
 }
 
+/// Requirement N1: the number that the query returns, and no other, is the number of handlers that can be registered.
+#[test]
+fn as_many_handlers_can_be_registered_as_the_query_says() {
+    let adapter = adapter();
+    let max = adapter.query().completion_handlers;
+    let mut handlers: Vec<_> = (0..max).map(|_| adapter.completion_handler().unwrap()).collect();
+    let ids = unique(handlers.iter().map(CompletionHandler::id));
+    let refused = adapter.completion_handler().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::QuotaExceeded);
+    assert!(refused.to_string().contains(&format!("the maximum is {max}")), "{refused}");
+    assert_eq!(adapter.query().completion_handlers, max, "the query returns the maximum, not what is left");
+
+    // Neither private handlers nor those of lanes count.
+    let (own, lane) = (adapter.completion_queue(1).unwrap(), adapter.lane_handler(0).unwrap());
+    assert!(!ids.contains(&own.own_handler().id()) && !ids.contains(&lane.id()));
+    handlers.pop();
+    assert!(ids.contains(&adapter.completion_handler().unwrap().id()), "dropping a handler frees its place");
+}
+
 /// Requirement N2: several handlers in one call, each with an identifier that no other handler has, private ones and
 /// those of lanes included.
 #[test]

@@ -73,7 +73,7 @@ impl Channel {
     pub(crate) fn new(context: Arc<Context>) -> Result<Arc<Self>, Errno> {
         let wake = ChannelWake::new()?;
         let handler = context.engine().device().create_handler(Box::new(wake.clone()));
-        let handler = handler.map_err(|_| Errno::NO_MEMORY)?;
+        let handler = handler.map_err(|too_many| Errno::NO_MEMORY.because(format_args!("{too_many}")))?;
         let sockets = ChannelSockets::new(&wake, handler.id())?;
         let c = ibv_comp_channel { context: context.c(), fd: sockets.fd(), refcnt: 0 };
         let (c, queues) = (CCell::new(c), Mutex::default());

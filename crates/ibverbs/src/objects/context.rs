@@ -78,7 +78,8 @@ impl Context {
         verbs.context.device = device_of(engine.logical());
         verbs.context.cmd_fd = command.as_raw_fd();
         verbs.context.async_fd = events.fd();
-        // A completion vector selects a lane. There are far fewer than c_int::MAX.
+        // A completion vector selects a lane, of which there are far fewer than c_int::MAX. It is not the number of
+        // completion handlers (requirement N1): those are the completion channels, and many can share a vector.
         verbs.context.num_comp_vectors = c_int::try_from(engine.steering().lanes()).unwrap_or(c_int::MAX);
         verbs.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         // Not an address: this value tells the inline code of the headers that a `verbs_context` surrounds the context.

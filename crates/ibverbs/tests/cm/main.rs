@@ -121,6 +121,7 @@ cases! {
     "vectors" as "roce" {
         a_completion_vector_is_the_lane_that_serves_its_queue_pairs: "last";
         the_first_vector_is_a_lane_once_another_was_named: "first";
+        completion_channels_are_as_many_as_completion_handlers: "channels";
     }
     "forks" as "roce" {
         a_child_starts_fresh: "child_connects";

@@ -2,6 +2,7 @@
  * it. */
 #include "kit.h"
 #include <dirent.h>
+#include <sys/resource.h>
 
 #define ROUNDS 300
 
@@ -127,6 +128,43 @@ static void first(void)
 	check_vector(0);
 }
 
-static const struct test TESTS[] = { { "last", last }, { "first", first } };
+/* The handlers of a C program are its completion channels, as many as the adapter has completion handlers. Completion
+ * vectors are another number: they select lanes. */
+static void channels(void)
+{
+	enum { HANDLERS = 1024, FDS = 8 * HANDLERS };
+	static struct ibv_comp_channel *channels[HANDLERS];
+	struct rlimit limit;
+	struct rdma_event_channel *near = rdma_create_event_channel();
+	struct rdma_cm_id *id = create_dialler(near, 1, RDMA_PS_TCP);
+	struct ibv_context *verbs = id->verbs;
+
+	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	if (limit.rlim_cur < FDS) {
+		limit.rlim_cur = FDS;
+		CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	}
+	for (int i = 0; i < HANDLERS; i++)
+		CHECK((channels[i] = ibv_create_comp_channel(verbs)));
+	errno = 0;
+	CHECK(!ibv_create_comp_channel(verbs) && errno == ENOMEM);
+	CHECK(ibv_destroy_comp_channel(channels[7]) == 0);
+	CHECK((channels[7] = ibv_create_comp_channel(verbs)));
+
+	CHECK(verbs->num_comp_vectors == 2);
+	for (int vector = -1; vector <= verbs->num_comp_vectors; vector++) {
+		int exists = vector >= 0 && vector < verbs->num_comp_vectors;
+		struct ibv_cq *cq;
+
+		errno = 0;
+		cq = ibv_create_cq(verbs, 16, NULL, channels[vector & 1], vector);
+		CHECK(exists ? cq != NULL : !cq && errno == EINVAL);
+		CHECK(!cq || ibv_destroy_cq(cq) == 0);
+	}
+	for (int i = 0; i < HANDLERS; i++)
+		CHECK(ibv_destroy_comp_channel(channels[i]) == 0);
+}
+
+static const struct test TESTS[] = { { "last", last }, { "first", first }, { "channels", channels } };
 
 RUN(TESTS)
