@@ -13,8 +13,8 @@ use std::time::Duration;
 /// A completion handler: reports the events of the completion queues that are assigned to it and armed. Clones are
 /// handles to the same handler.
 ///
-/// Every completion queue is created with a private handler. A thread that serves many completion queues assigns all of
-/// them to one handler that it shares between them.
+/// Every completion queue has a private handler, and is assigned to it unless it was [created](Adapter::completion_queue_builder)
+/// with another one. A thread that serves many completion queues assigns all of them to one handler.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,10 +26,9 @@ use std::time::Duration;
 /// # server.qp.post_receive(1, &[server.region.slice(..8)?])?;
 /// # client.qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
 /// let handler = adapter.completion_handler()?;
-/// let queues = [&server.cq]; // and others
-/// for cq in queues {
-///     cq.set_handler(&handler);
-/// }
+/// let other = adapter.completion_queue_builder(64).handler(&handler).create()?;
+/// server.cq.set_handler(&handler);
+/// let queues = [&server.cq, &other];
 /// // Arm, and sleep only if no completion arrived before.
 /// if !queues.iter().any(|cq| cq.arm(Arm::Next)) {
 ///     let event = handler.wait(Duration::from_secs(5))?;
@@ -49,6 +48,11 @@ impl CompletionHandler {
     /// Wraps a handler of the engine.
     pub(crate) fn new(shared: &Arc<Shared>, inner: Arc<Inner>) -> Self {
         Self { shared: Arc::clone(shared), inner }
+    }
+
+    /// Returns whether this is the adapter of the handler.
+    pub(super) fn belongs_to(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
     }
 
     /// Returns the engine of the handler's adapter.

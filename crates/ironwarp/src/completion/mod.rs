@@ -15,9 +15,11 @@
 //! # }
 //! ```
 
+mod builder;
 mod handler;
 mod queue;
 
+pub use builder::CompletionQueueBuilder;
 pub use handler::CompletionHandler;
 pub use ironwarp_engine::Class;
 pub use ironwarp_rnic::event::{CqEvent, EventQueueStats, HandlerId};

@@ -1,7 +1,6 @@
 //! Completion queues: where programs poll and wait for completions.
 
 use super::handler::CompletionHandler;
-use crate::adapter::Adapter;
 use crate::shared::Shared;
 use crate::wait::WaitError;
 use ironwarp_engine::{CompletionQueue as Inner, SetMapError};
@@ -388,44 +387,5 @@ impl AsRawFd for CompletionQueue {
 impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionQueue").field("id", &self.id()).finish_non_exhaustive()
-    }
-}
-
-impl Adapter {
-    /// Creates a completion queue with room for `capacity` completions.
-    ///
-    /// The queue must have room for all completions that can occur between two polls. When a completion finds no room,
-    /// the queue overflows: it takes no more completions, and the queue pairs that use it fail (requirement I5).
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// let cq = adapter.completion_queue(64)?;
-    /// assert!(cq.poll_one()?.is_none());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Fails if the process has no file descriptors left.
-    pub fn completion_queue(&self, capacity: usize) -> io::Result<CompletionQueue> {
-        CompletionQueue::new(&self.shared, capacity, None)
-    }
-
-    /// Creates a completion queue like [`completion_queue`](Self::completion_queue). The lane with the number `lane`
-    /// serves its queue pairs, which are not moved to other lanes (requirement N5). To keep all work on one processor,
-    /// [pin the lane](crate::steering::Steering::set_processors) to the processor of the thread that waits for the
-    /// completions.
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// let last = adapter.steering().lanes() - 1;
-    /// let cq = adapter.completion_queue_on(64, last)?;
-    /// assert!(adapter.completion_queue_on(64, last + 1).is_err());
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Fails if the adapter has no lane with this number, or if the process has no file descriptors left.
-    pub fn completion_queue_on(&self, capacity: usize, lane: usize) -> io::Result<CompletionQueue> {
-        CompletionQueue::new(&self.shared, capacity, Some(lane))
     }
 }
