@@ -500,3 +500,20 @@ fn two_processes_talk_by_number_and_address() {
     }
     other.finish();
 }
+
+/// Requirement N10: the local port is that of the sockets, at each address.
+#[test]
+fn a_query_returns_the_local_port() {
+    let end = End::new();
+    let info = end.qp.query();
+    assert_eq!((info.id, info.qkey, info.domain), (end.qp.qpn(), QKEY, end.domain.id()));
+    assert_eq!((info.send_cq, info.handlers), (end.cq.id(), [Some(end.cq.own_handler().id()); 2]));
+    let port = u16::try_from(end.qp.qpn() >> 8).unwrap();
+    assert!(!info.local.is_empty() && info.local.iter().all(|local| local.port() == port));
+    let gids: Vec<_> = info.local.iter().map(|local| Gid::from(local.ip())).collect();
+    assert_eq!(gids, end.qp.gids());
+    for local in info.local.iter().filter(|local| VERSIONS.contains(&local.ip().to_string().as_str())) {
+        let taken = UdpSocket::bind(local).unwrap_err();
+        assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse, "{local} belongs to the queue pair");
+    }
+}

@@ -1,13 +1,15 @@
 //! Atomic operations, immediate data, shared receive queues, XRC, fences, retries, and the states of a queue pair.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests, with small numbers")]
 
-use ironwarp::Config;
 use ironwarp::completion::{Opcode, Status};
+use ironwarp::connection::{AcceptOptions, BringUpOptions, ConnectOptions, Gid, Remote};
 use ironwarp::memory::{Access, Buffer};
 use ironwarp::queue::{
     AtomicOp, Completes, IllegalTransition, PostError, QpError, Retries, State, WorkRequest,
 };
+use ironwarp::{Adapter, Config};
 use ironwarp_testkit::native::{ALL, CASES, Case, Completions, End, SOON, connect, pair, pair_with, pattern};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const ACKNOWLEDGED: Case = Case { at: "127.0.0.1:0", completes: Completes::WhenAcknowledged };
@@ -645,4 +647,67 @@ fn a_query_returns_completion_handlers() {
     assert_eq!(client.qp.query().handlers, [Some(handler.id()); 2]);
     client.cq.set_handler(None);
     assert_eq!(client.qp.query().handlers, [None; 2]);
+}
+
+/// Requirement N10: a query returns the local and the remote port of a connection, with either address family, over TCP and
+/// in shared memory.
+#[test]
+fn a_query_returns_the_ports_of_a_connection() {
+    for (case, shm) in CASES.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+        let config = Config::default().shm(shm);
+        let (client, server) = (End::new(config.clone(), case.completes), End::new(config, case.completes));
+        let unconnected = client.qp.query();
+        assert_eq!((unconnected.local, unconnected.remote), (None, None));
+
+        let listener = server.adapter.listen(case.at.parse().unwrap()).unwrap();
+        client.qp.start_connect(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+        let incoming = listener.accept(SOON).unwrap();
+        let (at, from) = (listener.local_addr().unwrap(), incoming.peer_addr());
+        incoming.accept(&server.qp, &AcceptOptions::new()).unwrap();
+        client.qp.wait_connected(SOON).unwrap();
+        let check = || {
+            let (near, far) = (client.qp.query(), server.qp.query());
+            assert_eq!((near.local, near.remote), (Some(from), Some(at)));
+            assert_eq!((far.local, far.remote), (Some(at), Some(from)));
+        };
+        check();
+        server.qp.post_receive(1, &[]).unwrap();
+        client.qp.post_send(WorkRequest::send(2, &[])).unwrap();
+        server.done(Opcode::Receive, 1);
+        check();
+        client.qp.disconnect();
+        assert!(client.qp.wait_closed(SOON) && server.qp.wait_closed(SOON));
+        check();
+        client.qp.set_state(State::Reset).unwrap();
+        assert_eq!((client.qp.query().local, client.qp.query().remote), (None, None));
+    }
+}
+
+/// Requirement N10, for queue pairs that are connected manually.
+#[test]
+fn a_query_returns_the_ports_of_a_manual_connection() {
+    for at in ["127.0.0.1", "::1"] {
+        let gid: Gid = at.parse().unwrap();
+        let ends = [(); 2].map(|()| {
+            let adapter = Adapter::open(Config::default()).unwrap();
+            let cq = adapter.completion_queue(16).unwrap();
+            let domain = adapter.protection_domain();
+            let qp = domain.queue_pair(&cq).manual().create().unwrap();
+            End { qp, cq, domain, adapter }
+        });
+        for (here, there) in [(0, 1), (1, 0)] {
+            assert_eq!(ends[here].qp.query().remote, None);
+            let remote = Remote { gid, qpn: ends[there].qp.id() };
+            ends[here].qp.bring_up(remote, &BringUpOptions::new().gid(gid)).unwrap();
+        }
+        ends.each_ref().map(|end| end.qp.wait_connected(SOON).unwrap());
+        let [one, other] = ends.each_ref().map(|end| end.qp.query());
+        assert_eq!((one.local, one.remote), (other.remote, other.local));
+        let (local, remote) = (one.local.unwrap(), one.remote.unwrap());
+        assert_eq!([local.ip(), remote.ip()], [at.parse::<IpAddr>().unwrap(); 2]);
+        // One end has dialled the port that is part of the other's number.
+        let port = |end: &End| u16::try_from(end.qp.id() >> 8).unwrap();
+        assert!(local.port() == port(&ends[0]) || remote.port() == port(&ends[1]), "{local} {remote}");
+        assert_ne!(local, remote);
+    }
 }

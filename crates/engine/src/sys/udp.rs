@@ -111,6 +111,14 @@ impl UdpPort {
         self.reservation.port()
     }
 
+    /// Returns the addresses of the sockets, with the port.
+    pub fn local_addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.sockets.iter().map(|socket| match socket.address {
+            LocalAddress { ip: IpAddr::V4(ip), .. } => (ip, self.port()).into(),
+            LocalAddress { ip: IpAddr::V6(ip), scope } => SocketAddrV6::new(ip, self.port(), 0, scope).into(),
+        })
+    }
+
     /// Returns the sockets, in the order of the addresses.
     pub fn sockets(&self) -> &[UdpSocket] {
         &self.sockets

@@ -154,6 +154,11 @@ impl DatagramQueuePair {
         self.link.udp.sockets().iter().map(UdpSocket::gid)
     }
 
+    /// Returns the addresses and the UDP port at which the queue pair can be reached (requirement N10).
+    pub fn local_addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.link.udp.local_addresses()
+    }
+
     /// Returns the local GID that the host's routes choose for datagrams to a remote GID.
     pub fn source_for(&self, to: Gid) -> io::Result<Gid> {
         self.link.udp.source_for(to)

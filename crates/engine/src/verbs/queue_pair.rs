@@ -279,8 +279,15 @@ impl QueuePair {
         if let Some(remote) = self.remote() {
             return Some(Peer::Qp(remote));
         }
+        self.addresses().map(|(_, remote)| Peer::At(remote))
+    }
+
+    /// Returns the local and the remote address of the connection, also after it has ended, until the queue pair is reset
+    /// (requirement N10). `None` if there was no connection yet. A connection in shared memory has the addresses of
+    /// its TCP connection.
+    pub fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
         match &lock(&self.progress).outcome {
-            Some(Ok(established)) => Some(Peer::At(established.peer)),
+            Some(Ok(established)) => Some((established.local, established.peer)),
             _ => None,
         }
     }

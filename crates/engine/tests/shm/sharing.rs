@@ -1,6 +1,6 @@
 //! Many queue pairs share the memory of two adapters, and none of them blocks the others.
 
-use super::common::{End, Host, SHARED, Waits, begin_sharing, check, connect, pattern, rings_mapped};
+use super::common::{End, Host, SHARED, Waits, begin_sharing, check, connect, ends, pattern, rings_mapped};
 use super::stream::{Messages, Place, Stream};
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::qp::Completes;
@@ -182,4 +182,15 @@ fn threads_that_poll_sleep_and_wait_for_events_share_memory() {
         }
     });
     until(|| pairs.iter().all(|(client, server)| client.routes() == SHARED && server.routes() == SHARED));
+}
+
+/// Requirement N10: a connection in shared memory has the ports of its TCP connection.
+#[test]
+fn the_ports_of_a_connection_stay_when_it_moves_to_shared_memory() {
+    let (client, server) = ends(&Config::default(), Completes::WhenAcknowledged, 4096);
+    let before = client.pair.addresses().unwrap();
+    begin_sharing(&client, &server);
+    assert_eq!((client.routes(), server.routes()), (SHARED, SHARED));
+    assert_eq!(client.pair.addresses(), Some(before));
+    assert_eq!(server.pair.addresses(), Some((before.1, before.0)));
 }

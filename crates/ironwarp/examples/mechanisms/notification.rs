@@ -189,7 +189,7 @@ pub(crate) fn classes() -> Result {
 
 /// Requirement N10: what the adapter knows about a queue pair.
 pub(crate) fn context() -> Result {
-    let (_client, server) = pair()?;
+    let (client, server) = pair()?;
     let context = server.qp.query();
     check(
         context.domain == server.domain.id() && context.receive_cq == server.cq.id(),
@@ -204,6 +204,12 @@ pub(crate) fn context() -> Result {
         context.receive_depth.unwrap_or(0)
     );
     println!("completion queues {} and {}, at a handler of their own", context.send_cq, context.receive_cq);
+    let (Some(local), Some(remote)) = (context.local, context.remote) else {
+        return Err("a connected queue pair has both ports".into());
+    };
+    let peer = client.qp.query();
+    check((peer.local, peer.remote) == (Some(remote), Some(local)), "the peer has them the other way round")?;
+    println!("local port {local}, remote port {remote}");
     Ok(())
 }
 

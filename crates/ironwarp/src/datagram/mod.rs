@@ -5,10 +5,12 @@
 //! [`DatagramQueuePair`], and has an example.
 
 mod builder;
+mod info;
 mod queue_pair;
 mod request;
 
 pub use builder::DatagramQueuePairBuilder;
+pub use info::DatagramQueuePairInfo;
 pub use ironwarp_rnic::datagram::{AddressHandle, Destination, DropCounts, Grh};
 pub use queue_pair::DatagramQueuePair;
 pub use request::DatagramRequest;

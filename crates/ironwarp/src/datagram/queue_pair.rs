@@ -1,5 +1,6 @@
 //! The datagram queue pair: its state, its addresses, and posting.
 
+use super::info::DatagramQueuePairInfo;
 use super::request::DatagramRequest;
 use crate::shared::Shared;
 use ironwarp_engine::DatagramQueuePair as Inner;
@@ -72,6 +73,23 @@ impl DatagramQueuePair {
     /// Returns the queue pair number. It includes the UDP port of the queue pair: QPN = port · 256 + 255.
     pub fn qpn(&self) -> u32 {
         self.inner.id()
+    }
+
+    /// Returns attributes and state of the queue pair (requirement N10).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let qp = domain.datagram_queue_pair(&cq).addresses(&["127.0.0.1".parse()?]).create()?;
+    /// let info = qp.query();
+    /// assert_eq!((info.domain, info.receive_cq), (domain.id(), cq.id()));
+    /// assert_eq!(info.local[0].ip().to_string(), "127.0.0.1");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn query(&self) -> DatagramQueuePairInfo {
+        DatagramQueuePairInfo::new(&self.inner)
     }
 
     /// Returns the local addresses at which the queue pair receives, as GIDs.

@@ -1,9 +1,11 @@
 //! The attributes and state of a queue pair that a query returns.
 
+use ironwarp_engine::QueuePair;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::event::HandlerId;
 use ironwarp_rnic::memory::Rights;
 use ironwarp_rnic::qp::{Completes, QpInfo as Inner, Receives, RegistrationFailure, Retries, State};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Attributes and state of a queue pair, returned by [`QueuePair::query`](crate::queue::QueuePair::query) (requirement
@@ -38,6 +40,11 @@ pub struct QueuePairInfo {
     pub rights: Rights,
     /// Whether the queue pair has a connection.
     pub linked: bool,
+    /// Local address and port of the connection, also after it has ended, until the queue pair is reset. `None` if there
+    /// was no connection yet.
+    pub local: Option<SocketAddr>,
+    /// Remote address and port of the connection, for the same time.
+    pub remote: Option<SocketAddr>,
     /// Timeouts and retry counts.
     pub retries: Retries,
     /// Why the connection ended; `None` if it has not.
@@ -45,9 +52,10 @@ pub struct QueuePairInfo {
 }
 
 impl QueuePairInfo {
-    /// Converts the device's information.
-    pub(crate) fn from_inner(inner: Inner) -> Self {
-        let Inner { id, state, attributes, rights, linked, retries, error } = inner;
+    /// Combines the information of the device with the addresses of the connection.
+    pub(crate) fn new(pair: &QueuePair) -> Self {
+        let Inner { id, state, attributes, rights, linked, retries, error } = pair.qp().query();
+        let (local, remote) = pair.addresses().unzip();
         let receive_depth = match attributes.receives {
             Receives::Own(depth) => Some(depth),
             Receives::Shared(_) | Receives::Named(_) => None,
@@ -66,6 +74,8 @@ impl QueuePairInfo {
             registration_failure: attributes.registration_failure,
             rights,
             linked,
+            local,
+            remote,
             retries,
             error,
         }

@@ -79,15 +79,16 @@ impl QueuePair {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let (client, _server) = ironwarp::example::pair()?;
+    /// # let (client, server) = ironwarp::example::pair()?;
     /// let info = client.qp.query();
     /// assert!(info.linked && info.error.is_none());
+    /// assert_eq!((info.local, info.remote), (server.qp.query().remote, server.qp.query().local));
     /// assert_eq!((info.domain, info.send_cq), (client.domain.id(), client.cq.id()));
     /// # Ok(())
     /// # }
     /// ```
     pub fn query(&self) -> QueuePairInfo {
-        QueuePairInfo::from_inner(self.inner.qp().query())
+        QueuePairInfo::new(&self.inner)
     }
 
     /// Changes the state.
