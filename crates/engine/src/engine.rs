@@ -15,6 +15,7 @@ use crate::logical::admin::PortObserver;
 use crate::logical::monitor::Monitor;
 use crate::logical::{self, LogicalDevice, PortChange, PortWatcher};
 use crate::notify::channel::{EventFdWake, EventSink};
+use crate::notify::end::EndSignal;
 use crate::notify::handler::{AsyncEventQueue, CompletionHandler, LaneTimer};
 use crate::reactor::command::Command;
 use crate::status::StatusServer;
@@ -29,10 +30,12 @@ use crate::verbs::datagram::{self, DatagramQueuePair, DatagramQueuePairAttribute
 use crate::verbs::error::ConnectError;
 use crate::verbs::event_queues::EventQueues;
 use crate::verbs::manual::{BringUpOptions, Remote};
+use crate::verbs::objects::Objects;
 use crate::verbs::qpn::{Numbers, QpPort};
 use crate::verbs::queue_pair::{QueuePair, QueuePairAttributes, QueuePairOptions};
 use ironwarp_rnic::connect::Terms;
 use ironwarp_rnic::device::{Device, HANDLERS, TooManyHandlers};
+use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::event::{AsyncEvent, Routing, Wake};
 use ironwarp_rnic::host::Host;
 use ironwarp_rnic::memory::{Domain, TagCipher};
@@ -43,6 +46,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
+
+pub(crate) mod shutdown;
 
 /// An open adapter. Dropping it closes the adapter.
 ///
@@ -64,6 +69,12 @@ pub struct Engine {
     next_srq: AtomicU32,
     /// Number of queue pairs created, without connectionless ones.
     next_qp: AtomicU32,
+    /// The objects that a shutdown ends.
+    objects: Objects,
+    /// Tells waiting threads that the adapter was shut down.
+    end: Arc<EndSignal>,
+    /// Whether the adapter was shut down. Locked while it is.
+    shut_down: Mutex<bool>,
     core: Core,
 }
 
@@ -110,7 +121,8 @@ impl Engine {
         let capture = Capture::open(&config, &host);
         let device = Device::new(config.device_config(), host, TagCipher::new(random()?));
         let config = Arc::new(config);
-        let event_queues = Arc::new(EventQueues::new(&device));
+        let end = Arc::new(EndSignal::new()?);
+        let event_queues = Arc::new(EventQueues::new(&device, &end));
         let status_queues = Arc::clone(&event_queues);
         let steering =
             Arc::new(Steering::new(
@@ -132,6 +144,9 @@ impl Engine {
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
             next_qp: AtomicU32::new(0),
+            objects: Objects::default(),
+            end,
+            shut_down: Mutex::new(false),
             core: Core { config, device, steering },
         };
         for at in logical.begin_plan(&engine.config().port_plan) {
@@ -183,6 +198,7 @@ impl Engine {
     /// Completion Handler*, requirement N2). [`event_queues`](Self::event_queues) lists each until it is dropped. Returns
     /// [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if there would be too many.
     pub fn create_handlers(&self, count: usize) -> io::Result<Vec<Arc<CompletionHandler>>> {
+        self.check_running()?;
         let too_many = |too_many: TooManyHandlers| io::Error::new(io::ErrorKind::QuotaExceeded, too_many);
         if count > HANDLERS {
             return Err(too_many(TooManyHandlers)); // before any descriptor is opened
@@ -190,8 +206,11 @@ impl Engine {
         let wakes = (0..count).map(|_| EventFdWake::new()).collect::<io::Result<Vec<_>>>()?;
         let boxed = wakes.iter().map(|wake| -> Box<dyn Wake> { Box::new(wake.clone()) });
         let inner = self.device().create_handlers(boxed).map_err(too_many)?;
-        let handlers: Vec<_> =
-            inner.into_iter().zip(wakes).map(|(inner, wake)| CompletionHandler::new(inner, wake)).collect();
+        let handlers: Vec<_> = inner
+            .into_iter()
+            .zip(wakes)
+            .map(|(inner, wake)| CompletionHandler::new(inner, wake, &self.end))
+            .collect();
         handlers.iter().for_each(|handler| self.event_queues.add_handler(handler));
         Ok(handlers)
     }
@@ -199,9 +218,10 @@ impl Engine {
     /// Creates a private handler, with which each completion queue of the native API begins. It does not count towards the
     /// maximum number of handlers. Its event queue has no number, so the map of event queues cannot route events to it.
     pub fn create_private_handler(&self) -> io::Result<Arc<CompletionHandler>> {
+        self.check_running()?;
         let wake = EventFdWake::new()?;
         let inner = self.device().create_private_handler(Box::new(wake.clone()));
-        Ok(CompletionHandler::new(inner, wake))
+        Ok(CompletionHandler::new(inner, wake, &self.end))
     }
 
     /// Wakes the consumer of a handler at most once in each `interval`; with zero, for every event (requirement I10).
@@ -232,7 +252,8 @@ impl Engine {
         if let Some(events) = &*events {
             return Ok(Arc::clone(events));
         }
-        let queue = AsyncEventQueue::open(self.device().events())?;
+        self.check_running()?;
+        let queue = AsyncEventQueue::open(self.device().events(), &self.end)?;
         *events = Some(Arc::clone(&queue));
         // A sandbox may deny access to netlink. All events but those of the port are reported even then.
         if let Err(error) = self.raise_port_events() {
@@ -285,18 +306,22 @@ impl Engine {
 
     /// Creates a completion queue with the next number.
     fn new_cq(&self, capacity: usize, vector: Option<usize>) -> io::Result<Arc<CompletionQueue>> {
+        self.check_running()?;
         let number = self.next_cq.fetch_add(1, Ordering::Relaxed);
         CompletionQueue::new(number, capacity, self.steering(), vector)
     }
 
     /// Creates a control queue for `depth` operations, which complete on `cq` (requirement X6).
     pub fn create_control_queue(&self, depth: usize, cq: &Arc<CompletionQueue>) -> io::Result<ControlQueue> {
-        ControlQueue::start(self.numbers.assign_plain()?, depth, cq)
+        let queue = ControlQueue::start(self.numbers.assign_plain()?, depth, cq)?;
+        self.objects.add_control_queue(&queue);
+        self.check_running()?; // after it was added: a shutdown that this does not find ends the queue
+        Ok(queue)
     }
 
     /// Creates a shared receive queue for receives into memory of `domain`.
     pub fn create_srq(&self, domain: Domain, size: SrqSize) -> Arc<SharedReceiveQueue> {
-        SharedReceiveQueue::new(self.next_srq(), self.device().events(), domain, size, None)
+        self.add_srq(SharedReceiveQueue::new(self.next_srq(), self.device().events(), domain, size, None))
     }
 
     /// Creates a shared receive queue that senders name by its number (XRC), and whose receives complete on `cq`.
@@ -310,6 +335,15 @@ impl Engine {
         let cq = Some(Arc::clone(cq.cq()));
         let srq = SharedReceiveQueue::new(self.next_srq(), self.device().events(), domain, size, cq);
         xrc.add(&srq);
+        self.add_srq(srq)
+    }
+
+    /// Adds a new shared receive queue to those that a shutdown ends.
+    fn add_srq(&self, srq: Arc<SharedReceiveQueue>) -> Arc<SharedReceiveQueue> {
+        self.objects.add_srq(&srq);
+        if self.device().is_shut_down() {
+            srq.shut_down();
+        }
         srq
     }
 
@@ -340,7 +374,10 @@ impl Engine {
             false => self.numbers.assign_plain()?,
         };
         let index = self.next_qp.fetch_add(1, Ordering::Relaxed);
-        Ok(QueuePair::new(number, index, self.device(), attributes, options.events))
+        let pair = QueuePair::new(number, index, self.device(), attributes, options.events);
+        self.objects.add_pair(&pair);
+        self.check_running()?; // after it was added: a shutdown that this does not find ends the queue pair
+        Ok(pair)
     }
 
     /// Binds sockets for a connectionless queue pair, all at one UDP port, at these addresses of the device. Without
@@ -355,7 +392,10 @@ impl Engine {
         attributes: &DatagramQueuePairAttributes,
         udp: UdpPort,
     ) -> io::Result<Arc<DatagramQueuePair>> {
-        DatagramQueuePair::new(self.device(), self.cm.capture().cloned(), attributes, udp)
+        let pair = DatagramQueuePair::new(self.device(), self.cm.capture().cloned(), attributes, udp)?;
+        self.objects.add_datagram_pair(&pair);
+        self.check_running()?; // after it was added: a shutdown that this does not find ends the queue pair
+        Ok(pair)
     }
 
     // --- Connections ---
@@ -373,6 +413,7 @@ impl Engine {
         to: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<(), ConnectError> {
+        self.check_running()?;
         let mut options = options.clone();
         match options.from {
             Some(from) if !from.ip().is_unspecified() => self.logical().check_owns(from.ip())?,
@@ -412,13 +453,15 @@ impl Engine {
         remote: Remote,
         options: &BringUpOptions,
     ) -> Result<(), BringUpError> {
+        self.check_running()?;
         let port = pair.number().port().and_then(|port| self.ports.find(port.number()));
         bring_up(&self.cm, pair, &port.ok_or(BringUpError::NoPort)?, remote, options)
     }
 
     /// Listens at an address; port 0 lets the kernel choose.
     pub fn listen(&self, at: SocketAddr) -> io::Result<Listener> {
-        Listener::new(&self.cm, at)
+        self.check_running()?;
+        Listener::new(&self.cm, at, &self.end)
     }
 
     /// Listens at an address, and sends incoming connections to `sink`. Up to `backlog` of them can wait to be accepted
@@ -430,6 +473,7 @@ impl Engine {
         sink: Arc<dyn EventSink<Incoming>>,
         backlog: usize,
     ) -> io::Result<Listening> {
+        self.check_running()?;
         Listening::new(&self.cm, at, sink, backlog)
     }
 
@@ -441,7 +485,16 @@ impl Engine {
         sink: Arc<dyn EventSink<Incoming>>,
         backlog: usize,
     ) -> io::Result<Listening> {
+        self.check_running()?;
         Listening::at_bound(&self.cm, bound, sink, backlog)
+    }
+
+    /// Fails if the adapter was shut down, or is being shut down.
+    fn check_running(&self) -> io::Result<()> {
+        match self.device().is_shut_down() {
+            true => Err(io::Error::new(io::ErrorKind::NotConnected, PostError::ShutDown)),
+            false => Ok(()),
+        }
     }
 }
 

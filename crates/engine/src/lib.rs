@@ -42,6 +42,7 @@ pub use cm::incoming::Incoming;
 pub use cm::listen::{Listener, Listening, MAX_BACKLOG};
 pub use cm::manual::BringUpError;
 pub use config::Config;
+pub use engine::shutdown::Shutdown;
 pub use engine::{Engine, Statistics};
 pub use notify::channel::{EventChannel, EventFdWake, EventSink};
 pub use notify::handler::{AsyncEventQueue, CompletionHandler};

@@ -3,7 +3,7 @@
 use crate::device::LogicalDevice;
 use crate::shared::Shared;
 use ironwarp_engine::gid::GidEntry;
-use ironwarp_engine::{Config, Statistics, logical};
+use ironwarp_engine::{Config, Shutdown, Statistics, logical};
 use ironwarp_rnic::device::HANDLERS;
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// An RDMA adapter in this process. Clones are handles to the same adapter.
 ///
 /// Objects created from an adapter keep it alive. When the last of them is dropped, the adapter sends all posted
-/// requests and waits up to [`Config::close`] for its connections to close.
+/// requests and waits up to [`Config::close`] for its connections to close. [`shutdown`](Self::shutdown) ends it earlier.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -145,6 +145,51 @@ impl Adapter {
     pub fn gids(&self) -> io::Result<Vec<GidEntry>> {
         let entries = self.shared.engine.logical().entries()?;
         Ok(entries.into_iter().map(|(_, entry)| entry).collect())
+    }
+
+    /// Ends the adapter while it is in use (requirement N11): its connections, its threads, and all notification.
+    ///
+    /// When this returns, every request that was posted has exactly one completion: success, an error, or
+    /// [`Flushed`](crate::completion::Status::Flushed) if it was cut short. Completions that were not polled, and events
+    /// that were not taken, stay where they are. After that no completion arrives, no event is raised, and no connection is
+    /// left. Receives of a [`SharedReceiveQueue`](crate::queue::SharedReceiveQueue) that no message has used do not complete.
+    ///
+    /// The objects of the adapter can still be used and dropped, in any order:
+    ///
+    /// | verb | after a shutdown |
+    /// |---|---|
+    /// | post to a queue pair, a shared receive queue or a control queue | [`PostError::ShutDown`](crate::queue::PostError::ShutDown) |
+    /// | create, connect, listen | [`io::ErrorKind::NotConnected`], alone or in the error of the verb |
+    /// | [`set_state`](crate::queue::QueuePair::set_state), except to `Error` and `Reset` | [`IllegalTransition`](crate::queue::IllegalTransition) |
+    /// | wait for a completion, an event or a connection request | what is left; then [`WaitError::Stopped`](crate::WaitError::Stopped), also for threads that wait already |
+    /// | poll, query, and verbs of memory | as before |
+    ///
+    /// Any thread can call this, also one that waits at a completion handler otherwise, and several at once: each returns
+    /// when the adapter has ended. A later call has no effect, but [`Shutdown::Flush`] cuts a drain short that another
+    /// thread waits for.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::prelude::*;
+    /// # use std::time::Duration;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// use ironwarp::Shutdown;
+    /// use ironwarp::queue::PostError;
+    ///
+    /// server.qp.post_receive(1, &[server.region.slice(..8)?])?;
+    /// server.qp.post_receive(2, &[server.region.slice(8..)?])?;
+    /// client.qp.post_send(WorkRequest::send_inline(3, b"the last"))?;
+    /// client.adapter.shutdown(Shutdown::Drain(Duration::from_secs(5)));
+    ///
+    /// assert_eq!(client.cq.poll_one()?.expect("its completion").status, Status::Success);
+    /// assert_eq!(client.qp.post_send(WorkRequest::send(4, &[])), Err(PostError::ShutDown));
+    /// assert_eq!(server.cq.wait(Duration::from_secs(5))?.status, Status::Success);
+    /// assert_eq!(server.cq.wait(Duration::from_secs(5))?.status, Status::Flushed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shutdown(&self, how: Shutdown) {
+        self.shared.engine.shut_down(how);
     }
 
     /// Returns counters of the adapter's threads: how many run, and how often they woke up.

@@ -47,7 +47,7 @@ pub use ironwarp_rnic::event::{
 #[derive(Clone, Debug)]
 pub struct AsyncEvents {
     /// Keeps the adapter alive.
-    _shared: Arc<Shared>,
+    shared: Arc<Shared>,
     inner: Arc<AsyncEventQueue>,
 }
 
@@ -73,9 +73,10 @@ impl AsyncEvents {
     /// ```
     ///
     /// # Errors
-    /// Returns [`WaitError::TimedOut`] if `timeout` expires.
+    /// Returns [`WaitError::TimedOut`] if `timeout` expires, and [`WaitError::Stopped`] if the adapter was
+    /// [shut down](Adapter::shutdown) and no event is left.
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<AsyncEvent, WaitError> {
-        self.inner.wait(timeout.into()).ok_or(WaitError::TimedOut)
+        self.inner.wait(timeout.into()).ok_or_else(|| WaitError::no_event(&self.shared.engine))
     }
 }
 
@@ -99,7 +100,7 @@ impl Adapter {
     /// # Errors
     /// Fails if the process has no file descriptors left.
     pub fn async_events(&self) -> io::Result<AsyncEvents> {
-        Ok(AsyncEvents { _shared: Arc::clone(&self.shared), inner: self.shared.engine.async_events()? })
+        Ok(AsyncEvents { shared: Arc::clone(&self.shared), inner: self.shared.engine.async_events()? })
     }
 
     /// Returns the event map: the event queue and the vector of each event, by event code and lane (requirement I8).

@@ -104,6 +104,6 @@ mod wait;
 pub use adapter::{Adapter, AdapterBuilder, Limits};
 pub use config::Config;
 pub use error::{Error, Result};
-pub use ironwarp_engine::Statistics;
+pub use ironwarp_engine::{Shutdown, Statistics};
 pub use protection_domain::ProtectionDomain;
 pub use wait::WaitError;

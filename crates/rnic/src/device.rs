@@ -11,7 +11,7 @@ use crate::outbound::TxBatch;
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::Tag;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Size of a staging buffer: the maximum number of bytes that one call receives into it.
@@ -56,8 +56,12 @@ pub struct Device {
     handlers: Mutex<Vec<Weak<CompletionHandler>>>,
     /// The identifier of the next private completion handler.
     next_private_handler: AtomicU64,
+    /// The private completion handlers. Some may have been dropped.
+    private_handlers: Mutex<Vec<Weak<CompletionHandler>>>,
     /// The completion handlers of lanes.
     lane_handlers: Mutex<Vec<Weak<CompletionHandler>>>,
+    /// Whether the adapter was shut down, or is being shut down.
+    is_shut_down: AtomicBool,
     /// Unused batches.
     #[expect(clippy::vec_box, reason = "they are handed around for each message")]
     batches: Mutex<Vec<Box<TxBatch>>>,
@@ -82,7 +86,9 @@ impl Device {
             routing,
             handlers: Mutex::default(),
             next_private_handler: AtomicU64::new(HandlerId::FIRST_PRIVATE.0),
+            private_handlers: Mutex::default(),
             lane_handlers: Mutex::default(),
+            is_shut_down: AtomicBool::new(false),
             batches: Mutex::default(),
             staging: Mutex::default(),
             max_call_len: AtomicUsize::new(LONG_CALL),
@@ -232,7 +238,13 @@ impl Device {
     /// identifier of its own, but no number that the map could name, and does not count towards [`HANDLERS`].
     pub fn create_private_handler(&self, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
         let id = HandlerId(self.next_private_handler.fetch_add(1, Ordering::Relaxed));
-        CompletionHandler::new(id, wake, Some(self.events()))
+        let handler = CompletionHandler::new(id, wake, Some(self.events()));
+        let mut known = lock(&self.private_handlers);
+        if known.len() == known.capacity() {
+            known.retain(|handler| handler.strong_count() > 0);
+        }
+        known.push(Arc::downgrade(&handler));
+        handler
     }
 
     /// The completion handlers that have a number, in order.
@@ -241,10 +253,22 @@ impl Device {
         numbered.iter().chain(&*lanes).filter_map(Weak::upgrade).collect()
     }
 
+    /// Records that the adapter is being shut down (requirement N11). From now on, queue pairs whose stream has ended refuse
+    /// requests, instead of flushing them.
+    pub fn begin_shut_down(&self) {
+        self.is_shut_down.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the adapter was shut down, or is being shut down.
+    pub fn is_shut_down(&self) -> bool {
+        self.is_shut_down.load(Ordering::SeqCst)
+    }
+
     /// Stops raising events, because the adapter is closed (requirement N11). Events that were raised can still
     /// be taken.
     pub fn shut_down(&self) {
-        self.handlers().iter().for_each(|handler| handler.shut_down());
+        let private: Vec<_> = lock(&self.private_handlers).iter().filter_map(Weak::upgrade).collect();
+        self.handlers().iter().chain(&private).for_each(|handler| handler.shut_down());
         self.events.shut_down();
     }
 

@@ -325,6 +325,9 @@ pub enum PostError {
     /// The queue pair is not connected, or is being disconnected.
     #[error("the queue pair is not connected")]
     NotConnected,
+    /// The adapter was shut down, or is being shut down (requirement N11).
+    #[error("the adapter was shut down: open another one")]
+    ShutDown,
     /// This process is a forked child of the one that created the queue pair.
     #[error("the queue pair belongs to the parent process: open an adapter in this process")]
     Inherited,

@@ -5,6 +5,7 @@ use super::handshakes::Handshakes;
 use super::incoming::Incoming;
 use super::listener::{ListenerConfig, ListenerSocket};
 use crate::notify::channel::{EventChannel, EventSink};
+use crate::notify::end::EndSignal;
 use crate::sys::reserve::Reservation;
 use crate::sys::tcp::{Bound, Listener as Socket, RdmaBinding};
 use ironwarp_rnic::sync::lock;
@@ -36,8 +37,8 @@ pub struct Listening {
 
 impl Listener {
     /// Listens at an address; port 0 lets the kernel choose.
-    pub(crate) fn new(ctx: &Arc<CmContext>, at: SocketAddr) -> io::Result<Self> {
-        let channel = EventChannel::new()?;
+    pub(crate) fn new(ctx: &Arc<CmContext>, at: SocketAddr, end: &Arc<EndSignal>) -> io::Result<Self> {
+        let channel = EventChannel::of_adapter(end)?;
         let sink = Arc::<EventChannel<Incoming>>::clone(&channel);
         Ok(Self { listening: Listening::new(ctx, at, sink, MAX_BACKLOG)?, channel })
     }

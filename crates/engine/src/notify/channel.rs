@@ -1,5 +1,7 @@
 //! Event channels, from which a program takes events, and event sinks, which receive them by a call.
 
+use super::blocking::Descriptors;
+use super::end::EndSignal;
 use super::taking::HeldEvents;
 use crate::sys::poller::EventFd;
 use crate::sys::thread::{Awaited, wait_readable};
@@ -91,6 +93,8 @@ pub trait EventSink<E>: Send + Sync + fmt::Debug {
 pub struct EventChannel<E> {
     channel: Channel<E>,
     wake: EventFdWake,
+    /// The end of the adapter that the events are of; `None` if the channel can outlive adapters.
+    end: Option<Arc<EndSignal>>,
 }
 
 impl<E> EventChannel<E> {
@@ -103,8 +107,17 @@ impl<E> EventChannel<E> {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn new() -> io::Result<Arc<Self>> {
+        Self::open(None)
+    }
+
+    /// Creates an empty channel. Threads wait for its events until the adapter is shut down.
+    pub(crate) fn of_adapter(end: &Arc<EndSignal>) -> io::Result<Arc<Self>> {
+        Self::open(Some(Arc::clone(end)))
+    }
+
+    fn open(end: Option<Arc<EndSignal>>) -> io::Result<Arc<Self>> {
         let wake = EventFdWake::new()?;
-        Ok(Arc::new(Self { channel: Channel::new(Box::new(wake.clone())), wake }))
+        Ok(Arc::new(Self { channel: Channel::new(Box::new(wake.clone())), wake, end }))
     }
 
     /// Takes the oldest event, if there is one. Does not wait.
@@ -122,7 +135,7 @@ impl<E> EventChannel<E> {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Option<E> {
-        wait_for(&self.wake, timeout.into(), || self.try_next())
+        wait_for(&self.wake, self.end.as_deref(), timeout.into(), || self.try_next())
     }
 }
 
@@ -137,28 +150,37 @@ impl<E: Send + fmt::Debug> EventSink<E> for EventChannel<E> {
     }
 }
 
-/// Waits until `next` returns an event, and returns it. Returns `None` if the timeout expires first, or the program has
-/// closed the descriptor of `wake`, which is readable while `next` has an event.
+/// Waits until `next` returns an event, and returns it. Returns `None` if the timeout expires first, the adapter is at its
+/// `end`, or the program has closed the descriptor of `wake`, which is readable while `next` has an event.
 pub(crate) fn wait_for<E>(
     wake: &EventFdWake,
+    end: Option<&EndSignal>,
     timeout: Option<Duration>,
     next: impl Fn() -> Option<E>,
 ) -> Option<E> {
+    let awaited = [Some(Awaited::readable(wake)), end.map(Awaited::readable)];
+    let awaited: Descriptors = awaited.into_iter().flatten().collect();
     // The closure never ends the wait early.
-    sleep_until(timeout, next, |left| wait_readable(&[Awaited::readable(wake)], left, || false))
+    sleep_until(end, timeout, next, |left| wait_readable(&awaited, left, || false))
 }
 
-/// Calls `sleep` until `next` returns an event, and returns it. Returns `None` if the timeout expires first, or `sleep`
-/// fails: the program has closed a descriptor.
+/// Calls `sleep` until `next` returns an event, and returns it. Returns `None` if the timeout expires first, the adapter is
+/// at its `end`, or `sleep` fails: the program has closed a descriptor.
 pub(crate) fn sleep_until<E>(
+    end: Option<&EndSignal>,
     timeout: Option<Duration>,
     mut next: impl FnMut() -> Option<E>,
     mut sleep: impl FnMut(Option<Duration>) -> io::Result<()>,
 ) -> Option<E> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
+        // Before `next`, which finds the events from before the end.
+        let has_ended = end.is_some_and(EndSignal::has_ended);
         if let Some(event) = next() {
             return Some(event);
+        }
+        if has_ended {
+            return None;
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {

@@ -2,6 +2,7 @@
 
 use super::blocking::{BlockedThreads, Descriptors, EventSource};
 use super::channel::{EventFdWake, sleep_until, wait_for};
+use super::end::EndSignal;
 use crate::reactor::class::{Class, SharedClass};
 use crate::reactor::handle::LaneHandle;
 use crate::sys::sched::set_low_latency;
@@ -39,13 +40,20 @@ pub struct CompletionHandler {
     blocked: BlockedThreads,
     /// Whether wakeups of the program are limited.
     is_moderated: AtomicBool,
+    /// The end of the adapter.
+    end: Arc<EndSignal>,
 }
 
 impl CompletionHandler {
-    pub(crate) fn new(inner: Arc<event::CompletionHandler>, wake: EventFdWake) -> Arc<Self> {
+    pub(crate) fn new(
+        inner: Arc<event::CompletionHandler>,
+        wake: EventFdWake,
+        end: &Arc<EndSignal>,
+    ) -> Arc<Self> {
         let class = Arc::new(SharedClass::new(Class::DEFAULT));
         let (queues, blocked) = (Mutex::default(), BlockedThreads::default());
-        Arc::new(Self { inner, wake, class, queues, blocked, is_moderated: AtomicBool::new(false) })
+        let (is_moderated, end) = (AtomicBool::new(false), Arc::clone(end));
+        Arc::new(Self { inner, wake, class, queues, blocked, is_moderated, end })
     }
 
     pub(crate) fn inner(&self) -> &Arc<event::CompletionHandler> {
@@ -99,14 +107,14 @@ impl CompletionHandler {
         self.inner.try_next()
     }
 
-    /// Waits for an event and takes it. Returns `None` if the timeout expires first.
+    /// Waits for an event and takes it. Returns `None` if the timeout expires first, or the adapter is shut down.
     ///
     /// A thread that waits for events of a low-latency handler is scheduled before others, like the low-latency lane.
     /// This lasts until the thread waits for events of a handler of another class.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<CqEvent> {
         set_low_latency(self.class() == Class::LowLatency);
         if !self.is_served_directly() {
-            return wait_for(&self.wake, timeout, || self.try_next());
+            return wait_for(&self.wake, Some(&self.end), timeout, || self.try_next());
         }
         let next = || {
             let _taking = self.wake.begin_take();
@@ -115,7 +123,7 @@ impl CompletionHandler {
         };
         let sleep = |timeout| {
             let mut fds = Descriptors::new();
-            fds.push(Awaited::readable(&self.wake));
+            fds.extend([Awaited::readable(&self.wake), Awaited::readable(&*self.end)]);
             let queues =
                 lock(&self.queues).iter().filter_map(Weak::upgrade).map(|queue| queue as _).collect();
             match self.blocked.begin(queues, &mut fds) {
@@ -123,7 +131,7 @@ impl CompletionHandler {
                 false => Ok(()),
             }
         };
-        sleep_until(timeout, next, sleep)
+        sleep_until(Some(&self.end), timeout, next, sleep)
     }
 
     /// Returns whether a thread that waits for events serves the sockets. Lanes serve them if wakeups are limited, or if
@@ -193,14 +201,16 @@ impl Timer for LaneTimer {
 pub struct AsyncEventQueue {
     events: Arc<AsyncEvents>,
     wake: EventFdWake,
+    /// The end of the adapter.
+    end: Arc<EndSignal>,
 }
 
 impl AsyncEventQueue {
     /// Opens the queue: `events` keeps events from now on.
-    pub(crate) fn open(events: &Arc<AsyncEvents>) -> io::Result<Arc<Self>> {
+    pub(crate) fn open(events: &Arc<AsyncEvents>, end: &Arc<EndSignal>) -> io::Result<Arc<Self>> {
         let wake = EventFdWake::new()?;
         events.open(Box::new(wake.clone()));
-        Ok(Arc::new(Self { events: Arc::clone(events), wake }))
+        Ok(Arc::new(Self { events: Arc::clone(events), wake, end: Arc::clone(end) }))
     }
 
     /// Takes the oldest event, if there is one. Does not wait.
@@ -208,9 +218,9 @@ impl AsyncEventQueue {
         self.events.try_next()
     }
 
-    /// Waits for an event and takes it. Returns `None` if the timeout expires first.
+    /// Waits for an event and takes it. Returns `None` if the timeout expires first, or the adapter is shut down.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<AsyncEvent> {
-        wait_for(&self.wake, timeout, || self.try_next())
+        wait_for(&self.wake, Some(&self.end), timeout, || self.try_next())
     }
 }
 

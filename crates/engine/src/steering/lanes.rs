@@ -403,6 +403,16 @@ impl Steering {
         start(LaneConfig { number, low_latency: false, on_busy }, self.device.events())
     }
 
+    /// Aborts all connections, and has a [`stop`](Self::stop) in progress end at once.
+    pub(crate) fn abort_connections(&self) {
+        for lane in self.all_lanes() {
+            lane.handle().submit(Command::Abort);
+            if self.is_stopped() {
+                lane.handle().submit(Command::Stop(Duration::ZERO));
+            }
+        }
+    }
+
     /// Disconnects all connections, and ends the lanes once these are closed, or after this much time. Waits for the
     /// lanes' threads.
     pub(crate) fn stop(&self, within: Duration) {

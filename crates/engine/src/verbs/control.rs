@@ -11,13 +11,12 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// A control queue. Dropping it waits until all posted operations are done.
 #[derive(Debug)]
 pub struct ControlQueue {
     shared: Arc<Shared>,
-    /// `None` only while the queue is dropped.
-    thread: Option<JoinHandle<()>>,
 }
 
 /// The work of an operation, which the thread of the control queue runs. Determines the status of the completion.
@@ -37,15 +36,17 @@ pub struct Prepared<T> {
 
 /// The state that the program and the thread of the queue share.
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     number: Number,
     /// Maximum number of operations, including the one in progress.
     depth: usize,
     /// Receives the completions.
     cq: Arc<CompletionQueue>,
     queue: Mutex<Queue>,
-    /// Wakes the thread: an operation was posted, or the queue is dropped.
+    /// Wakes the thread: an operation was posted, or the queue is closed.
     wake: Condvar,
+    /// The thread, until the queue is closed. Locked until the thread has ended.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -56,8 +57,10 @@ struct Queue {
     busy: bool,
     /// The thread waits for `wake`. A program that posts while the thread is busy makes no system call.
     asleep: bool,
-    /// The control queue is being dropped: the thread ends once `operations` is empty.
+    /// The control queue is being dropped, or the adapter shut down: the thread ends once `operations` is empty.
     closed: bool,
+    /// Time from which on operations are flushed that have not begun. `None` until the adapter is shut down.
+    flush_from: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -71,12 +74,17 @@ struct Operation {
 impl ControlQueue {
     /// Creates a control queue for `depth` operations, which complete on `cq`, and starts its thread.
     pub(crate) fn start(number: Number, depth: usize, cq: &Arc<CompletionQueue>) -> io::Result<Self> {
-        let (queue, wake) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { number, depth, cq: Arc::clone(cq), queue, wake });
+        let (queue, wake, thread) = (Mutex::default(), Condvar::new(), Mutex::default());
+        let shared = Arc::new(Shared { number, depth, cq: Arc::clone(cq), queue, wake, thread });
         let worker = Arc::clone(&shared);
         let thread =
             std::thread::Builder::new().name("ironwarp-control".into()).spawn(move || worker.run())?;
-        Ok(Self { shared, thread: Some(thread) })
+        *lock(&shared.thread) = Some(thread);
+        Ok(Self { shared })
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Returns the number of the queue, which completions contain as the queue pair number.
@@ -98,6 +106,9 @@ impl ControlQueue {
         prepare: impl FnOnce() -> Result<Prepared<T>, E>,
     ) -> Result<T, E> {
         let mut queue = lock(&self.shared.queue);
+        if queue.closed {
+            return Err(PostError::ShutDown.into());
+        }
         if queue.operations.len() + usize::from(queue.busy) >= self.shared.depth {
             return Err(PostError::Full { capacity: self.shared.depth }.into());
         }
@@ -115,13 +126,18 @@ impl ControlQueue {
 impl Shared {
     /// Executes operations until the control queue is dropped. The main function of the thread.
     fn run(&self) {
-        while let Some(Operation { id, opcode, action }) = self.next() {
-            let (number, result) = (self.number.value(), (action.0)());
+        while let Some((Operation { id, opcode, action }, is_flushed)) = self.next() {
+            let number = self.number.value();
+            let result = if is_flushed { None } else { Some((action.0)()) };
             // Before the completion is pushed: a program that polls it may post another operation at once.
             lock(&self.queue).busy = false;
             let completion = match result {
-                Ok(()) => Completion::succeeded(id, opcode, number, 0),
-                Err(cause) => Completion::failed(id, opcode, number, Status::LocalQpOperation, cause),
+                Some(Ok(())) => Completion::succeeded(id, opcode, number, 0),
+                Some(Err(cause)) => Completion::failed(id, opcode, number, Status::LocalQpOperation, cause),
+                None => {
+                    let cause = Some(Arc::new(QpError::Stopped));
+                    Completion::failed(id, opcode, number, Status::Flushed, cause)
+                }
             };
             if self.cq.cq().push(completion).is_err() {
                 tracing::warn!(
@@ -133,14 +149,31 @@ impl Shared {
         }
     }
 
-    /// Waits for the next operation, removes it from the queue and marks the thread as busy. Returns `None` once the
-    /// queue is closed and empty.
-    fn next(&self) -> Option<Operation> {
+    /// Refuses further operations, and flushes those that have not begun at `deadline`. Waits until all have completed.
+    pub(super) fn shut_down(&self, deadline: Instant) {
+        lock(&self.queue).flush_from = Some(deadline);
+        self.close();
+    }
+
+    /// Refuses further operations, and waits until all have completed.
+    fn close(&self) {
+        lock(&self.queue).closed = true;
+        self.wake.notify_one();
+        let mut thread = lock(&self.thread);
+        if thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread of a control queue panicked");
+        }
+    }
+
+    /// Waits for the next operation, removes it from the queue and marks the thread as busy. Returns the operation, and
+    /// whether it is to be flushed; `None` once the queue is closed and empty.
+    fn next(&self) -> Option<(Operation, bool)> {
         let mut queue = lock(&self.queue);
         loop {
             if let Some(operation) = queue.operations.pop_front() {
                 queue.busy = true;
-                return Some(operation);
+                let is_flushed = queue.flush_from.is_some_and(|from| Instant::now() >= from);
+                return Some((operation, is_flushed));
             }
             if queue.closed {
                 return None;
@@ -153,11 +186,7 @@ impl Shared {
 
 impl Drop for ControlQueue {
     fn drop(&mut self) {
-        lock(&self.shared.queue).closed = true;
-        self.shared.wake.notify_one();
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread of a control queue panicked");
-        }
+        self.shared.close();
     }
 }
 

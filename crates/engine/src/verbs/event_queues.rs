@@ -4,6 +4,7 @@
 
 use super::cq::CompletionQueue;
 use crate::notify::channel::EventFdWake;
+use crate::notify::end::EndSignal;
 use crate::notify::handler::CompletionHandler;
 use crate::reactor::class::Class;
 use crate::steering::NoSuchLane;
@@ -39,6 +40,8 @@ pub enum SetMapError {
 pub struct EventQueues {
     device: Arc<Device>,
     queues: Mutex<Queues>,
+    /// The end of the adapter, for threads that wait at handlers.
+    end: Arc<EndSignal>,
 }
 
 /// The part that changes, under one lock.
@@ -63,8 +66,8 @@ struct Follower {
 
 impl EventQueues {
     /// Creates the event queues of a device, without handlers.
-    pub(crate) fn new(device: &Arc<Device>) -> Self {
-        Self { device: Arc::clone(device), queues: Mutex::default() }
+    pub(crate) fn new(device: &Arc<Device>, end: &Arc<EndSignal>) -> Self {
+        Self { device: Arc::clone(device), queues: Mutex::default(), end: Arc::clone(end) }
     }
 
     /// Returns the map: which events go to which event queues, and which vectors wake their readers.
@@ -169,7 +172,7 @@ impl EventQueues {
         let lane = lane.ok_or(SetMapError::NoSuchQueue(number))?;
         let wake = EventFdWake::new()?;
         let inner = self.device.create_lane_handler(lane, Box::new(wake.clone()));
-        let handler = CompletionHandler::new(inner, wake);
+        let handler = CompletionHandler::new(inner, wake, &self.end);
         queues.handlers.insert(number, Arc::downgrade(&handler));
         queues.lane_handlers.push(Arc::clone(&handler));
         Ok(handler)

@@ -23,5 +23,6 @@ pub(crate) mod event;
 pub(crate) mod event_queues;
 mod lifecycle;
 pub(crate) mod manual;
+pub(crate) mod objects;
 pub mod qpn;
 pub(crate) mod queue_pair;

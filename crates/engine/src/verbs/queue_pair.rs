@@ -179,6 +179,9 @@ impl QueuePair {
             self.reset();
             return Ok(());
         }
+        if to != State::Error && self.device.is_shut_down() {
+            return Err(IllegalTransition { from: self.qp().state(), to });
+        }
         if to == State::Error
             && let Some(manual) = self.manual()
         {
@@ -192,7 +195,10 @@ impl QueuePair {
     fn reset(&self) {
         self.end_manual();
         let fresh = Qp::new(self.id(), &self.device, self.qp().attributes().clone());
-        self.qp.replace(fresh).reset();
+        self.qp.replace(Arc::clone(&fresh)).reset();
+        if self.device.is_shut_down() {
+            fresh.shut_down(); // the shutdown may have found the one before
+        }
         let connection = std::mem::take(&mut *lock(&self.connection));
         if let Some(connection) = connection.upgrade() {
             connection.release();
@@ -236,6 +242,12 @@ impl QueuePair {
     pub fn retire(&self) {
         self.qp().suppress_completions();
         self.disconnect();
+    }
+
+    /// Ends the queue pair because the adapter is shut down: flushes what was posted, and closes the connection.
+    pub(crate) fn shut_down(&self) {
+        self.qp().shut_down();
+        self.close(|connection| connection.abort(QpError::Stopped));
     }
 
     /// Returns the number, which is released when the queue pair is dropped.

@@ -132,9 +132,10 @@ impl CompletionHandler {
     /// ```
     ///
     /// # Errors
-    /// Returns [`WaitError::TimedOut`] if `timeout` expires.
+    /// Returns [`WaitError::TimedOut`] if `timeout` expires, and [`WaitError::Stopped`] if the adapter was
+    /// [shut down](Adapter::shutdown) and no event is left.
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<CqEvent, WaitError> {
-        self.inner.wait(timeout.into()).ok_or(WaitError::TimedOut)
+        self.inner.wait(timeout.into()).ok_or_else(|| WaitError::no_event(self.engine()))
     }
 
     /// Limits how often the handler's descriptor becomes readable: at most once per `interval`, for all events that

@@ -93,9 +93,11 @@ impl Listener {
     /// ```
     ///
     /// # Errors
-    /// Returns [`WaitError::TimedOut`] if `timeout` expires.
+    /// Returns [`WaitError::TimedOut`] if `timeout` expires, and [`WaitError::Stopped`] if the adapter was
+    /// [shut down](crate::Adapter::shutdown).
     pub fn accept(&self, timeout: impl Into<Option<Duration>>) -> Result<Incoming, WaitError> {
-        let inner = self.inner.incoming().wait(timeout.into()).ok_or(WaitError::TimedOut)?;
+        let inner = self.inner.incoming().wait(timeout.into());
+        let inner = inner.ok_or_else(|| WaitError::no_event(&self.shared.engine))?;
         Ok(Incoming { shared: Arc::clone(&self.shared), inner })
     }
 }

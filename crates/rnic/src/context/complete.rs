@@ -4,8 +4,10 @@ use super::QpContext;
 use super::attributes::{Attributes, Receives};
 use crate::error::QpError;
 use crate::event::AsyncEvent;
-use crate::queue::{Begun, Completion, Cq, Opcode, Overrun, Receive, SendQueue, Status, flushed_completion};
-use crate::sync::lock;
+use crate::queue::{
+    Begun, Completion, Cq, Opcode, Overrun, Receive, ReceiveQueue, SendQueue, Status, flushed_completion,
+};
+use crate::sync::{MutexGuard, lock};
 use ironwarp_wire::Terminate;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -142,15 +144,25 @@ impl QpContext {
     /// the queue pair uses no more receives.
     pub(crate) fn flush_receives(&self, mut in_use: Option<Receive>) {
         let Some(error) = self.error.get() else { return };
-        if !lock(&self.sq).may_flush_or_defer(&mut in_use) {
-            return;
+        if lock(&self.sq).may_flush_or_defer(&mut in_use) {
+            self.flush_locked_receives(lock(&self.rq), in_use, error);
         }
+    }
+
+    /// Flushes all receives of the locked receive queue, first the one in use by a message.
+    pub(super) fn flush_locked_receives(
+        &self,
+        mut rq: MutexGuard<'_, ReceiveQueue>,
+        in_use: Option<Receive>,
+        error: &Arc<QpError>,
+    ) {
         if let Some(receive) = in_use {
             self.complete_receive(&receive, flushed_completion(&receive.request, self.id(), error));
         }
-        for completion in lock(&self.rq).flush(self.id(), error) {
+        for completion in rq.flush(self.id(), error) {
             self.complete(&self.attributes.receive_cq, completion);
         }
+        drop(rq);
         let has_shared_queue = !matches!(self.attributes.receives, Receives::Own(_));
         let suppressed = self.completions_suppressed.load(Ordering::SeqCst);
         // The swap makes sure that one thread raises the event, once.

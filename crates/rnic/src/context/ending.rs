@@ -44,9 +44,11 @@ impl QpContext {
             self.request_blamed.fetch_or(blamed.is_some(), Ordering::AcqRel);
             sq.fail(self.id(), blamed, &error, |completion| self.complete_send(completion));
             let due = sq.take_due_flush();
-            drop(sq);
             if let Some(in_use) = due {
-                self.flush_receives(in_use);
+                // Before the send queue is unlocked: `Qp::shut_down` must not overtake this thread.
+                let rq = lock(&self.rq);
+                drop(sq);
+                self.flush_locked_receives(rq, in_use, &error);
             }
         }
         if let Some(driver) = self.driver.get() {

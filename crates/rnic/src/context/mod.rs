@@ -7,7 +7,8 @@
 //! | `obligations` | messages that the tx half has to send apart from requests | a field is read or written |
 //!
 //! Lock order: a half of the stream, then one of `sq`, `rq` and `obligations`, then a shared send queue, then a
-//! completion queue. No thread holds two of `sq`, `rq` and `obligations`. A thread that posts tries to take the tx half with
+//! completion queue. No thread holds two of `sq`, `rq` and `obligations`, except `fail`, which locks `rq` before it unlocks
+//! `sq`. A thread that posts tries to take the tx half with
 //! `sq` locked, and never waits for it.
 //!
 //! | file | purpose |

@@ -288,6 +288,17 @@ impl DatagramQp {
         Ok(())
     }
 
+    /// Ends the queue pair because the adapter is [shut down](Device::begin_shut_down) (requirement N11): flushes what was
+    /// posted. When this has returned, nothing completes any more, and nothing can be posted.
+    pub fn shut_down(&self) {
+        let _ = self.modify(State::Error); // refused after a reset, when there is nothing to flush
+        // Waits for threads that hold a half, to which `modify` has left the work.
+        let (left, _) = self.tx.with(|()| self.survive("flushing requests", || self.transmit()));
+        self.finish_turn(left);
+        let (left, _) = self.rx.with(|()| self.survive("flushing receives", || self.receive()));
+        self.finish_turn(left);
+    }
+
     /// Changes the state, and the causes of errors along with it. The tx half is held.
     fn move_to(&self, to: State) -> Result<(), IllegalTransition> {
         if self.state() == State::SendError && to == State::ReadyToSend {
@@ -295,7 +306,8 @@ impl DatagramQp {
         }
         let mut errors = lock(&self.errors);
         let from = self.state();
-        if !from.may_become(to) {
+        let is_final = self.device.is_shut_down() && !matches!(to, State::Error | State::Reset);
+        if is_final || !from.may_become(to) {
             return Err(IllegalTransition { from, to });
         }
         match to {
@@ -351,6 +363,9 @@ impl DatagramQp {
         if matches!(state, State::Reset | State::Init | State::ReadyToReceive) {
             return Err(PostError::State(state));
         }
+        if state == State::Error && self.device.is_shut_down() {
+            return Err(PostError::ShutDown);
+        }
         sq.post(&*self.link, requests)?;
         drop(sq);
         self.drive_tx();
@@ -366,6 +381,9 @@ impl DatagramQp {
         let state = self.state();
         if state == State::Reset {
             return Err(PostError::State(state));
+        }
+        if state == State::Error && self.device.is_shut_down() {
+            return Err(PostError::ShutDown);
         }
         rq.post(request)?;
         drop(rq);

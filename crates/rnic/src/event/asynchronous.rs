@@ -261,14 +261,21 @@ impl AsyncEvents {
         if let Some(stop) = self.stop.get() {
             stop.stop();
         }
-        let wakes = std::mem::take(&mut *lock(&self.stop_wakes));
-        wakes.iter().filter_map(Weak::upgrade).for_each(|wake| wake.signal());
+        self.signal_stop_wakes();
     }
 
-    /// Shuts both queues down, so that no more events are written. Called when the adapter is closed (requirement
-    /// N11).
+    /// Shuts both queues down, so that no more events are written, and wakes the threads that wait for completions. Called
+    /// when the adapter is closed (requirement N11).
     pub(crate) fn shut_down(&self) {
         self.queues.iter().for_each(|(queue, _)| queue.queue().shut_down());
+        self.stopped.store(true, Ordering::Release);
+        self.signal_stop_wakes();
+    }
+
+    /// Signals what waits for the adapter to stop.
+    fn signal_stop_wakes(&self) {
+        let wakes = std::mem::take(&mut *lock(&self.stop_wakes));
+        wakes.iter().filter_map(Weak::upgrade).for_each(|wake| wake.signal());
     }
 
     /// Returns the queue for an event. The map sends asynchronous events to one of the two queues only.

@@ -188,6 +188,21 @@ impl Qp {
         self.drive_rx();
     }
 
+    /// Ends the queue pair because the adapter is [shut down](crate::device::Device::begin_shut_down) (requirement N11):
+    /// flushes all requests and receives, unless they have completed. When this has returned, nothing completes any more,
+    /// and nothing can be posted.
+    pub fn shut_down(&self) {
+        self.abort(QpError::Stopped);
+        self.release(); // waits for threads that drive the halves: they complete what they have
+        let Some(error) = self.error() else { return };
+        // Another thread may have failed the stream and not have flushed the queues yet.
+        let mut sq = lock(&self.sq);
+        sq.fail(self.id(), None, error, |completion| self.complete_send(completion));
+        let in_use = sq.take_due_flush().flatten();
+        drop(sq);
+        self.flush_receives(in_use);
+    }
+
     /// Drops both halves of the stream, and with them the link. Called when both directions of the link are closed,
     /// after an abort, and at a reset. Waits for threads that are driving the halves.
     pub fn release(&self) {

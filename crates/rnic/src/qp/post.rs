@@ -2,13 +2,14 @@
 
 use super::{Qp, Receives};
 use crate::context::{Attributes, QpContext};
-use crate::error::PostError;
+use crate::error::{PostError, QpError};
 use crate::half::ROUNDS;
 use crate::queue::{
     Completes, QueueOwner, ReceiveRequest, SendQueue, SharedSendQueue, WorkRequest, check_request,
 };
 use crate::state::State;
 use crate::sync::{MutexGuard, lock};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl SharedSendQueue {
@@ -108,10 +109,16 @@ impl Qp {
                 return Err(PostError::State(state));
             }
             State::Error => {}
-            _ if self.is_closing() => return Err(PostError::NotConnected),
+            _ if self.is_closing() => return Err(self.not_connected()),
             _ => {}
         }
         Ok(())
+    }
+
+    /// Returns the error for requests that are posted while this end disconnects.
+    #[cold]
+    fn not_connected(&self) -> PostError {
+        if self.device().is_shut_down() { PostError::ShutDown } else { PostError::NotConnected }
     }
 
     /// Posts a receive.
@@ -122,11 +129,18 @@ impl Qp {
         if self.state() == State::Reset {
             return Err(PostError::State(State::Reset));
         }
-        lock(&self.rq).post(request)?;
+        let mut rq = lock(&self.rq);
+        // With `rq` locked: if the stream ends later, its end flushes this receive.
+        let has_ended = self.error().is_some();
+        if has_ended && self.device().is_shut_down() {
+            return Err(PostError::ShutDown);
+        }
+        rq.post(request)?;
+        drop(rq);
         // Drive the rx half if a message waits for the receive, or if the stream has ended and the receive has to be
         // flushed. No message is missed: the rx half sets `message_waiting` and then tries to take a receive again,
         // with `rq` locked. Either it finds this receive, or it set `message_waiting` before this receive was added.
-        if self.message_waiting.load(Ordering::Acquire) || self.error().is_some() {
+        if self.message_waiting.load(Ordering::Acquire) || has_ended {
             self.on_receive_posted();
         }
         Ok(())
@@ -142,17 +156,36 @@ impl QpContext {
         mut sq: MutexGuard<'q, SendQueue>,
         post: impl FnOnce(&mut SendQueue) -> Result<(), PostError>,
     ) -> Result<Option<MutexGuard<'q, SendQueue>>, PostError> {
-        post(&mut sq)?;
-        self.sq_used.store(true, Ordering::Relaxed);
         if let Some(error) = self.error() {
-            sq.fail(self.id(), None, error, |completion| self.complete_send(completion));
+            self.enqueue_and_flush(&mut sq, post, error)?;
             return Ok(None);
         }
+        post(&mut sq)?;
+        self.sq_used.store(true, Ordering::Relaxed);
         if sq.is_refusing() {
             sq.flush_posted();
             self.retire_from(&mut sq);
         }
         Ok(Some(sq))
+    }
+
+    /// Adds requests to the locked send queue with `post`, and flushes them because of `error`. Refuses them once the adapter
+    /// is shut down: [`Qp::shut_down`] locks the queue after that was recorded, so each request is either flushed before
+    /// it returns, or refused.
+    #[cold]
+    fn enqueue_and_flush(
+        &self,
+        sq: &mut SendQueue,
+        post: impl FnOnce(&mut SendQueue) -> Result<(), PostError>,
+        error: &Arc<QpError>,
+    ) -> Result<(), PostError> {
+        if self.device().is_shut_down() {
+            return Err(PostError::ShutDown);
+        }
+        post(sq)?;
+        self.sq_used.store(true, Ordering::Relaxed);
+        sq.fail(self.id(), None, error, |completion| self.complete_send(completion));
+        Ok(())
     }
 
     /// Adds the request `seq` to the send queue, of which the link has taken a part. The number and the message sequence

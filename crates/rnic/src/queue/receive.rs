@@ -15,6 +15,8 @@ pub(crate) struct ReceiveQueue {
     capacity: u32,
     /// Maximum number of scatter/gather elements of a receive. `u32`, to keep queue pairs small.
     max_sges: u32,
+    /// Whether the adapter was shut down, so that the capacity is zero.
+    is_shut_down: bool,
     /// The receives, the oldest first.
     posted: VecDeque<ReceiveRequest>,
 }
@@ -35,7 +37,7 @@ impl ReceiveQueue {
     /// Creates an empty queue.
     pub(crate) fn new(domain: Domain, capacity: usize, max_sges: usize) -> Self {
         let (capacity, max_sges) = (saturate(capacity), saturate(max_sges));
-        Self { domain, capacity, max_sges, posted: VecDeque::new() }
+        Self { domain, capacity, max_sges, is_shut_down: false, posted: VecDeque::new() }
     }
 
     /// Maximum number of receives.
@@ -55,6 +57,9 @@ impl ReceiveQueue {
 
     /// Changes the maximum number of receives. Fails if more than `capacity` are posted.
     pub(crate) fn resize(&mut self, capacity: usize) -> Result<(), PostError> {
+        if self.is_shut_down {
+            return Err(PostError::ShutDown);
+        }
         if self.posted.len() > capacity {
             return Err(PostError::Full { capacity });
         }
@@ -68,11 +73,23 @@ impl ReceiveQueue {
         if sges > self.max_sges() {
             return Err(PostError::TooManySges { have: sges, limit: self.max_sges() });
         }
-        if self.posted.len() == self.capacity() {
-            return Err(PostError::Full { capacity: self.capacity() });
+        if self.posted.len() >= self.capacity() {
+            return Err(self.full());
         }
         self.posted.push_back(request);
         Ok(())
+    }
+
+    /// Refuses all further receives, because the adapter was shut down (requirement N11).
+    pub(crate) fn shut_down(&mut self) {
+        self.capacity = 0;
+        self.is_shut_down = true;
+    }
+
+    /// Returns the error for a receive that does not fit.
+    #[cold]
+    fn full(&self) -> PostError {
+        if self.is_shut_down { PostError::ShutDown } else { PostError::Full { capacity: self.capacity() } }
     }
 
     /// Takes the oldest receive, for a message that begins, if `ready` returns true for it.

@@ -102,6 +102,12 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
+    /// Refuses all further receives, because the adapter was shut down (requirement N11). Those that are posted never
+    /// complete: no queue pair takes them.
+    pub fn shut_down(&self) {
+        lock(&self.inner).queue.shut_down();
+    }
+
     /// Removes the queue pair that has waited longest from the list and returns it, if there is a receive for it.
     fn pop_waiter(&self) -> Option<Arc<dyn QueueOwner>> {
         let mut inner = lock(&self.inner);

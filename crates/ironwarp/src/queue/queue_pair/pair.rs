@@ -108,7 +108,7 @@ impl QueuePair {
     /// ```
     ///
     /// # Errors
-    /// Fails if the verbs do not allow the transition.
+    /// Fails if the verbs do not allow the transition, or if the adapter was [shut down](crate::Adapter::shutdown).
     pub fn set_state(&self, to: State) -> Result<(), IllegalTransition> {
         if to == State::ReadyToSend
             && let Some(pending) = &self.pending

@@ -1,0 +1,70 @@
+//! The objects of an adapter that have to end when it is shut down.
+
+use super::control::{self, ControlQueue};
+use super::datagram::DatagramQueuePair;
+use super::queue_pair::QueuePair;
+use ironwarp_rnic::queue::SharedReceiveQueue;
+use ironwarp_rnic::sync::lock;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
+
+/// The objects of an adapter to which requests are posted.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    pairs: List<QueuePair>,
+    datagram_pairs: List<DatagramQueuePair>,
+    shared_receive_queues: List<SharedReceiveQueue>,
+    control_queues: List<control::Shared>,
+}
+
+/// Objects that the program may have dropped.
+#[derive(Debug)]
+struct List<T>(Mutex<Vec<Weak<T>>>);
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> List<T> {
+    fn add(&self, object: &Arc<T>) {
+        let mut list = lock(&self.0);
+        if list.len() == list.capacity() {
+            list.retain(|known| known.strong_count() > 0); // before the list grows
+        }
+        list.push(Arc::downgrade(object));
+    }
+
+    fn for_each(&self, act: impl FnMut(&Arc<T>)) {
+        let all: Vec<_> = lock(&self.0).iter().filter_map(Weak::upgrade).collect();
+        all.iter().for_each(act);
+    }
+}
+
+impl Objects {
+    pub(crate) fn add_pair(&self, pair: &Arc<QueuePair>) {
+        self.pairs.add(pair);
+    }
+
+    pub(crate) fn add_datagram_pair(&self, pair: &Arc<DatagramQueuePair>) {
+        self.datagram_pairs.add(pair);
+    }
+
+    pub(crate) fn add_srq(&self, srq: &Arc<SharedReceiveQueue>) {
+        self.shared_receive_queues.add(srq);
+    }
+
+    pub(crate) fn add_control_queue(&self, queue: &ControlQueue) {
+        self.control_queues.add(queue.shared());
+    }
+
+    /// Ends all objects: requests that have not completed are flushed, and further ones refused. Control queues execute
+    /// their operations until `deadline`.
+    pub(crate) fn shut_down(&self, deadline: Instant) {
+        self.control_queues.for_each(|queue| queue.shut_down(deadline));
+        self.pairs.for_each(|pair| pair.shut_down());
+        self.datagram_pairs.for_each(|pair| pair.qp().shut_down());
+        self.shared_receive_queues.for_each(|queue| queue.shut_down());
+    }
+}
