@@ -15,6 +15,8 @@
 
 pub(crate) mod carrier;
 pub(crate) mod class;
+#[cfg(test)]
+mod class_tests;
 pub(crate) mod command;
 pub(crate) mod fine_timers;
 pub(crate) mod handle;

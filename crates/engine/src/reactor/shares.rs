@@ -1,17 +1,20 @@
-//! The backlog of a lane, divided among classes by stride scheduling.
+//! The backlog of a lane (requirement N6): low-latency work first, the rest divided among bulk classes by stride
+//! scheduling.
 //!
-//! Each class has a pass: the number of turns it had, divided by its share. The class with the smallest pass has the
+//! Each bulk class has a pass: the number of turns it had, divided by its share. The class with the smallest pass has the
 //! next turn. So a class with twice the share of another has twice as many turns while both have work.
 
 use super::class::Class;
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZero;
 
-/// Work that waits for its turn. The next turn goes to a class by its share, and within a class to the work that came
-/// first.
+/// Work that waits for its turn. The next turn goes to low-latency work, else to a bulk class by its share, and within a
+/// class to the work that came first.
 #[derive(Debug)]
 pub(crate) struct Shares<T> {
-    /// The classes by their share.
+    /// Low-latency work. Other lanes than the low-latency lane have such work only until its connection has moved.
+    low_latency: VecDeque<T>,
+    /// The bulk classes by their share.
     classes: BTreeMap<NonZero<u8>, ClassQueue<T>>,
     /// The pass that the class of the last turn had before that turn.
     current_pass: u64,
@@ -31,17 +34,17 @@ const TURN: u64 = 1 << 32;
 
 impl<T> Shares<T> {
     pub(crate) fn new() -> Self {
-        Self { classes: BTreeMap::new(), current_pass: 0 }
+        Self { low_latency: VecDeque::new(), classes: BTreeMap::new(), current_pass: 0 }
     }
 
     /// Returns whether no work waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.classes.values().all(|class| class.work.is_empty())
+        self.low_latency.is_empty() && self.classes.values().all(|class| class.work.is_empty())
     }
 
-    /// Adds work of a class. Low-latency work counts as the default class: the low-latency lane has no other work.
+    /// Adds work of a class.
     pub(crate) fn push(&mut self, class: Class, work: T) {
-        let Class::Bulk(share) = class else { return self.push(Class::DEFAULT, work) };
+        let Class::Bulk(share) = class else { return self.low_latency.push_back(work) };
         let current = self.current_pass;
         let class = self.classes.entry(share).or_insert(ClassQueue { work: VecDeque::new(), pass: current });
         if class.work.is_empty() {
@@ -53,6 +56,9 @@ impl<T> Shares<T> {
 
     /// Takes the work that has the next turn.
     pub(crate) fn pop(&mut self) -> Option<T> {
+        if let Some(work) = self.low_latency.pop_front() {
+            return Some(work);
+        }
         let waiting = self.classes.iter_mut().filter(|(_, class)| !class.work.is_empty());
         let (share, class) = waiting.min_by_key(|(_, class)| class.pass)?;
         self.current_pass = class.pass;
@@ -85,6 +91,16 @@ mod tests {
         assert_eq!(count_turns(&[1, 3], 400), [100, 300]);
         assert_eq!(count_turns(&[16, 32, 64], 700), [100, 200, 400]);
         assert_eq!(count_turns(&[255], 10), [10]);
+    }
+
+    #[test]
+    fn low_latency_comes_first() {
+        let mut waiting = Shares::new();
+        (0..3).for_each(|_| waiting.push(bulk(255), "bulk"));
+        (0..2).for_each(|_| waiting.push(Class::LowLatency, "low latency"));
+        assert_eq!([(); 3].map(|()| waiting.pop().unwrap()), ["low latency", "low latency", "bulk"]);
+        waiting.push(Class::LowLatency, "low latency");
+        assert!(waiting.pop() == Some("low latency") && !waiting.is_empty());
     }
 
     #[test]

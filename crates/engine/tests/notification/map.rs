@@ -153,6 +153,6 @@ fn a_map_to_a_missing_lane_or_queue_is_refused() {
     let number = gone.id().0;
     drop(gone);
     let refused = engine.event_queues().set_map(map).unwrap_err();
-    assert!(matches!(refused, SetMapError::NoSuchQueue(queue) if queue == number), "{refused}");
+    assert!(matches!(refused, SetMapError::NoSuchQueue(queue) if u64::from(queue) == number), "{refused}");
     assert_eq!(engine.event_queues().map(), before);
 }
