@@ -140,6 +140,46 @@ fn every_kind_of_request_waits_for_its_registration() {
     }
 }
 
+/// A request that registers memory and sends (requirement M12) does neither until the data of its message is registered.
+/// If that registration fails, it has registered nothing.
+#[test]
+fn a_request_that_registers_and_sends_waits_for_its_data_with_both() {
+    for fails in [false, true] {
+        let scene = Scene::new(Completes::WhenAcknowledged);
+        let (client, server) = (&scene.client, &scene.server);
+        let table = client.engine.device().table();
+        let tag = table.allocate(client.domain).unwrap();
+        let is_valid = || table.look_up(tag).is_some_and(|entry| entry.valid);
+        let memory = Memory::direct(client.remote_addr().offset, 64, RIGHTS).unwrap();
+        let operation = Operation::RegisterSend { tag, memory, invalidate: None };
+        server.receive(&scene.far[0], 20, 0, 64);
+        scene.post(0, 1, operation, scene.late(8, 32));
+        // Posting has tried to send. Another connection continues.
+        server.receive(&scene.far[1], 21, 64, 64);
+        scene.post(1, 2, SEND, client.sge(0, 8));
+        client.succeeds(Opcode::Send, 2);
+        server.succeeds(Opcode::Receive, 21);
+        scene.is_quiet();
+        assert!(!is_valid());
+        if fails {
+            let bad = Memory::direct(scene.late.as_ptr() as u64, 4096, Rights::REMOTE_WRITE).unwrap();
+            let refused =
+                client.engine.device().finish_registration(client.domain, scene.tag, bad, true).unwrap_err();
+            assert_eq!(refused, RegisterError::Rights(Rights::REMOTE_WRITE));
+            let failed = client.next();
+            assert_eq!((failed.wr_id, failed.status), (1, Status::LocalProtection), "{failed:?}");
+            assert!(!is_valid());
+            assert_eq!(server.memory[..32], [0; 32]);
+        } else {
+            scene.register();
+            client.succeeds(Opcode::Send, 1);
+            server.succeeds(Opcode::Receive, 20);
+            assert!(is_valid());
+            assert_eq!(server.memory[..32], scene.late[8..40]);
+        }
+    }
+}
+
 fn bind(scene: &Scene) -> Operation {
     let window = scene.client.engine.device().table().allocate_window(scene.client.domain).unwrap();
     let binding = Binding {

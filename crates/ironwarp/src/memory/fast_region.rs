@@ -13,7 +13,8 @@ use std::ops::{Deref, RangeBounds};
 use std::sync::Arc;
 
 /// A fast-register memory region: a region that work requests register and invalidate. Its tag becomes valid with
-/// [`WorkRequest::register`](crate::queue::WorkRequest::register), and invalid again with
+/// [`WorkRequest::register`](crate::queue::WorkRequest::register), or with
+/// [`SendRequest::register`](crate::queue::SendRequest::register), which also sends a message, and invalid again with
 /// [`WorkRequest::invalidate_region`](crate::queue::WorkRequest::invalidate_region) or a Send with Invalidate from the
 /// peer. Requests posted after the registration may use the tag, even in the same list (requirement M12).
 ///
@@ -60,8 +61,8 @@ impl FastRegion {
         self.registration.tags.tag()
     }
 
-    /// Returns the tag that the next posted registration will assign. Requests in the same list as the registration can
-    /// use that tag, for example to send it to the peer.
+    /// Returns the tag that the next posted registration will assign. The message of the same request, and requests in
+    /// the same list, can use that tag, for example to send it to the peer.
     pub fn next_tag(&self) -> Tag {
         self.registration.tags.next_registration()
     }

@@ -95,7 +95,7 @@ const ATOMIC_LEN: u64 = 8;
 /// Returns the opcode for the completion of a request.
 const fn opcode_of(request: &WorkRequest) -> Opcode {
     match request.operation {
-        Operation::Send { .. } => Opcode::Send,
+        Operation::Send { .. } | Operation::RegisterSend { .. } => Opcode::Send,
         Operation::Write(_) => Opcode::Write,
         Operation::Read(_) => Opcode::Read,
         Operation::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => Opcode::CompareSwap,

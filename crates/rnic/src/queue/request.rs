@@ -179,14 +179,41 @@ pub enum Operation {
         /// The memory.
         memory: Memory,
     },
+    /// Registers memory under a tag that was allocated before, then sends a message for the peer's next receive: one
+    /// request with one completion, as that of a Send (requirement M12). If the registration is refused, nothing is
+    /// sent. If the data of the message may not be read, the tag does not stay valid.
+    RegisterSend {
+        /// The tag. The data of this request and all requests posted after it may use it.
+        tag: Tag,
+        /// The memory.
+        memory: Memory,
+        /// The remote tag to invalidate, if any.
+        invalidate: Option<Tag>,
+    },
     /// Invalidates the local region or window with this tag.
     Invalidate(Tag),
 }
 
+// Send queues hold many of these. The operands of an atomic operation take the most room.
+const _: () = assert!(size_of::<Operation>() <= 56);
+
 impl Operation {
-    /// Whether the adapter executes the operation without sending anything.
+    /// Whether the adapter executes the operation without sending anything. It executes the registration of
+    /// [`RegisterSend`](Self::RegisterSend) in the same way; the request is then a [`Send`](Self::Send).
     pub(crate) const fn is_local(&self) -> bool {
-        matches!(self, Self::Bind { .. } | Self::BindAs { .. } | Self::Register { .. } | Self::Invalidate(_))
+        matches!(
+            self,
+            Self::Bind { .. }
+                | Self::BindAs { .. }
+                | Self::Register { .. }
+                | Self::RegisterSend { .. }
+                | Self::Invalidate(_)
+        )
+    }
+
+    /// Whether the operation is a Send, with or without a registration before it.
+    pub(crate) const fn is_send(&self) -> bool {
+        matches!(self, Self::Send { .. } | Self::RegisterSend { .. })
     }
 }
 

@@ -342,6 +342,16 @@ impl SendQueue {
         }
     }
 
+    /// Makes the request `seq`, whose registration was executed, a Send. Returns false if the request is gone, because
+    /// the stream failed meanwhile.
+    pub(crate) fn become_send(&mut self, seq: u64) -> bool {
+        let Some(entry) = self.entry(seq) else { return false };
+        if let Operation::RegisterSend { invalidate, .. } = entry.request.operation {
+            entry.request.operation = Operation::Send { invalidate };
+        }
+        true
+    }
+
     /// Removes the oldest outstanding Read or Atomic Request, which was answered in full, and marks its work request as
     /// done. The response also acknowledges the request and all messages before it.
     pub(crate) fn complete_oldest_read(&mut self) {

@@ -116,7 +116,7 @@ impl QueuePair {
                     *window = tags.tag();
                     tags.next_binding()
                 }
-                Operation::Register { tag, .. } => {
+                Operation::Register { tag, .. } | Operation::RegisterSend { tag, .. } => {
                     *tag = tags.next_registration();
                     *tag
                 }

@@ -1,8 +1,11 @@
 //! Requests that consume a receive of the peer: Sends, and Writes with Immediate.
 
 use super::request::{WorkRequest, memory};
+use crate::memory::FastRegion;
+use ironwarp_rnic::memory::Rights;
 use ironwarp_rnic::queue::{Data, Operation, Sge};
 use ironwarp_wire::{RemoteAddr, Tag};
+use std::sync::Arc;
 
 /// A Send request, with options that other requests do not have. [`WorkRequest::send`] creates it; all posting methods
 /// accept it.
@@ -191,7 +194,84 @@ impl SendRequest {
 
     /// Invalidates a tag of the peer when the message is delivered (requirement M12).
     pub fn invalidate(mut self, tag: Tag) -> Self {
-        self.request.inner.operation = Operation::Send { invalidate: Some(tag) };
+        if let Operation::Send { invalidate } | Operation::RegisterSend { invalidate, .. } =
+            &mut self.request.inner.operation
+        {
+            *invalidate = Some(tag);
+        }
+        self
+    }
+
+    /// Registers a region before the message is sent: one request with one completion (requirement M12). The message
+    /// may carry [the tag that the registration assigns](FastRegion::next_tag). Of all peers, only that of the queue
+    /// pair that the request is posted to can invalidate the region.
+    ///
+    /// If the registration fails, nothing is sent, and the request completes with
+    /// [`Status::WindowBind`](crate::completion::Status::WindowBind) and
+    /// [`QpError::Register`](crate::queue::QpError::Register);
+    /// [`registration_failure`](crate::queue::QueuePairBuilder::registration_failure) says what becomes of the queue
+    /// pair. If the data of the message may not be read, nothing is registered.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::prelude::*;
+    /// # use std::time::Duration;
+    /// # client.qp.post_receive(1, &[client.region.slice(..4)?])?;
+    /// let region = server.domain.allocate_region([Buffer::copy_of(b"hello")?])?;
+    /// let tag = region.next_tag();
+    /// let announce = WorkRequest::send_inline(2, &tag.0.to_be_bytes());
+    /// server.qp.post_send(announce.register(&region, Access::REMOTE_READ))?;
+    /// server.cq.wait(Duration::from_secs(5))?.success()?;
+    ///
+    /// // The peer reads the region, and its answer ends the registration.
+    /// # client.cq.wait(Duration::from_secs(5))?.success()?;
+    /// # server.qp.post_receive(3, &[])?;
+    /// let addr = region.remote_addr(0)?;
+    /// client.qp.post_send(WorkRequest::read(4, &[client.region.slice(..5)?], addr))?;
+    /// client.qp.post_send(WorkRequest::send(5, &[]).invalidate(tag).fenced())?;
+    /// assert_eq!(server.cq.wait(Duration::from_secs(5))?.success()?.invalidated, Some(tag));
+    /// # assert_eq!(&client.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn register(self, region: &FastRegion, access: Rights) -> Self {
+        let one_touch = false;
+        self.with_registration(region, access, one_touch)
+    }
+
+    /// Registers a region like [`register`](Self::register), but for a single message of a peer: the region is
+    /// invalidated when that message ends (requirement M10).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::prelude::*;
+    /// # use std::time::Duration;
+    /// # client.qp.post_receive(1, &[])?;
+    /// let region = server.domain.allocate_region([Buffer::copy_of(b"hello")?])?;
+    /// server.qp.post_send(WorkRequest::send(2, &[]).register_once(&region, Access::REMOTE_READ))?;
+    /// # client.cq.wait(Duration::from_secs(5))?.success()?;
+    /// client.qp.post_send(WorkRequest::read(3, &[client.region.slice(..5)?], region.remote_addr(0)?))?;
+    /// # client.cq.wait(Duration::from_secs(5))?.success()?;
+    /// # assert_eq!(&client.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn register_once(self, region: &FastRegion, access: Rights) -> Self {
+        let one_touch = true;
+        self.with_registration(region, access, one_touch)
+    }
+
+    /// Adds the registration of a region, for one message or for many. Replaces an earlier one.
+    fn with_registration(mut self, region: &FastRegion, access: Rights, one_touch: bool) -> Self {
+        let (tag, memory) = (region.next_tag(), region.memory(access, one_touch));
+        if let Operation::Send { invalidate } | Operation::RegisterSend { invalidate, .. } =
+            self.request.inner.operation
+        {
+            self.request.inner.operation = Operation::RegisterSend { tag, memory, invalidate };
+            self.request.tags = Some(Arc::clone(&region.registration.tags));
+        }
         self
     }
 

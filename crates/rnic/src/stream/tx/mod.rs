@@ -7,6 +7,7 @@
 //! stream therefore refers to no memory of the program, and memory that is revoked then is never read again.
 
 mod build;
+mod local;
 mod payload;
 mod request;
 mod response;

@@ -8,7 +8,7 @@ use crate::memory::{CachedGuard, Rights, Spans, Touch};
 use crate::outbound::{ReadResponses, TxBatch};
 use crate::queue::{Data, Sge, Sges};
 use crate::stream::MIN_DIRECT;
-use ironwarp_wire::{Header, RemoteAddr};
+use ironwarp_wire::{Header, RemoteAddr, Tag};
 
 /// Where the payload of a segment comes from.
 pub(super) enum Source<'a> {
@@ -156,9 +156,20 @@ fn resolve<'q>(
 
 /// Checks that the work request may access all memory of its data with this right.
 pub(super) fn check_memory(qp: &QpContext, data: &Data, right: Rights) -> Result<(), QpError> {
+    check_memory_of(qp, data, right, |_| true)
+}
+
+/// Checks that the work request may access the memory of its data with this right, as far as `is_meant` returns true
+/// for its tag.
+pub(super) fn check_memory_of(
+    qp: &QpContext,
+    data: &Data,
+    right: Rights,
+    is_meant: impl Fn(Tag) -> bool,
+) -> Result<(), QpError> {
     let Data::Memory(sges) = data else { return Ok(()) };
     let (table, domain) = (qp.device().table(), qp.stream().domain);
-    for sge in sges.as_slice().iter().filter(|sge| sge.len > 0) {
+    for sge in sges.as_slice().iter().filter(|sge| sge.len > 0 && is_meant(sge.tag)) {
         table
             .with_local(&mut None, domain, (sge.tag, sge.addr), sge.len as usize, right, |_, _| ())
             .map_err(QpError::Local)?;

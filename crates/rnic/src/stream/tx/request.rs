@@ -1,5 +1,5 @@
-//! Adds work requests to a batch: decides whether the next one may start, executes local operations, and cuts messages
-//! into segments.
+//! Adds work requests to a batch: decides whether the next one may start, and cuts messages into segments. `local.rs`
+//! executes the local operations.
 
 use super::payload::{Source, check_memory};
 use super::stop::Stop;
@@ -80,18 +80,18 @@ impl Tx {
             if request.fence && sq.has_consumer_read() {
                 return Err(Stop::Idle);
             }
+            let is_send = request.operation.is_send();
+            if is_send && request.immediate.is_some() && batch.obligations.immediate != Some(true) {
+                let may_probe = self.ord > 0 && sq.outstanding_reads() == 0;
+                drop(sq);
+                return self.await_capabilities(qp, batch, seq, may_probe);
+            }
             if !request.operation.is_local() {
                 let is_read = matches!(request.operation, Operation::Read(_) | Operation::Atomic { .. });
                 if is_read && sq.outstanding_reads() >= self.ord.into() {
                     return Err(Stop::Idle);
                 }
                 let right = if is_read { Rights::LOCAL_WRITE } else { Rights::LOCAL_READ };
-                let is_send = matches!(request.operation, Operation::Send { .. });
-                if is_send && request.immediate.is_some() && batch.obligations.immediate != Some(true) {
-                    let may_probe = self.ord > 0 && sq.outstanding_reads() == 0;
-                    drop(sq);
-                    return self.await_capabilities(qp, batch, seq, may_probe);
-                }
                 let request = request.clone();
                 if !is_read {
                     // The request completes with the last of its messages. Number it now, because the peer may report
@@ -115,19 +115,7 @@ impl Tx {
             }
             let request = request.clone();
             drop(sq);
-            match execute(qp, seq, &request) {
-                Ok(()) => self.cursor.seq += 1,
-                Err(error @ QpError::Register { .. }) if qp.survives_refusal() => {
-                    self.registration_refused = true;
-                    self.cursor.seq = qp.refuse(seq, error);
-                }
-                Err(error) => {
-                    return Err(Stop::failed_request(
-                        error,
-                        BlamedRequest { seq, status: Status::WindowBind },
-                    ));
-                }
-            }
+            self.execute_local(qp, seq, &request)?;
             batch.set_start(self.cursor); // a rollback of the batch must not execute the operation again
         }
     }
@@ -252,6 +240,7 @@ impl Tx {
             Operation::Bind { .. }
             | Operation::BindAs { .. }
             | Operation::Register { .. }
+            | Operation::RegisterSend { .. }
             | Operation::Invalidate(_) => Err(Stop::Idle),
         }
     }
@@ -320,25 +309,4 @@ enum Started {
     Request,
     /// A probe, which was added.
     Probe,
-}
-
-/// Executes a local operation, which sends nothing, and completes its request.
-fn execute(qp: &QpContext, seq: u64, request: &WorkRequest) -> Result<(), QpError> {
-    let (device, stream) = (qp.device(), qp.stream());
-    match &request.operation {
-        Operation::Bind { window, binding } => {
-            device.table().bind(stream, *window, *binding).map(drop).map_err(QpError::Local)
-        }
-        Operation::BindAs { tag, binding } => {
-            device.table().bind_as(stream, *tag, *binding).map_err(QpError::Local)
-        }
-        Operation::Register { tag, memory } => device
-            .register_by_request(stream, *tag, memory.clone())
-            .map_err(|error| QpError::Register { tag: *tag, error }),
-        Operation::Invalidate(tag) => device.table().invalidate(stream, *tag).map_err(QpError::Local),
-        _ => Ok(()), // not a local operation
-    }?;
-    lock(&qp.sq).mark_executed(seq);
-    qp.retire();
-    Ok(())
 }
