@@ -7,7 +7,7 @@ use ironwarp::memory::{
     Access, Buffer, Check, FastRegion, MemoryRegion, RegisterError, RemoteAddr, Sge, Tag,
 };
 use ironwarp::queue::{
-    Completes, QpError, QueuePairBuilder, RegistrationFailure, SendRequest, State, WorkRequest,
+    Completes, PostError, QpError, QueuePairBuilder, RegistrationFailure, SendRequest, State, WorkRequest,
 };
 use ironwarp_testkit::native::{CASES, Case, Completions, End, connect, pair, pair_with, pattern};
 
@@ -326,4 +326,50 @@ fn a_shared_send_queue_takes_combined_requests() {
         server.failed(Opcode::Send, 4, Status::Flushed);
         assert_eq!((server.qp.state(), ssq.outstanding()), (State::Drained, 0));
     }
+}
+
+/// Requirement M17: a queue pair on which registration by work request is disabled refuses it when it is posted, alone and
+/// with a Send, and nothing changes. Bindings and invalidations work.
+#[test]
+fn a_queue_pair_without_registration_by_request_refuses_it() {
+    let (client, server) = pair_of(|qp| qp.registration_by_request(false));
+    assert!(!server.qp.query().registration_by_request && client.qp.query().registration_by_request);
+    let region = new_region(&server, b"hello");
+    let tag = region.next_tag();
+    let alone = || WorkRequest::register(1, &region, Access::REMOTE_READ);
+    let combined = || WorkRequest::send(2, &[]).register(&region, Access::REMOTE_READ);
+    for request in [alone(), alone().unsignaled(), combined().into(), combined().unsignaled().into()] {
+        assert_eq!(server.qp.post_send(request), Err(PostError::RegistrationDisabled));
+    }
+    let list = [WorkRequest::send(3, &[]).into(), alone()];
+    assert_eq!(server.qp.post_send_all(list), Err(PostError::RegistrationDisabled), "all or none");
+    assert_eq!((region.next_tag(), server.qp.error()), (tag, None));
+
+    // The connection works, and so do the other requests that change the table.
+    let exposed = server.region(b"world", LOCAL | Access::BIND);
+    let (window, sink) = (server.domain.window().unwrap(), client.region(&[0; 5], LOCAL));
+    let bind = WorkRequest::bind(4, &window, &exposed, .., Access::REMOTE_READ).unwrap();
+    server.qp.post_send(bind).unwrap();
+    server.done(Opcode::Bind, 4);
+    assert_eq!(read(&client, &sink, window.remote_addr(0)), b"world");
+    server.qp.post_send(WorkRequest::invalidate_window(5, &window)).unwrap();
+    server.done(Opcode::Invalidate, 5);
+    assert_quiet(&server);
+    assert_unreadable(&client, &server, tag);
+}
+
+/// The same with a shared send queue: the request takes no room in it.
+#[test]
+fn a_shared_send_queue_refuses_registration_for_a_queue_pair_without_it() {
+    let own = End::new(Config::default(), Completes::WhenAcknowledged);
+    let ssq = own.domain.shared_send_queue(&own.cq, 1);
+    let (client, mut server) = (End::new(Config::default(), Completes::WhenAcknowledged), own);
+    let builder = server.domain.queue_pair(&server.cq).shared_send_queue(&ssq);
+    server.qp = builder.registration_by_request(false).create().unwrap();
+    connect(&client, &server, "127.0.0.1:0".parse().unwrap());
+    let region = new_region(&server, b"hello");
+    let tag = region.next_tag();
+    let send = WorkRequest::send(1, &[]).register(&region, Access::REMOTE_READ);
+    assert_eq!(ssq.post(&server.qp, send), Err(PostError::RegistrationDisabled));
+    assert_eq!((ssq.outstanding(), region.next_tag()), (0, tag));
 }

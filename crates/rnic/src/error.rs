@@ -322,6 +322,11 @@ pub enum PostError {
     /// A Read was posted with inline data instead of a scatter/gather list.
     #[error("a Read cannot be inline")]
     InlineRead,
+    /// The request registers memory, which this queue pair does not allow (requirement M17).
+    #[error(
+        "the queue pair does not allow registration by work request: enable it when creating the queue pair"
+    )]
+    RegistrationDisabled,
     /// The queue pair is not connected, or is being disconnected.
     #[error("the queue pair is not connected")]
     NotConnected,

@@ -6,7 +6,7 @@ use crate::ends::{
 use ironwarp::Config;
 use ironwarp::completion::Status;
 use ironwarp::memory::{Access, Buffer, Check, FastRegion, MemoryRegion, RemoteAddr, Tag};
-use ironwarp::queue::{QpError, RegistrationFailure, State, WorkRequest};
+use ironwarp::queue::{PostError, QpError, RegistrationFailure, State, WorkRequest};
 
 /// Writes to an address that the server must refuse. Returns the failed check.
 fn refused(client: &End, server: &End, addr: RemoteAddr) -> Result<Check> {
@@ -138,7 +138,7 @@ fn register_and_send(server: &End, region: &FastRegion) -> Result {
 }
 
 /// Requirements M6 and M12: one request registers memory and sends its tag to the peer, which ends the registration with
-/// a Send with Invalidate. If the registration fails, nothing is sent.
+/// a Send with Invalidate. Requirement M17: a queue pair can disable registration by request.
 pub(crate) fn register() -> Result {
     let (client, server) = pair()?;
     let (inbox, sink) = (client.register(&[0; 4], LOCAL)?, client.register(&[0; 5], LOCAL)?);
@@ -165,6 +165,16 @@ pub(crate) fn register() -> Result {
     println!("the peer ends the registration with a Send with Invalidate, and the completion names the tag");
     let failed = refused(&client, &server, addr)?;
     println!("the peer writes with that tag: refused, {failed}");
+
+    let server = End::new(Config::default(), |qp| acknowledged(qp).registration_by_request(false))?;
+    let client = End::new(Config::default(), acknowledged)?;
+    connect(&client.qp, &server.qp, &server.adapter)?;
+    let region = server.domain.allocate_region(vec![Buffer::new(8)?])?;
+    let refused = server.qp.post_send(WorkRequest::send(1, &[]).register(&region, REMOTE));
+    check(refused == Err(PostError::RegistrationDisabled), "the request is refused")?;
+    println!(
+        "a queue pair on which registration by request is disabled refuses the request when it is posted"
+    );
     Ok(())
 }
 

@@ -26,6 +26,8 @@ pub struct Attributes<C = Arc<Cq>> {
     pub max_sges: usize,
     /// When Sends and Writes complete.
     pub completes: Completes,
+    /// Whether work requests may register memory (requirement M17). Binding and invalidation are always allowed.
+    pub registration_by_request: bool,
     /// What happens if a registration by work request is refused.
     pub registration_failure: RegistrationFailure,
     /// The source of receives.
@@ -39,7 +41,7 @@ pub struct Attributes<C = Arc<Cq>> {
 
 impl<C> Attributes<C> {
     /// Returns default attributes: 16 requests in each queue, of up to four elements each, that complete on `cq`. All
-    /// remote operations are accepted.
+    /// remote operations are accepted, and requests may register memory.
     pub fn new(domain: Domain, cq: &C) -> Self
     where
         C: Clone,
@@ -52,6 +54,7 @@ impl<C> Attributes<C> {
             shared_send: None,
             max_sges: 4,
             completes: Completes::default(),
+            registration_by_request: true,
             registration_failure: RegistrationFailure::default(),
             receives: Receives::Own(16),
             rights: Rights::REMOTE,
@@ -69,6 +72,7 @@ impl<C> Attributes<C> {
             shared_send: self.shared_send,
             max_sges: self.max_sges,
             completes: self.completes,
+            registration_by_request: self.registration_by_request,
             registration_failure: self.registration_failure,
             receives: self.receives,
             rights: self.rights,

@@ -109,7 +109,8 @@ pub struct QpContext {
 impl QpContext {
     /// Creates the context of the queue pair `owner`, not connected.
     pub(crate) fn new(id: u32, device: &Arc<Device>, attributes: Attributes, owner: Weak<dyn Owner>) -> Self {
-        let Attributes { domain, send_depth, max_sges, completes, rights, .. } = attributes;
+        let Attributes { domain, send_depth, max_sges, completes, registration_by_request, rights, .. } =
+            attributes;
         let receive_depth = if let Receives::Own(depth) = attributes.receives { depth } else { 0 };
         let state = if attributes.manual { State::Reset } else { State::Init };
         let shared = attributes.shared_send.clone().map(|queue| {
@@ -145,7 +146,7 @@ impl QpContext {
             bulk_receive: AtomicBool::new(false),
             sends_shared: AtomicBool::new(false),
             receives_shared: AtomicBool::new(false),
-            sq: Mutex::new(SendQueue::new(send_depth, max_sges, completes, shared)),
+            sq: Mutex::new(SendQueue::new(send_depth, max_sges, registration_by_request, completes, shared)),
             rq: Mutex::new(ReceiveQueue::new(domain, receive_depth, max_sges)),
             obligations: SharedObligations::default(),
             attributes,

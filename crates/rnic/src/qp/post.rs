@@ -88,7 +88,8 @@ impl Qp {
     /// else adds it to the queue. Takes the request, unless there is no stream, or another thread holds the tx half.
     fn post_directly(&self, request: &mut Option<WorkRequest>) -> Result<(), PostError> {
         if let Some(request) = request {
-            check_request(request, self.attributes().max_sges)?;
+            let Attributes { max_sges, registration_by_request, .. } = self.attributes();
+            check_request(request, *max_sges, *registration_by_request)?;
         }
         let mut posted = Ok(());
         let left = self

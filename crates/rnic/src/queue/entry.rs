@@ -66,9 +66,14 @@ impl Entry {
     }
 }
 
-/// Checks whether a request may be posted: the number of its elements, and its length. Memory is checked later.
+/// Checks whether a request may be posted: the number of its elements, its length, and its operation. Memory is checked
+/// later. `registration` tells whether the queue pair allows registration by work request (requirement M17).
 #[inline]
-pub(crate) fn check_request(request: &WorkRequest, max_sges: usize) -> Result<(), PostError> {
+pub(crate) fn check_request(
+    request: &WorkRequest,
+    max_sges: usize,
+    registration: bool,
+) -> Result<(), PostError> {
     if let Data::Memory(sges) = &request.data
         && sges.as_slice().len() > max_sges
     {
@@ -78,10 +83,21 @@ pub(crate) fn check_request(request: &WorkRequest, max_sges: usize) -> Result<()
     if len > u64::from(MAX_MESSAGE) {
         return Err(PostError::MessageTooLong { len, limit: MAX_MESSAGE });
     }
-    let inline = matches!(request.data, Data::Inline(_));
+    match request.operation {
+        Operation::Send { .. } | Operation::Write(_) => Ok(()),
+        _ => check_operation(request, registration),
+    }
+}
+
+/// Checks whether a request other than a Send or Write may be posted.
+fn check_operation(request: &WorkRequest, registration: bool) -> Result<(), PostError> {
+    let (len, inline) = (request.data.len(), matches!(request.data, Data::Inline(_)));
     match request.operation {
         Operation::Read(_) if inline && len > 0 => Err(PostError::InlineRead),
         Operation::Atomic { .. } if inline || len != ATOMIC_LEN => Err(PostError::AtomicData { len }),
+        Operation::Register { .. } | Operation::RegisterSend { .. } if !registration => {
+            Err(PostError::RegistrationDisabled)
+        }
         _ => Ok(()),
     }
 }

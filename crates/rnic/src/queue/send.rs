@@ -34,6 +34,8 @@ pub(crate) struct SendQueue {
     capacity: u32,
     /// Maximum number of scatter/gather elements of a request. `u32`, to keep queue pairs small.
     max_sges: u32,
+    /// Requests may register memory (requirement M17).
+    registration: bool,
     /// When Sends and Writes complete.
     completes: Completes,
     /// The sequence number of `entries[0]`.
@@ -94,6 +96,7 @@ impl SendQueue {
     pub(crate) fn new(
         capacity: usize,
         max_sges: usize,
+        registration: bool,
         completes: Completes,
         shared: Option<(Arc<SharedSendQueue>, Weak<dyn QueueOwner>)>,
     ) -> Self {
@@ -102,6 +105,7 @@ impl SendQueue {
             capacity: if shared.is_some() { 0 } else { saturate(capacity) },
             feed: shared.map(feed),
             max_sges: saturate(max_sges),
+            registration,
             completes,
             first: 0,
             entries: VecDeque::new(),
@@ -132,7 +136,7 @@ impl SendQueue {
             if self.entries.len() >= self.capacity as usize {
                 return Err(self.full_error());
             }
-            check_request(request, self.max_sges as usize)?;
+            check_request(request, self.max_sges as usize, self.registration)?;
         }
         if let Some(request) = request.take() {
             self.entries.push_back(Entry::new(request));
@@ -167,7 +171,7 @@ impl SendQueue {
         }
         let before = self.entries.len();
         let posted = requests.into_iter().try_for_each(|request| {
-            check_request(&request, self.max_sges as usize)?;
+            check_request(&request, self.max_sges as usize, self.registration)?;
             from.reserve()?; // last, so that there is one reservation for each entry
             self.entries.push_back(Entry::new(request));
             Ok(())

@@ -155,6 +155,25 @@ impl QueuePairBuilder {
         self
     }
 
+    /// Sets whether work requests may register memory, alone or together with a Send (requirement M17). Defaults to
+    /// true. If false, posting such a request fails with
+    /// [`PostError::RegistrationDisabled`](crate::queue::PostError::RegistrationDisabled), and nothing changes. Binding
+    /// windows and invalidating are always allowed.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let qp = domain.queue_pair(&cq).registration_by_request(false).create()?;
+    /// assert!(!qp.query().registration_by_request);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn registration_by_request(mut self, enabled: bool) -> Self {
+        self.attributes.registration_by_request = enabled;
+        self
+    }
+
     /// Sets what happens if a [registration by work request](crate::queue::WorkRequest::register) fails (requirement
     /// M7). Defaults to [`RegistrationFailure::Anticipatory`]: the connection ends.
     ///

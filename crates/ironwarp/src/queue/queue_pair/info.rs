@@ -34,6 +34,8 @@ pub struct QueuePairInfo {
     pub max_sges: usize,
     /// When Sends and Writes complete.
     pub completes: Completes,
+    /// Whether work requests may register memory.
+    pub registration_by_request: bool,
     /// What happens if a registration by work request fails.
     pub registration_failure: RegistrationFailure,
     /// Remote operations that the queue pair accepts now.
@@ -71,6 +73,7 @@ impl QueuePairInfo {
             receive_depth,
             max_sges: attributes.max_sges,
             completes: attributes.completes,
+            registration_by_request: attributes.registration_by_request,
             registration_failure: attributes.registration_failure,
             rights,
             linked,

@@ -7,7 +7,7 @@ fn request(id: u64) -> WorkRequest {
 }
 
 fn queue() -> SendQueue {
-    SendQueue::new(2, 1, Completes::WhenSent, None)
+    SendQueue::new(2, 1, true, Completes::WhenSent, None)
 }
 
 /// A request bypasses the queue, and the link takes only a part of it. Another thread has posted two requests meanwhile.
