@@ -22,7 +22,8 @@ use ironwarp_rnic::queue::{
     Completion, Cq, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest,
 };
 use ironwarp_wire::Tag;
-use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
+use ironwarp_wire::mpa::Crc;
+use ironwarp_wire::private::{DATAGRAM_LEN, Datagram, Emitted, MAX_DATAGRAM_HEADER};
 use libfuzzer_sys::fuzz_target;
 use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -137,12 +138,13 @@ impl Bench {
         match what % 6 {
             0 => self.arrives(rest[..len].to_vec(), false),
             1 => {
-                // Valid, except for some bits of the header.
-                let mut bytes = [&proper()[..], &rest[..len]].concat();
+                // Valid, except for some bits of the header. If the CRC is right nevertheless, the header is parsed.
+                let mut bytes = [&proper(&rest[..len])[..], &rest[..len]].concat();
                 let at = usize::from(*b) % (2 * DATAGRAM_LEN);
                 let proper = at >= DATAGRAM_LEN;
                 if !proper {
                     bytes[at] ^= what / 6;
+                    reseal(&mut bytes);
                 }
                 self.arrives(bytes, proper);
             }
@@ -202,11 +204,19 @@ impl Bench {
     }
 }
 
-fn proper() -> [u8; DATAGRAM_LEN] {
+/// Corrects the CRC.
+fn reseal(bytes: &mut [u8]) {
+    let mut crc = Crc::of(&bytes[..DATAGRAM_LEN - 4]);
+    crc.update(&bytes[DATAGRAM_LEN..]);
+    bytes[DATAGRAM_LEN - 4..DATAGRAM_LEN].copy_from_slice(&crc.to_bytes());
+}
+
+fn proper(payload: &[u8]) -> Emitted<MAX_DATAGRAM_HEADER> {
     let header = Datagram {
         destination: qpn_of_port(PORT),
         source: qpn_of_port(STRANGER),
         qkey: QKEY,
+        sequence: 5,
         solicited: false,
         immediate: Some(1),
         hop_limit: 1,
@@ -214,7 +224,7 @@ fn proper() -> [u8; DATAGRAM_LEN] {
         flow_label: 3,
         service_level: 4,
     };
-    header.emit().unwrap()
+    header.emit(payload).unwrap()
 }
 
 fuzz_target!(|script: &[u8]| {

@@ -2,8 +2,10 @@
 //! emitting and parsing again, and a truncated header is rejected.
 #![no_main]
 
+use ironwarp_wire::mpa::Crc;
 use ironwarp_wire::private::{
-    CmHeader, CmKind, DATAGRAM_LEN, Datagram, Hello, HelloKind, SIGNAL_TAG, Signal, Unreadable,
+    CmHeader, CmKind, DATAGRAM_LEN, Datagram, Emitted, Hello, HelloKind, MAX_DATAGRAM_HEADER, SIGNAL_TAG,
+    Signal, Unreadable,
 };
 use ironwarp_wire::{Header, RemoteAddr};
 use libfuzzer_sys::fuzz_target;
@@ -21,7 +23,7 @@ fuzz_target!(|input: &[u8]| {
     match which % 4 {
         0 => hello(&whole(&Hello::new(HelloKind::Dial, 1, 2).emit().expect("24 bits"))),
         1 => cm(&whole(&CmHeader::new(CmKind::Pair, 1).emit())),
-        2 => datagram(&whole(&empty_datagram())),
+        2 => datagram(&reseal(whole(&empty_datagram()), which & 0x40 == 0)),
         _ => signal(input),
     }
 });
@@ -45,17 +47,27 @@ fn cm(bytes: &[u8]) {
 fn datagram(bytes: &[u8]) {
     let Ok((datagram, payload)) = show(Datagram::parse(bytes)) else { return };
     let _ = datagram.to_string();
-    let again = datagram.emit().expect("24 bits");
+    let again = datagram.emit(payload).expect("24 bits");
     assert_eq!(Datagram::parse(&[&again[..], payload].concat()), Ok((datagram, payload)));
-    let header = bytes.len() - payload.len();
-    (0..header).for_each(|cut| assert!(Datagram::parse(&bytes[..cut]).is_err(), "{cut} bytes"));
+    (0..bytes.len()).for_each(|cut| assert!(Datagram::parse(&bytes[..cut]).is_err(), "{cut} bytes"));
 }
 
-fn empty_datagram() -> [u8; DATAGRAM_LEN] {
+/// Corrects the CRC of a datagram whose first extension is the cell, so that mutations need not guess it.
+fn reseal(mut bytes: Vec<u8>, correct: bool) -> Vec<u8> {
+    if correct && bytes.len() >= DATAGRAM_LEN {
+        let mut crc = Crc::of(&bytes[..DATAGRAM_LEN - 4]);
+        crc.update(&bytes[DATAGRAM_LEN..]);
+        bytes[DATAGRAM_LEN - 4..DATAGRAM_LEN].copy_from_slice(&crc.to_bytes());
+    }
+    bytes
+}
+
+fn empty_datagram() -> Emitted<MAX_DATAGRAM_HEADER> {
     let header = Datagram {
         destination: 1,
         source: 2,
         qkey: 3,
+        sequence: 4,
         solicited: false,
         immediate: None,
         hop_limit: 1,
@@ -63,7 +75,7 @@ fn empty_datagram() -> [u8; DATAGRAM_LEN] {
         flow_label: 0,
         service_level: 0,
     };
-    header.emit().expect("24 bits")
+    header.emit(b"").expect("24 bits")
 }
 
 fn signal(bytes: &[u8]) {

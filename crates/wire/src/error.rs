@@ -161,4 +161,7 @@ pub enum Misuse {
     /// The queue pair number exceeds 24 bits.
     #[error("invalid queue pair number {0:#x}: QPNs are 24 bits wide")]
     QueuePairNumber(u32),
+    /// The payload of a datagram exceeds what its length field can state.
+    #[error("datagram of {0} bytes exceeds the maximum of 65,535")]
+    DatagramTooLong(usize),
 }

@@ -7,7 +7,7 @@ mod common;
 
 use common::hex;
 use ironwarp_wire::ddp::{DdpHeader, DdpTagged};
-use ironwarp_wire::mpa::{Enhanced, MAX_STARTUP, Revision, Role, RtrSet, Startup};
+use ironwarp_wire::mpa::{Crc, Enhanced, MAX_STARTUP, Revision, Role, RtrSet, Startup};
 use ironwarp_wire::private::{
     Capabilities, CmHeader, CmKind, DATAGRAM_LEN, Datagram, Hello, HelloKind, MAX_CM_HEADER,
     MAX_DATAGRAM_HEADER, MAX_HELLO, PortSpace, RdmaPort, ReadV2Request, ReadV2Response, Reason, Route,
@@ -15,7 +15,7 @@ use ironwarp_wire::private::{
 };
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Dialect, Fpdu, Header, Immediate, ImmediateData,
-    MAX_HEADER, Offender, Parse, Protection, ReadRequest, RemoteAddr, Send, SendWord, Tag, Tagged,
+    MAX_HEADER, Misuse, Offender, Parse, Protection, ReadRequest, RemoteAddr, Send, SendWord, Tag, Tagged,
     TaggedBuffer, Terminate,
 };
 
@@ -611,33 +611,40 @@ fn candidates_of_an_rdma_port() {
     }
 }
 
+/// A datagram of `DATAGRAM`, up to its sequence number and payload length.
+const DATAGRAM_FRONT: &str =
+    r#""IRWD" 02 0c 0001 0001 01 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000"#;
+const DATAGRAM: Datagram = Datagram {
+    destination: 0x0f_a0ff,
+    source: 0x10_02ff,
+    qkey: 0x1122_3344,
+    sequence: 12_345_678,
+    solicited: true,
+    immediate: Some(0xcafe_f00d),
+    hop_limit: 64,
+    traffic_class: 0xb8,
+    flow_label: 0xa_bcde,
+    service_level: 3,
+};
+
 #[test]
 fn datagram() {
-    let datagram = Datagram {
-        destination: 0x0f_a0ff,
-        source: 0x10_02ff,
-        qkey: 0x1122_3344,
-        solicited: true,
-        immediate: Some(0xcafe_f00d),
-        hop_limit: 64,
-        traffic_class: 0xb8,
-        flow_label: 0xa_bcde,
-        service_level: 3,
-    };
-    let bytes = hex(r#""IRWD" 02 09 0001 0001 01 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000"#);
-    assert_eq!(datagram.emit().unwrap()[..], bytes);
-    let with_payload = [&bytes[..], b"payload"].concat();
-    assert_eq!(Datagram::parse(&with_payload), Ok((datagram, &b"payload"[..])));
+    let datagram = DATAGRAM;
+    // The CRC was computed by another program.
+    let bytes = hex(&format!(r#"{DATAGRAM_FRONT} 01 0a 00bc614e 0007 8f7fe3ba "payload""#));
+    assert_eq!(datagram.emit(b"payload").unwrap()[..], bytes[..DATAGRAM_LEN]);
+    assert_eq!(Datagram::parse(&bytes), Ok((datagram, &b"payload"[..])));
     assert_eq!(
         datagram.to_string(),
-        "Datagram SE, from 0x1002ff to 0x0fa0ff, qkey 0x11223344, data 0xcafef00d"
+        "Datagram SE, from 0x1002ff to 0x0fa0ff, qkey 0x11223344, sequence 12345678, data 0xcafef00d"
     );
     let plain = Datagram { solicited: false, immediate: None, ..datagram };
-    assert_eq!(plain.emit().unwrap()[6..10], [0; 4]);
-    assert_eq!(Datagram::parse(&plain.emit().unwrap()), Ok((plain, &[][..])));
-    let extended = hex(
-        r#""IRWD" 02 0a 0001 fff1 01 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000 0102abcd "x""#,
-    );
+    assert_eq!(plain.emit(b"").unwrap()[6..10], [0; 4]);
+    assert_eq!(Datagram::parse(&plain.emit(b"").unwrap()), Ok((plain, &[][..])));
+    // Unknown extensions before and after the cell, and unknown may-ignore bits.
+    let extended =
+        hex(r#""IRWD" 02 0e 0001 fff1 01 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000
+           0202abcd 01 0a 00bc614e 0001 c67abf05 00000000 "x""#);
     assert_eq!(Datagram::parse(&extended), Ok((datagram, &b"x"[..])));
     for (what, text, why) in [
         ("cut", r#""IRWD" 02 09 0001 0001 01 00 000fa0ff 001002ff 11223344"#, Unreadable::Malformed),
@@ -653,21 +660,57 @@ fn datagram() {
         ),
         (
             "a kind",
-            r#""IRWD" 02 09 0001 0001 02 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000"#,
-            Unreadable::Extension(2),
+            r#""IRWD" 02 09 0001 0001 70 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000"#,
+            Unreadable::Extension(0x70),
         ),
         (
-            "destination of 25 bits",
-            r#""IRWD" 02 09 0001 0001 01 00 010fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000"#,
+            "no cell",
+            r#""IRWD" 02 09 0001 0001 01 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000"#,
+            Unreadable::Unchecked,
+        ),
+        (
+            "a short cell",
+            r#""IRWD" 02 0b 0001 0001 01 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000 01 06 00bc614e 0000"#,
             Unreadable::Malformed,
         ),
     ] {
         assert_eq!(Datagram::parse(&hex(text)), Err(why), "{what}");
     }
-    let mut longest = [bytes.clone(), vec![0; MAX_DATAGRAM_HEADER - DATAGRAM_LEN]].concat();
-    longest[5] = 16;
+    let mut wide = datagram.emit(b"").unwrap().to_vec();
+    wide[12] = 1;
+    assert_eq!(Datagram::parse(&reseal(wide)), Err(Unreadable::Malformed), "destination of 25 bits");
+    let empty = datagram.emit(b"").unwrap();
+    let mut longest = [&empty[..], &[0; MAX_DATAGRAM_HEADER - DATAGRAM_LEN]].concat();
+    longest[5] = u8::try_from(MAX_DATAGRAM_HEADER / 4).unwrap();
+    longest = reseal(longest);
     assert_eq!(Datagram::parse(&longest), Ok((datagram, &[][..])));
     longest.extend([0; 4]);
-    longest[5] = 17;
-    assert_eq!(Datagram::parse(&longest), Err(Unreadable::Malformed), "too many extensions");
+    longest[5] += 1;
+    assert_eq!(Datagram::parse(&reseal(longest)), Err(Unreadable::Malformed), "too many extensions");
+    assert_eq!(datagram.emit(&[0; 65_536]).map(|_| ()), Err(Misuse::DatagramTooLong(65_536)));
+}
+
+/// Corrects the CRC of a datagram, whose first extension is the cell.
+fn reseal(mut datagram: Vec<u8>) -> Vec<u8> {
+    let mut crc = Crc::of(&datagram[..44]);
+    crc.update(&datagram[48..]);
+    datagram[44..48].copy_from_slice(&crc.to_bytes());
+    datagram
+}
+
+/// Requirement P3: the CRC covers every bit of header and payload, and the length every byte.
+#[test]
+fn a_damaged_datagram_is_refused() {
+    let bytes = [&DATAGRAM.emit(b"payload").unwrap()[..], b"payload"].concat();
+    for bit in 0..bytes.len() * 8 {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(Datagram::parse(&damaged).is_err(), "bit {bit}");
+    }
+    for len in 0..bytes.len() {
+        assert!(Datagram::parse(&bytes[..len]).is_err(), "the first {len} bytes");
+    }
+    let lengthened = [&bytes[..], &[0]].concat();
+    assert_eq!(Datagram::parse(&lengthened), Err(Unreadable::Damaged));
+    assert_eq!(Datagram::parse(&reseal(lengthened)), Err(Unreadable::Damaged), "longer than it states");
 }

@@ -371,11 +371,19 @@ proptest! {
         let bytes = cm.emit();
         prop_assert_eq!(CmHeader::parse(&bytes), Ok((cm, &[][..])));
         let datagram = Datagram {
-            destination, source, qkey: numbers.2, solicited: small.3, immediate, hop_limit: small.0,
+            destination, source, qkey: numbers.2, sequence: numbers.3, solicited: small.3, immediate, hop_limit: small.0,
             traffic_class: small.1, flow_label: numbers.3 >> 12, service_level: small.2 >> 4,
         };
-        let bytes = datagram.emit().unwrap();
-        prop_assert_eq!(Datagram::parse(&bytes), Ok((datagram, &[][..])));
+        let payload = vec![small.0; usize::from(small.1) << 4];
+        let mut bytes = [&datagram.emit(&payload).unwrap()[..], &payload].concat();
+        prop_assert_eq!(Datagram::parse(&bytes), Ok((datagram, &payload[..])));
+        // A burst of up to 32 bits is detected.
+        let burst = (u64::from(numbers.0) | 1) << (small.2 % 8);
+        let at = numbers.1 as usize % bytes.len();
+        for (byte, flip) in bytes[at..].iter_mut().zip(burst.to_le_bytes()) {
+            *byte ^= flip;
+        }
+        prop_assert!(Datagram::parse(&bytes).is_err(), "{burst:#x} at {at}");
     }
 }
 

@@ -474,6 +474,7 @@ fn misuse_is_rejected() {
         destination: 0,
         source: 0,
         qkey: 0,
+        sequence: 0,
         solicited: false,
         immediate: Some(ImmediateData::default().value()),
         hop_limit: 0,
@@ -481,8 +482,8 @@ fn misuse_is_rejected() {
         flow_label: 0,
         service_level: 0,
     };
-    assert_eq!(Datagram { destination: 1 << 24, ..datagram }.emit().map(|_| ()), qpn);
-    assert_eq!(Datagram { source: 1 << 24, ..datagram }.emit().map(|_| ()), qpn);
+    assert_eq!(Datagram { destination: 1 << 24, ..datagram }.emit(b"").map(|_| ()), qpn);
+    assert_eq!(Datagram { source: 1 << 24, ..datagram }.emit(b"").map(|_| ()), qpn);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use ironwarp_rnic::qp::State;
 use ironwarp_rnic::queue::{Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest};
 use ironwarp_testkit::mapping::{Mapping, PAGE};
 use ironwarp_wire::Tag;
+use ironwarp_wire::mpa::Crc;
 use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -119,6 +120,7 @@ impl Stranger {
             destination: u32::from(self.to) << 8 | 255,
             source: self.number(),
             qkey: QKEY,
+            sequence: 1,
             solicited: false,
             immediate: None,
             hop_limit: 1,
@@ -126,8 +128,15 @@ impl Stranger {
             flow_label: 0,
             service_level: 0,
         };
-        [&header.emit().unwrap()[..], payload].concat()
+        [&header.emit(payload).unwrap()[..], payload].concat()
     }
+}
+
+/// Corrects the CRC of a datagram.
+fn reseal(bytes: &mut [u8]) {
+    let mut crc = Crc::of(&bytes[..DATAGRAM_LEN - 4]);
+    crc.update(&bytes[DATAGRAM_LEN..]);
+    bytes[DATAGRAM_LEN - 4..DATAGRAM_LEN].copy_from_slice(&crc.to_bytes());
 }
 
 #[test]
@@ -138,13 +147,21 @@ fn invalid_datagrams_are_dropped_without_accessing_memory() {
     post.receive(1, 0, 3 * 4096);
     let proper = stranger.proper(&[0xaa; 100]);
     let mut rng = Rng::new(7);
-    let mut wrong: Vec<Vec<u8>> = (0..DATAGRAM_LEN).map(|len| proper[..len].to_vec()).collect();
-    // Flip every bit that matters. May-ignore bits, the immediate data and their flag, flow label and hop
-    // limit may have any value.
+    // Cut off anywhere, lengthened, and with any single bit flipped (requirement P3).
+    let mut wrong: Vec<Vec<u8>> = (0..proper.len()).map(|len| proper[..len].to_vec()).collect();
+    wrong.extend((1..100).map(|more| [&proper[..], &vec![0xbb; more]].concat()));
+    for bit in 0..proper.len() * 8 {
+        let mut bytes = proper.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        wrong.push(bytes);
+    }
+    // Flip every bit that matters, and correct the CRC. May-ignore bits, the immediate data and their flag, flow label
+    // and hop limit may have any value.
     let immediate = 7 * 8;
     for bit in (0..8 * 8).filter(|bit| *bit != immediate).chain(10 * 8..11 * 8).chain(12 * 8..24 * 8) {
         let mut bytes = proper.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
+        reseal(&mut bytes);
         wrong.push(bytes);
     }
     wrong.extend([4097, 9000, 60_000].map(|len| stranger.proper(&vec![0; len])));
@@ -160,7 +177,7 @@ fn invalid_datagrams_are_dropped_without_accessing_memory() {
     assert_eq!(post.memory.read(40, 100), [0xaa; 100]);
     assert!(post.memory.holds_only(140, 3 * PAGE - 140, 0xcc));
     let drops = post.pair.qp().drops();
-    let dropped = drops.malformed + drops.other_release + drops.other_number + drops.qkey;
+    let dropped = drops.malformed + drops.damaged + drops.other_release + drops.other_number + drops.qkey;
     assert_eq!(dropped, wrong.len() as u64, "{drops:?}");
     assert_eq!((drops.other_number, drops.qkey), (24, 32), "one drop per bit of the QPN and of the Q_Key");
     neighbour.leave();

@@ -10,7 +10,7 @@
 //!
 //! | lock | protects | held while |
 //! |---|---|---|
-//! | `tx`, `rx` | nothing; the holder may send or receive | a half is driven; never waited for on the data path |
+//! | `tx`, `rx` | what only the holder uses; it may send or receive | a half is driven; never waited for on the data path |
 //! | `errors` | the state, and the cause of an error state | either changes |
 //! | `sq`, `rq` | posted requests | an entry is added or taken |
 //!
@@ -39,6 +39,7 @@ use crate::sync::{Mutex, lock};
 use request::SendQueue;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use tx::Tx;
 
 /// Maximum message size in bytes. Verbs report this as the MTU of the port, so that programs that send messages of
 /// MTU size work. On a path with a smaller MTU, IP fragments and reassembles the datagram.
@@ -124,7 +125,10 @@ pub struct DropCounts {
     /// Received datagrams that are malformed, too long, or not from the UDP port of the queue pair that they name as
     /// sender.
     pub malformed: u64,
-    /// Received datagrams from another release of Ironwarp that require a feature unknown to this release.
+    /// Received datagrams with another length or CRC than their sender has sent (requirement P3).
+    pub damaged: u64,
+    /// Received datagrams from another release of Ironwarp that require a feature unknown to this release, or have no
+    /// CRC.
     pub other_release: u64,
     /// Received datagrams for another queue pair.
     pub other_number: u64,
@@ -154,7 +158,7 @@ pub struct DatagramQp {
     qkey: AtomicU32,
     sq: Mutex<SendQueue>,
     rq: Mutex<ReceiveQueue>,
-    tx: Half<()>,
+    tx: Half<Tx>,
     rx: Half<()>,
     /// Whether sending waits until the link reports room.
     blocked: AtomicBool,
@@ -179,6 +183,7 @@ struct Errors {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DropReason {
     Malformed,
+    Damaged,
     OtherRelease,
     OtherNumber,
     Qkey,
@@ -212,7 +217,7 @@ impl DatagramQp {
             qkey: AtomicU32::new(qkey),
             sq: Mutex::new(SendQueue::new(send_depth, max_sges)),
             rq: Mutex::new(ReceiveQueue::new(domain, receive_depth, max_sges)),
-            tx: Half::new(()),
+            tx: Half::new(Tx::default()),
             rx: Half::new(()),
             blocked: AtomicBool::new(false),
             overrun: AtomicBool::new(false),
@@ -257,6 +262,7 @@ impl DatagramQp {
         let count = |why: DropReason| self.drops[why as usize].load(Ordering::Relaxed);
         DropCounts {
             malformed: count(DropReason::Malformed),
+            damaged: count(DropReason::Damaged),
             other_release: count(DropReason::OtherRelease),
             other_number: count(DropReason::OtherNumber),
             qkey: count(DropReason::Qkey),
@@ -272,7 +278,7 @@ impl DatagramQp {
     /// the completion queues.
     pub fn modify(&self, to: State) -> Result<(), IllegalTransition> {
         // With the tx half held, so that no datagram is being sent meanwhile.
-        let (moved, _) = self.tx.with(|()| self.move_to(to));
+        let (moved, _) = self.tx.with(|_| self.move_to(to));
         if let Err(error) = moved {
             self.drive_tx(); // for requests of threads that found the half held by this one
             return Err(error);
@@ -419,7 +425,7 @@ impl DatagramQp {
 
     /// Sends datagrams, or leaves this to the thread that holds the tx half.
     fn drive_tx(&self) {
-        let left = self.tx.run(ROUNDS, |()| self.survive("sending datagrams", || self.transmit()));
+        let left = self.tx.run(ROUNDS, |tx| self.survive("sending datagrams", || self.transmit(tx)));
         self.finish_turn(left);
     }
 

@@ -27,12 +27,12 @@ use ironwarp_wire::private::{DATAGRAM_LEN, Datagram, MAX_DATAGRAM_HEADER, Unread
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where the header of the datagram is received in a [`Packet`]. A header without extensions then ends at
-/// `Grh::LEN`, where the GRH will end, so that the payload need not be moved.
-const HEADER_START: usize = Grh::LEN - DATAGRAM_LEN;
+/// Where the GRH is created in a [`Packet`]: in place of the last bytes of the header, if that has no unknown extensions,
+/// so that the payload need not be moved.
+const GRH_START: usize = DATAGRAM_LEN - Grh::LEN;
 
 /// A buffer for the longest header and message, and one more byte to detect longer messages.
-type Packet = [u8; HEADER_START + MAX_DATAGRAM_HEADER + MAX_PAYLOAD + 1];
+type Packet = [u8; MAX_DATAGRAM_HEADER + MAX_PAYLOAD + 1];
 
 impl DatagramQp {
     /// Receives datagrams until there are none left or the turn is over, and flushes receives in the error state.
@@ -41,7 +41,7 @@ impl DatagramQp {
         let mut packet: Packet = [0; _];
         let mut left = Left::Work;
         for _ in 0..BATCH {
-            let Some(arrived) = self.link.recv(&mut packet[HEADER_START..]) else {
+            let Some(arrived) = self.link.recv(&mut packet) else {
                 left = Left::Nothing;
                 break;
             };
@@ -58,7 +58,10 @@ impl DatagramQp {
     /// Checks a received datagram, places it in the memory of a receive, and completes the receive. Returns the
     /// reason if the datagram must be dropped instead.
     fn deliver(&self, arrived: &Arrived, packet: &mut Packet) -> Result<(), DropReason> {
-        let bytes = packet[HEADER_START..].get(..arrived.len).ok_or(DropReason::Malformed)?;
+        if arrived.len >= packet.len() {
+            return Err(DropReason::Malformed); // too long, and perhaps cut off
+        }
+        let bytes = &packet[..arrived.len];
         let (header, payload) =
             Datagram::parse(bytes).map_err(|why| self.classify_unreadable(why, arrived))?;
         let len = payload.len();
@@ -80,12 +83,12 @@ impl DatagramQp {
             return Err(DropReason::NotReady);
         }
         let receive = self.take_receive().ok_or(DropReason::NoReceive)?;
-        let payload_at = HEADER_START + arrived.len - len;
-        if payload_at != Grh::LEN {
-            packet.copy_within(payload_at..payload_at + len, Grh::LEN); // the header has extensions
+        let payload_at = arrived.len - len;
+        if payload_at != DATAGRAM_LEN {
+            packet.copy_within(payload_at..arrived.len, DATAGRAM_LEN); // the header has more extensions
         }
-        packet[..Grh::LEN].copy_from_slice(&create_grh(&header, arrived, len).to_bytes());
-        self.place(&receive, &header, &packet[..Grh::LEN + len]);
+        packet[GRH_START..DATAGRAM_LEN].copy_from_slice(&create_grh(&header, arrived, len).to_bytes());
+        self.place(&receive, &header, &packet[GRH_START..DATAGRAM_LEN + len]);
         Ok(())
     }
 
@@ -94,6 +97,7 @@ impl DatagramQp {
     fn classify_unreadable(&self, why: Unreadable, arrived: &Arrived) -> DropReason {
         match why {
             Unreadable::Foreign | Unreadable::Malformed => DropReason::Malformed,
+            Unreadable::Damaged => DropReason::Damaged,
             _ => {
                 if self.drops().other_release == 0 {
                     let peer = arrived.from;

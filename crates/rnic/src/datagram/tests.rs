@@ -235,6 +235,7 @@ const HEADER: Datagram = Datagram {
     destination: LOCAL_QPN,
     source: REMOTE_QPN,
     qkey: QKEY,
+    sequence: 7,
     solicited: false,
     immediate: None,
     hop_limit: 9,
@@ -245,7 +246,7 @@ const HEADER: Datagram = Datagram {
 
 /// Builds a datagram.
 fn datagram(header: Datagram, payload: &[u8]) -> Vec<u8> {
-    [&header.emit().unwrap()[..], payload].concat()
+    [&header.emit(payload).unwrap()[..], payload].concat()
 }
 
 #[test]
@@ -291,7 +292,7 @@ fn the_longest_message_is_one_datagram() {
     let fixture = Fixture::new();
     fixture.post_send(1, fixture.memory(0, 4096)).unwrap();
     assert_eq!(fixture.expect_completion(1, Opcode::Send, Status::Success).byte_len, 4096);
-    assert_eq!(fixture.take_sent()[0].1.len(), 36 + 4096);
+    assert_eq!(fixture.take_sent()[0].1.len(), 48 + 4096);
 }
 
 #[test]
@@ -351,6 +352,48 @@ fn what_does_not_belong_to_the_queue_pair_is_dropped_and_counted() {
     fixture.deliver(whole);
     assert_eq!(fixture.qp.drops().no_receive, 1);
     assert_eq!(fixture.qp.state(), State::ReadyToSend);
+}
+
+/// Requirement P3: what the network damaged, cut off or lengthened is never delivered.
+#[test]
+fn a_damaged_datagram_is_dropped_and_counted() {
+    let fixture = Fixture::new();
+    fixture.post_receive(1, 0, 8192);
+    let whole = datagram(HEADER, b"whole");
+    let mut damaged = vec![whole[..whole.len() - 1].to_vec(), [&whole[..], &[0]].concat()];
+    // The fields behind the prologue: QPNs, Q_Key, immediate data, flow, hop limit, sequence number, CRC; the payload.
+    damaged.extend([12, 16, 23, 27, 31, 32, 38, 47, 48, whole.len() - 1].map(|at| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x10;
+        bytes
+    }));
+    for (n, bytes) in damaged.into_iter().enumerate() {
+        fixture.deliver(bytes);
+        assert_eq!(fixture.qp.drops(), DropCounts { damaged: n as u64 + 1, ..DropCounts::default() });
+        assert!(fixture.cq.is_empty());
+    }
+    assert_eq!(fixture.bytes(0, LEN), vec![0xee; LEN], "no byte was written");
+    // Without the fields of a cell, damage would not be noticed.
+    let mut unchecked = [&whole[..36], b"whole"].concat();
+    unchecked[5] = 9;
+    fixture.deliver(unchecked);
+    assert_eq!(fixture.qp.drops().other_release, 1);
+    fixture.deliver(whole);
+    fixture.expect_completion(1, Opcode::Receive, Status::Success);
+    assert_eq!(fixture.bytes(40, 5), b"whole");
+}
+
+/// Requirement P3: the datagrams of a queue pair are numbered, whatever their destination.
+#[test]
+fn datagrams_carry_consecutive_sequence_numbers() {
+    let fixture = Fixture::new();
+    *fixture.network.room.lock().unwrap() = Some(2);
+    fixture.qp.post_send((0..4).map(|id| request(id, inline(b"next"))).collect()).unwrap();
+    *fixture.network.room.lock().unwrap() = None;
+    fixture.qp.drive(Ready { readable: false, writable: true, ended: false });
+    let sent = fixture.take_sent();
+    let sequences = sent.iter().map(|(_, bytes)| Datagram::parse(bytes).unwrap().0.sequence);
+    assert_eq!(sequences.collect::<Vec<_>>(), [0, 1, 2, 3]);
 }
 
 #[test]

@@ -16,6 +16,14 @@ use std::sync::{Arc, Weak};
 /// A buffer for a header and the longest message.
 type Packet = [u8; DATAGRAM_LEN + MAX_PAYLOAD];
 
+/// State of the sending half.
+#[derive(Debug, Default)]
+pub(super) struct Tx {
+    /// The sequence number of the next datagram (requirement P3). It tells datagrams apart in captures; receivers neither
+    /// suppress duplicates nor restore the order, because the service is unreliable.
+    sequence: u32,
+}
+
 /// The top bit of a Q_Key in a request. If set, the datagram carries the Q_Key of the sending queue pair instead.
 const OWN_QKEY: u32 = 1 << 31;
 
@@ -28,7 +36,7 @@ struct Failure {
 impl DatagramQp {
     /// Sends posted requests until there are none left, the link is full or the turn is over. In the error states,
     /// flushes them. Returns [`Left::Work`] if the turn is over. The tx half is held.
-    pub(super) fn transmit(&self) -> Left {
+    pub(super) fn transmit(&self, tx: &mut Tx) -> Left {
         let mut packet: Option<Packet> = None;
         for _ in 0..BATCH {
             match self.state() {
@@ -41,9 +49,10 @@ impl DatagramQp {
             }
             let Some((seq, request)) = lock(&self.sq).front() else { return Left::Nothing };
             let packet = packet.get_or_insert([0; _]); // zeroed only if there is something to send
-            match self.build(&request, packet) {
+            match self.build(&request, tx.sequence, packet) {
                 Ok(len) => {
                     if self.send(&request.destination, &packet[..len]) != Sent::Full {
+                        tx.sequence = tx.sequence.wrapping_add(1);
                         self.complete_sent(seq);
                     } else if self.blocked.swap(true, Ordering::SeqCst) {
                         return Left::Nothing; // the second failure in a row: the link will report when it has room
@@ -70,7 +79,7 @@ impl DatagramQp {
     }
 
     /// Builds the datagram of a request in `packet`: the header and a copy of the payload. Returns its length.
-    fn build(&self, request: &DatagramRequest, packet: &mut Packet) -> Result<usize, Failure> {
+    fn build(&self, request: &DatagramRequest, sequence: u32, packet: &mut Packet) -> Result<usize, Failure> {
         let DatagramRequest { request, destination: Destination { address, qpn, qkey } } = request;
         let len = request.data.len();
         let Some(len) = usize::try_from(len).ok().filter(|len| *len <= MAX_PAYLOAD) else {
@@ -81,6 +90,7 @@ impl DatagramQp {
             destination: *qpn,
             source: self.id,
             qkey: if qkey & OWN_QKEY != 0 { self.qkey() } else { *qkey },
+            sequence,
             solicited: request.solicited,
             immediate: request.immediate,
             hop_limit: address.hop_limit,
@@ -88,14 +98,15 @@ impl DatagramQp {
             flow_label: address.flow_label,
             service_level: address.service_level,
         };
-        let header = header.emit().expect("queue pair numbers are checked when a request is posted");
         let (front, payload) = packet.split_at_mut(DATAGRAM_LEN);
-        front.copy_from_slice(&header);
         let payload = &mut payload[..len];
         match &request.data {
             Data::Inline(bytes) => payload.copy_from_slice(bytes),
             Data::Memory(sges) => self.gather(sges, payload)?,
         }
+        // Of the copy, because the program may change its memory meanwhile.
+        let header = header.emit(payload).expect("queue pair numbers are checked when a request is posted");
+        front.copy_from_slice(&header);
         Ok(DATAGRAM_LEN + len)
     }
 

@@ -2,20 +2,35 @@
 //! the payload.
 //!
 //! From this header and the addresses of the packet, the receiver creates the 40-byte GRH that verbs programs expect.
+//!
+//! A datagram is a cell of its own (requirement P3): an extension carries its sequence number, the length of the
+//! payload, and a CRC32c of everything else in the datagram. UDP's checksum has 16 bits, is optional with IPv4, and is
+//! often left to hardware; it does not notice that an IP fragment was replaced by another one with the same sum.
 
 use super::check_qpn;
-use super::extension::{Format, Parsed, Prologue, Unreadable, reject_if_required};
+use super::extension::{
+    Emitted, Extensions, Format, Parsed, Prologue, Unreadable, reject_if_required, to_array,
+};
 use crate::Misuse;
+use crate::mpa::Crc;
 use core::fmt;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Length of the header in bytes, as this release sends it.
-pub const DATAGRAM_LEN: usize = size_of::<RawDatagram>();
-const _: () = assert!(DATAGRAM_LEN == 36);
+/// Length in bytes of the header of a message, as this release sends it.
+pub const DATAGRAM_LEN: usize = CRC_AT + CRC_LEN;
+const _: () = assert!(DATAGRAM_LEN == 48);
 
 /// Maximum length of a received header in bytes, extensions included.
 pub const MAX_DATAGRAM_HEADER: usize = 64;
+
+/// The extension with the fields of a cell: sequence number (4 bytes), length of the payload (2) and CRC (4). Releases
+/// that do not know it ignore it.
+const CELL: u8 = 0x01;
+const CELL_LEN: usize = 4 + 2 + CRC_LEN;
+const CRC_LEN: usize = 4;
+/// Where the CRC is sent: the cell is the first extension, and the CRC is its last field.
+const CRC_AT: usize = size_of::<RawDatagram>() + 2 + CELL_LEN - CRC_LEN;
 
 const FORMAT: Format = Format { magic: *b"IRWD", must: IMMEDIATE };
 /// The only kind: a message.
@@ -35,6 +50,8 @@ pub struct Datagram {
     pub source: u32,
     /// The Q_Key, which must be that of the receiver's queue pair.
     pub qkey: u32,
+    /// The sequence number.
+    pub sequence: u32,
     /// Whether the message raises a solicited event at the receiver.
     pub solicited: bool,
     /// Immediate data.
@@ -63,18 +80,30 @@ struct RawDatagram {
     zero: [u8; 3],
 }
 
+/// The fields of a cell.
+struct Cell {
+    sequence: u32,
+    /// Length of the payload.
+    len: u16,
+    crc: [u8; CRC_LEN],
+    /// Where the CRC is in the datagram.
+    crc_at: usize,
+}
+
 impl Datagram {
-    /// Parses a datagram. Returns the header and the payload.
+    /// Parses a datagram, and checks its length and CRC. Returns the header and the payload.
     pub fn parse(datagram: &[u8]) -> Result<(Self, &[u8]), Unreadable> {
         let Parsed { fixed: raw, extensions, rest: payload } = FORMAT.parse::<RawDatagram>(datagram)?;
-        if datagram.len() - payload.len() > MAX_DATAGRAM_HEADER {
+        let header_len = datagram.len() - payload.len();
+        if header_len > MAX_DATAGRAM_HEADER {
             return Err(Unreadable::Malformed);
         }
         if raw.prologue.kind != MESSAGE {
             return Err(Unreadable::Extension(raw.prologue.kind));
         }
-        for extension in extensions {
-            reject_if_required(extension?.0)?;
+        let cell = Cell::find(extensions, header_len)?;
+        if payload.len() != usize::from(cell.len) || crc_of(datagram, cell.crc_at).to_bytes() != cell.crc {
+            return Err(Unreadable::Damaged);
         }
         let in_range = |qpn: U32| check_qpn(qpn.get()).map_err(|_| Unreadable::Malformed);
         let (must, may) = (raw.prologue.must.get(), raw.prologue.may.get());
@@ -83,6 +112,7 @@ impl Datagram {
             destination: in_range(raw.destination)?,
             source: in_range(raw.source)?,
             qkey: raw.qkey.get(),
+            sequence: cell.sequence,
             solicited: may & SOLICITED != 0,
             immediate: (must & IMMEDIATE != 0).then(|| raw.immediate.get()),
             hop_limit: raw.hop_limit,
@@ -93,8 +123,9 @@ impl Datagram {
         Ok((header, payload))
     }
 
-    /// Encodes the header, which precedes the payload.
-    pub fn emit(&self) -> Result<[u8; DATAGRAM_LEN], Misuse> {
+    /// Encodes the header, which precedes this payload. Its length is [`DATAGRAM_LEN`].
+    pub fn emit(&self, payload: &[u8]) -> Result<Emitted<MAX_DATAGRAM_HEADER>, Misuse> {
+        let len = u16::try_from(payload.len()).map_err(|_| Misuse::DatagramTooLong(payload.len()))?;
         let must = if self.immediate.is_some() { IMMEDIATE } else { 0 };
         let may = if self.solicited { SOLICITED } else { 0 };
         let flow = u32::from(self.service_level & 0xf) << 28
@@ -110,15 +141,49 @@ impl Datagram {
             hop_limit: self.hop_limit,
             zero: [0; 3],
         };
-        Ok(zerocopy::transmute!(raw))
+        let mut cell = [0; CELL_LEN];
+        cell[..4].copy_from_slice(&self.sequence.to_be_bytes());
+        cell[4..6].copy_from_slice(&len.to_be_bytes());
+        let mut header = Emitted::new(&raw).add_extension(CELL, Some(&cell));
+        let mut crc = crc_of(&header, CRC_AT);
+        crc.update(payload);
+        header.set(CRC_AT, crc.to_bytes());
+        Ok(header)
     }
+}
+
+impl Cell {
+    /// Finds the fields of the cell in the extensions of a header of `header_len` bytes. A datagram without them is
+    /// refused: damage to the extension must not disable the check.
+    fn find(mut extensions: Extensions<'_>, header_len: usize) -> Result<Self, Unreadable> {
+        let mut cell = None;
+        while let Some(extension) = extensions.next() {
+            match extension? {
+                (CELL, value) => {
+                    let [s0, s1, s2, s3, len_high, len_low, crc @ ..] = to_array::<CELL_LEN>(value)?;
+                    let crc_at = header_len - extensions.remaining() - CRC_LEN;
+                    let sequence = u32::from_be_bytes([s0, s1, s2, s3]);
+                    cell = Some(Self { sequence, len: u16::from_be_bytes([len_high, len_low]), crc, crc_at });
+                }
+                (kind, _) => reject_if_required(kind)?,
+            }
+        }
+        cell.ok_or(Unreadable::Unchecked)
+    }
+}
+
+/// Returns the CRC of all bytes, except for those of the CRC itself.
+fn crc_of(bytes: &[u8], crc_at: usize) -> Crc {
+    let mut crc = Crc::of(&bytes[..crc_at]);
+    crc.update(&bytes[crc_at + CRC_LEN..]);
+    crc
 }
 
 impl fmt::Display for Datagram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let solicited = if self.solicited { " SE" } else { "" };
         write!(f, "Datagram{solicited}, from {:#08x} to {:#08x}", self.source, self.destination)?;
-        write!(f, ", qkey {:#x}", self.qkey)?;
+        write!(f, ", qkey {:#x}, sequence {}", self.qkey, self.sequence)?;
         self.immediate.map_or(Ok(()), |data| write!(f, ", data {data:#x}"))
     }
 }

@@ -54,6 +54,12 @@ pub enum Unreadable {
         "the peer requires extension {0:#04x}, which this release does not support: run the same release on both ends"
     )]
     Extension(u8),
+    /// The datagram has no CRC, so that damage to it would not be noticed.
+    #[error("the peer sends datagrams without a CRC: run the same release on both ends")]
+    Unchecked,
+    /// The length or the CRC of a datagram is wrong.
+    #[error("damaged datagram")]
+    Damaged,
     /// Lengths are inconsistent, or a field is out of range.
     #[error("malformed Ironwarp header")]
     Malformed,
@@ -129,6 +135,13 @@ impl Format {
     }
 }
 
+impl Extensions<'_> {
+    /// Returns the number of bytes after the last extension that was returned.
+    pub(super) fn remaining(&self) -> usize {
+        self.0.len()
+    }
+}
+
 impl<'a> Iterator for Extensions<'a> {
     type Item = Result<(u8, &'a [u8]), Unreadable>;
 
@@ -189,6 +202,11 @@ impl<const N: usize> Emitted<N> {
         let words = (self.len / WORD) as u8;
         self.bytes[core::mem::offset_of!(Prologue, words)] = words;
         self
+    }
+
+    /// Replaces bytes of the header.
+    pub(super) fn set<const LEN: usize>(&mut self, at: usize, value: [u8; LEN]) {
+        self.bytes[at..at + LEN].copy_from_slice(&value);
     }
 }
 
