@@ -17,6 +17,7 @@ use crate::logical::{self, LogicalDevice, PortChange, PortWatcher};
 use crate::notify::channel::{EventFdWake, EventSink};
 use crate::notify::end::EndSignal;
 use crate::notify::handler::{AsyncEventQueue, CompletionHandler, LaneTimer};
+use crate::reactor::class::Processors;
 use crate::reactor::command::Command;
 use crate::status::StatusServer;
 use crate::steering::Steering;
@@ -228,6 +229,18 @@ impl Engine {
     pub fn moderate(&self, handler: &CompletionHandler, interval: Duration) -> io::Result<()> {
         handler.moderate(interval, self.steering().default_lane()?.handle());
         Ok(())
+    }
+
+    /// Restricts a handler to these processors; with none, removes the restriction (requirement N5). The queue pairs whose
+    /// receives complete on its completion queues are served by lanes that run there. Fails if no lane can.
+    pub fn set_handler_processors(
+        &self,
+        handler: &CompletionHandler,
+        processors: &[usize],
+    ) -> io::Result<()> {
+        let processors = Processors::new(processors);
+        self.steering().check_processors(handler.class(), &processors)?;
+        handler.set_processors(processors)
     }
 
     /// Delays the event of a completion queue until it has `count` completions, or `period` has passed since the first

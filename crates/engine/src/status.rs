@@ -11,6 +11,7 @@
 //! is limited, and characters that control a terminal are replaced.
 
 use crate::logical::{self, RdmaPort};
+use crate::notify::handler::CompletionHandler;
 use crate::reactor::handle::LaneHandle;
 use crate::reactor::member::Member;
 use crate::reactor::source::{EventSource, Rearm};
@@ -318,9 +319,8 @@ impl StatusServer {
         rows.push(event_queue_row(ASYNC_QUEUE, asynchronous, "objects"));
         rows.extend(device.handlers().iter().filter_map(|handler| {
             let number = handler.id().event_queue()?;
-            let class =
-                self.event_queues.handler_class(number).map_or_else(String::new, |class| class.to_string());
-            Some(event_queue_row(number, handler.stats(), &format!("completions, {class}")))
+            let known = self.event_queues.handler(number);
+            Some(handler_row(number, handler.stats(), known.as_deref()))
         }));
         rows.extend(cqs.values().map(|cq| cq_row(cq)));
         rows.extend(qps.into_values());
@@ -446,6 +446,23 @@ fn event_queue_row(number: u16, stats: EventQueueStats, of: &str) -> Row {
         .with("state", state)
         .with("size", stats.size);
     row.with("written", stats.written).with("unread", stats.unread).with("wakes", stats.wakes)
+}
+
+/// Returns the row of the event queue of a completion handler, with the processors on which its queue pairs are served
+/// and the name of its consumer (requirement N5). `handler` is `None` if it is being dropped.
+fn handler_row(number: u16, stats: EventQueueStats, handler: Option<&CompletionHandler>) -> Row {
+    let mut of = "completions".to_owned();
+    if let Some(handler) = handler {
+        of += &format!(", {}", handler.class());
+        let processors = handler.processors();
+        if !processors.is_empty() {
+            of += &format!(", processors {}", format_ranges(&processors));
+        }
+        if let Some(consumer) = handler.consumer() {
+            of += &format!(", consumer {consumer}");
+        }
+    }
+    event_queue_row(number, stats, &of)
 }
 
 /// Returns the row of a completion queue.

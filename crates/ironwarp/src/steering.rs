@@ -103,6 +103,8 @@ impl Steering {
     }
 
     /// Restricts a lane to the processors with these numbers (requirement N5). Starts the lanes if they do not run yet.
+    /// Queue pairs whose [completion handler](crate::completion::CompletionHandler::set_processors) is restricted to
+    /// other processors move to another lane.
     ///
     /// ```
     /// # let steering = ironwarp::Adapter::new()?.steering();
@@ -113,8 +115,8 @@ impl Steering {
     /// ```
     ///
     /// # Errors
-    /// Fails if the process may not use any of the processors, if the adapter has no lane with this number, or if its
-    /// lanes cannot be started.
+    /// Fails if the process may not use any of the processors, if the adapter has no lane with this number, if its lanes
+    /// cannot be started, or if a queue pair has to move and no lane fits its completion handler.
     pub fn set_processors(&self, lane: usize, processors: &[usize]) -> io::Result<()> {
         self.shared.engine.steering().set_processors(lane, processors)
     }
@@ -133,8 +135,9 @@ impl Steering {
     /// ```
     ///
     /// # Errors
-    /// Fails if the adapter has no lane with this number, or if the queue pair is not connected. After any other error
-    /// the queue pair stays on its lane.
+    /// Fails if the adapter has no lane with this number, if the queue pair is not connected, or if the lane may run on
+    /// other processors than the [completion handler](crate::completion::CompletionHandler::set_processors) of its
+    /// receives. After any other error the queue pair stays on its lane.
     pub fn move_queue_pair(&self, qp: &QueuePair, to: usize) -> Result<(), MoveError> {
         self.shared.engine.steering().move_queue_pair(qp.inner(), to)
     }

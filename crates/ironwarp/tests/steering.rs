@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
+#[path = "steering/processors.rs"]
+mod processors;
+
 const PAIRS: usize = 3;
 /// Number of messages of a queue pair in flight.
 const WINDOW: u64 = 4;

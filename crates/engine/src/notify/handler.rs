@@ -3,7 +3,7 @@
 use super::blocking::{BlockedThreads, Descriptors, EventSource};
 use super::channel::{EventFdWake, sleep_until, wait_for};
 use super::end::EndSignal;
-use crate::reactor::class::{Class, SharedClass};
+use crate::reactor::class::{Class, Processors, Service};
 use crate::reactor::handle::LaneHandle;
 use crate::sys::sched::set_low_latency;
 use crate::sys::thread::{Awaited, wait_readable};
@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// A completion queue, as far as its handler knows it: the handler's class decides which lane serves the queue's
-/// connections.
-pub(crate) trait ClassFollower: EventSource {
-    /// Moves the connections of the completion queue to the lane for its class. [`CompletionHandler::set_class`] calls
-    /// it when the class has become low latency, or was before. `class` identifies the handler: an implementation must
-    /// do nothing if its queue has another handler by now.
-    fn on_class_change(&self, class: &Arc<SharedClass>) -> io::Result<()>;
+/// A completion queue, as far as its handler knows it: the class and the processors of the handler decide which lane
+/// serves the queue's queue pairs.
+pub(crate) trait ServiceFollower: EventSource {
+    /// Moves the queue pairs of the completion queue to lanes that fit class and processors of the handler, which have
+    /// changed. `service` identifies the handler: an implementation must do nothing if its queue has another handler by
+    /// now.
+    fn on_service_change(&self, service: &Arc<Service>) -> io::Result<()>;
 }
 
 /// A completion handler: one descriptor for any number of completion queues.
@@ -32,10 +32,12 @@ pub struct CompletionHandler {
     inner: Arc<event::CompletionHandler>,
     /// Signalled by `inner` for each event.
     wake: EventFdWake,
-    /// The class, shared with the handler's completion queues.
-    class: Arc<SharedClass>,
+    /// The class and the processors, shared with the handler's completion queues.
+    service: Arc<Service>,
+    /// The name of its consumer; `None` if the program gave none.
+    consumer: Mutex<Option<Arc<str>>>,
     /// The handler's completion queues.
-    queues: Mutex<Vec<Weak<dyn ClassFollower>>>,
+    queues: Mutex<Vec<Weak<dyn ServiceFollower>>>,
     /// Threads that wait for events.
     blocked: BlockedThreads,
     /// Whether wakeups of the program are limited.
@@ -50,10 +52,10 @@ impl CompletionHandler {
         wake: EventFdWake,
         end: &Arc<EndSignal>,
     ) -> Arc<Self> {
-        let class = Arc::new(SharedClass::new(Class::DEFAULT));
-        let (queues, blocked) = (Mutex::default(), BlockedThreads::default());
+        let service = Arc::new(Service::new(Class::DEFAULT));
+        let (consumer, queues, blocked) = (Mutex::default(), Mutex::default(), BlockedThreads::default());
         let (is_moderated, end) = (AtomicBool::new(false), Arc::clone(end));
-        Arc::new(Self { inner, wake, class, queues, blocked, is_moderated, end })
+        Arc::new(Self { inner, wake, service, consumer, queues, blocked, is_moderated, end })
     }
 
     pub(crate) fn inner(&self) -> &Arc<event::CompletionHandler> {
@@ -67,33 +69,60 @@ impl CompletionHandler {
 
     /// Returns the class of the handler.
     pub fn class(&self) -> Class {
-        self.class.get()
+        self.service.class()
     }
 
-    pub(crate) fn shared_class(&self) -> &Arc<SharedClass> {
-        &self.class
+    pub(crate) fn service(&self) -> &Arc<Service> {
+        &self.service
     }
 
     /// Changes the class while completions arrive (requirement N6). The queue pairs of the handler's completion queues
     /// are served accordingly from now on.
     pub fn set_class(&self, class: Class) -> io::Result<()> {
-        let before = self.class.replace(class);
+        let before = self.service.replace_class(class);
         if (before == Class::LowLatency) == (class == Class::LowLatency) {
             return Ok(()); // only a change to or from low latency moves connections to another lane
         }
-        let queues: Vec<_> = lock(&self.queues).iter().filter_map(Weak::upgrade).collect();
-        queues.iter().try_for_each(|queue| queue.on_class_change(&self.class))
+        self.report_change()
     }
 
-    /// Adds a completion queue, which is told when the class changes. Adding it twice has no effect.
-    pub(crate) fn add_queue(&self, queue: &Arc<dyn ClassFollower>) {
+    /// Returns the numbers of the processors that its queue pairs are served on, in ascending order; none if any
+    /// processor will do.
+    pub fn processors(&self) -> Vec<usize> {
+        self.service.processors().numbers().to_vec()
+    }
+
+    /// Sets the processors. The queue pairs of the handler's completion queues move to lanes that run there.
+    pub(crate) fn set_processors(&self, processors: Processors) -> io::Result<()> {
+        self.service.set_processors(processors);
+        self.report_change()
+    }
+
+    /// Tells the completion queues that class or processors have changed.
+    fn report_change(&self) -> io::Result<()> {
+        let queues: Vec<_> = lock(&self.queues).iter().filter_map(Weak::upgrade).collect();
+        queues.iter().try_for_each(|queue| queue.on_service_change(&self.service))
+    }
+
+    /// Returns the name of its consumer; `None` if the program gave none.
+    pub fn consumer(&self) -> Option<Arc<str>> {
+        lock(&self.consumer).clone()
+    }
+
+    /// Names the consumer: the part of the program that takes the events (requirement N5). Other processes see the name.
+    pub fn set_consumer(&self, name: &str) {
+        *lock(&self.consumer) = Some(name.into());
+    }
+
+    /// Adds a completion queue, which is told when class or processors change. Adding it twice has no effect.
+    pub(crate) fn add_queue(&self, queue: &Arc<dyn ServiceFollower>) {
         let mut queues = lock(&self.queues);
         queues.retain(|known| known.strong_count() > 0 && !is_same(known, &**queue));
         queues.push(Arc::downgrade(queue));
     }
 
     /// Removes a completion queue.
-    pub(crate) fn remove_queue(&self, queue: &dyn ClassFollower) {
+    pub(crate) fn remove_queue(&self, queue: &dyn ServiceFollower) {
         lock(&self.queues).retain(|known| !is_same(known, queue));
     }
 
@@ -154,7 +183,7 @@ impl CompletionHandler {
 }
 
 /// Returns whether both are the same completion queue.
-fn is_same(known: &Weak<dyn ClassFollower>, queue: &dyn ClassFollower) -> bool {
+fn is_same(known: &Weak<dyn ServiceFollower>, queue: &dyn ServiceFollower) -> bool {
     std::ptr::addr_eq(known.as_ptr(), &raw const *queue)
 }
 

@@ -1,14 +1,17 @@
-//! Classes of completion handlers (requirement N6). They decide which lane serves a queue pair, and how a lane divides
-//! its time.
+//! Classes of completion handlers (requirement N6), which decide which lane serves a queue pair, and how a lane divides
+//! its time; and their processors (requirement N5), which limit the lanes.
 //!
 //! | class | served by | when |
 //! |---|---|---|
 //! | low latency | a lane of its own, scheduled before other threads (`sys/sched.rs`) | at once |
 //! | bulk | the lanes that its queue pairs are steered to | in proportion to its share, if a lane has a backlog |
 
+use ironwarp_rnic::sync::lock;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// How urgent the completions of a completion handler are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,15 +44,45 @@ impl fmt::Display for Class {
     }
 }
 
-/// A class that can change while other threads read it. A completion handler shares it with its completion queues.
-///
-/// The byte is the share of a bulk class, or zero for low latency.
-#[derive(Debug)]
-pub(crate) struct SharedClass(AtomicU8);
+/// A set of processors (requirement N5), by number. The empty set stands for no limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Processors(Arc<[usize]>);
 
-impl SharedClass {
+impl Processors {
+    /// Creates a set from numbers in any order.
+    pub(crate) fn new(numbers: &[usize]) -> Self {
+        Self(numbers.iter().copied().collect::<BTreeSet<_>>().into_iter().collect())
+    }
+
+    /// Returns whether there is no limit.
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns whether a thread that may run on these processors never leaves the set.
+    pub(crate) fn contain(&self, processors: &[usize]) -> bool {
+        self.is_unlimited() || processors.iter().all(|processor| self.0.contains(processor))
+    }
+
+    /// Returns the numbers in ascending order; none if there is no limit.
+    pub(crate) fn numbers(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+/// How the queue pairs of a completion handler are served: its class and its processors. Both can change while other
+/// threads read them. A completion handler shares this with its completion queues.
+#[derive(Debug)]
+pub(crate) struct Service {
+    /// The share of a bulk class, or zero for low latency.
+    class: AtomicU8,
+    processors: Mutex<Processors>,
+}
+
+impl Service {
+    /// Creates a service of this class, on any processor.
     pub(crate) fn new(class: Class) -> Self {
-        Self(AtomicU8::new(Self::encode(class)))
+        Self { class: AtomicU8::new(Self::encode(class)), processors: Mutex::default() }
     }
 
     fn encode(class: Class) -> u8 {
@@ -64,13 +97,23 @@ impl SharedClass {
     }
 
     /// Returns the current class.
-    pub(crate) fn get(&self) -> Class {
-        Self::decode(self.0.load(Ordering::SeqCst))
+    pub(crate) fn class(&self) -> Class {
+        Self::decode(self.class.load(Ordering::SeqCst))
     }
 
     /// Sets the class, and returns the previous one.
-    pub(crate) fn replace(&self, class: Class) -> Class {
-        Self::decode(self.0.swap(Self::encode(class), Ordering::SeqCst))
+    pub(crate) fn replace_class(&self, class: Class) -> Class {
+        Self::decode(self.class.swap(Self::encode(class), Ordering::SeqCst))
+    }
+
+    /// Returns the current processors.
+    pub(crate) fn processors(&self) -> Processors {
+        lock(&self.processors).clone()
+    }
+
+    /// Sets the processors.
+    pub(crate) fn set_processors(&self, processors: Processors) {
+        *lock(&self.processors) = processors;
     }
 }
 
@@ -86,9 +129,17 @@ mod tests {
             Class::Bulk(NonZero::<u8>::MIN),
             Class::Bulk(NonZero::<u8>::MAX),
         ] {
-            let shared = SharedClass::new(Class::DEFAULT);
-            assert_eq!(shared.replace(class), Class::DEFAULT);
-            assert_eq!(shared.get(), class);
+            let shared = Service::new(Class::DEFAULT);
+            assert_eq!(shared.replace_class(class), Class::DEFAULT);
+            assert_eq!(shared.class(), class);
         }
+    }
+
+    #[test]
+    fn a_set_of_processors_contains_the_threads_that_never_leave_it() {
+        let set = Processors::new(&[3, 1, 3]);
+        assert_eq!(set.numbers(), [1, 3]);
+        assert!(set.contain(&[3]) && set.contain(&[1, 3]) && !set.contain(&[0, 1]));
+        assert!(Processors::new(&[]).is_unlimited() && Processors::default().contain(&[0, 1]));
     }
 }

@@ -1,9 +1,10 @@
 //! The traits by which poll sets and steering use the sockets of queue pairs. Connections and connectionless queue
 //! pairs implement them.
 
-use super::class::Class;
+use super::class::{Class, Processors};
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::qp::{Qp, Ready};
+use ironwarp_rnic::queue::Cq;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -55,22 +56,25 @@ pub(crate) trait Member: AsFd + Send + Sync + fmt::Debug {
     /// changes the state of a port.
     fn apply_port_state(self: Arc<Self>) {}
 
-    /// Returns the connection, if steering can move it to another lane.
+    /// Returns what steering can move to another lane, with this socket and perhaps others; `None` if it cannot.
     fn movable(self: Arc<Self>) -> Option<Arc<dyn Movable>> {
         None
     }
 }
 
-/// Properties of a completion queue that decide which lane serves its connections, before their addresses do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Properties of a completion queue that decide which lane serves its queue pairs, before their addresses do.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
     /// The class of its completion handler.
     pub(crate) class: Class,
     /// Its completion vector, which is the number of a lane. `None` if the program did not give one.
     pub(crate) vector: Option<usize>,
+    /// The processors of its completion handler, which limit the lanes (requirement N5).
+    pub(crate) processors: Processors,
 }
 
-/// A connection that steering can move between lanes. Steering calls these methods, on any thread.
+/// A connection, or a connectionless queue pair, that steering can move between lanes. Steering calls these methods, on
+/// any thread.
 pub(crate) trait Movable: Send + Sync + fmt::Debug {
     /// Returns the number of its queue pair, for the log.
     fn qpn(&self) -> u32;
@@ -78,10 +82,13 @@ pub(crate) trait Movable: Send + Sync + fmt::Debug {
     /// Returns the number of the lane that serves it while the program does not.
     fn lane(&self) -> usize;
 
+    /// Returns whether its receives complete on this completion queue.
+    fn receives_on(&self, cq: &Arc<Cq>) -> bool;
+
     /// Returns the placement of the completion queue for its receives.
     fn placement(&self) -> Placement;
 
-    /// Returns the addresses of the peer and of this end; `None` if the connection is closed.
+    /// Returns the addresses of the peer and of this end, which steering hashes; `None` if it is closed.
     fn addresses(&self) -> Option<(SocketAddr, SocketAddr)>;
 
     /// Returns how many times it was served since the last call. Approximate: rebalancing compares connections by it.

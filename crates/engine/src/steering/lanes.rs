@@ -2,10 +2,12 @@
 //!
 //! | work | lane |
 //! |---|---|
-//! | a connection whose completion queue is of class low latency | the low-latency lane (requirement N6) |
-//! | a connection whose completion queue has a completion vector | the lane of that number (requirement N5) |
-//! | any other connection | from the [redirection table](RedirectionTable), by the hash of its addresses |
+//! | a queue pair whose completion queue is of class low latency | the low-latency lane (requirement N6) |
+//! | a queue pair whose completion queue has a completion vector | the lane of that number (requirement N5) |
+//! | any other queue pair | from the [redirection table](RedirectionTable), by the hash of its addresses |
 //! | work without addresses, such as a timer | the default lane |
+//!
+//! If the completion handler has processors, only lanes within them serve the queue pair (`processors.rs`).
 //!
 //! Connections can be moved to another lane while traffic flows, by the program and by `rebalance.rs` (requirement I9).
 
@@ -24,6 +26,7 @@ use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::event::Stop;
 use ironwarp_rnic::steering::{KEY_LEN, RedirectionTable, Tuple, toeplitz};
 use ironwarp_rnic::sync::{self, lock};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -56,6 +59,14 @@ pub enum MoveError {
     /// The queue pair has no connection.
     #[error("the queue pair is not connected")]
     NotConnected,
+    /// The lane may run on other processors than those of the queue pair's completion handler (requirement N5).
+    #[error("lane {lane} may leave processors {processors:?}, to which the completion handler is restricted")]
+    OutsideProcessors {
+        /// The number of the lane.
+        lane: usize,
+        /// The processors of the handler.
+        processors: Vec<usize>,
+    },
     /// A system call failed. The connection stays on its lane.
     #[error("{0}")]
     System(#[from] io::Error),
@@ -89,6 +100,8 @@ pub struct Steering {
     rebalancer: Option<Rebalancer>,
     /// Whether the program has created a completion queue with a completion vector.
     vectors_used: AtomicBool,
+    /// The lanes that were restricted to processors, by the program or for a completion handler (requirement N5).
+    pub(super) restricted: Mutex<BTreeSet<usize>>,
     /// Shared memory with other processes; `None` if it is off.
     shared_memory: Option<Arc<SharedMemory>>,
 }
@@ -118,6 +131,7 @@ impl Steering {
             stopped: Mutex::new(false),
             rebalancer: Rebalancer::new(config.rebalance, count),
             vectors_used: AtomicBool::new(false),
+            restricted: Mutex::default(),
             shared_memory: SharedMemory::new(config, device)?,
         })
     }
@@ -152,19 +166,6 @@ impl Steering {
         }
     }
 
-    /// Returns the processors on which a lane may run. Starts the lanes if necessary.
-    pub fn processors(self: &Arc<Self>, lane: usize) -> io::Result<Vec<usize>> {
-        self.check_lane(lane).map_err(io::Error::other)?;
-        self.lane(lane)?.handle().await_thread().processors()
-    }
-
-    /// Restricts a lane to these processors (requirement N5). Threads that wait for its completions may run there, too.
-    /// Fails if the process may use none of them.
-    pub fn set_processors(self: &Arc<Self>, lane: usize, processors: &[usize]) -> io::Result<()> {
-        self.check_lane(lane).map_err(io::Error::other)?;
-        self.lane(lane)?.handle().await_thread().set_processors(processors)
-    }
-
     /// Returns the hash by which the redirection table assigns a connection between these addresses.
     pub fn hash(&self, peer: SocketAddr, local: SocketAddr) -> u32 {
         toeplitz(&self.key, &Tuple::new(peer, local))
@@ -183,23 +184,35 @@ impl Steering {
         *lock(&self.stopped)
     }
 
-    /// Moves a connection to the lane that its completion queue and its addresses select, if it is on another one. Does
-    /// nothing to a connection that is closed.
+    /// Moves a connection to the lane that its completion queue and its addresses select, if its lane does not fit class
+    /// and processors of its completion handler. Does nothing to a connection that is closed.
     pub(crate) fn steer(self: &Arc<Self>, connection: &Arc<dyn Movable>) -> io::Result<()> {
+        let placement = connection.placement();
+        if self.fits(connection.lane(), &placement)? {
+            return Ok(());
+        }
         let Some((peer, local)) = connection.addresses() else { return Ok(()) };
-        let lane = self.lane_for(connection.placement(), peer, local)?;
+        let lane = self.lane_for(&placement, peer, local)?;
         match self.move_connection(connection, lane.handle().number()) {
             Err(MoveError::System(error)) => Err(error),
             _ => Ok(()), // moved, or closed by now
         }
     }
 
-    /// Moves a new connection to or from the low-latency lane, if the class of its completion queue has changed since
-    /// its lane was chosen.
-    pub(crate) fn steer_new(self: &Arc<Self>, connection: &Arc<dyn Movable>) -> io::Result<()> {
-        let is_low_latency = connection.placement().class == Class::LowLatency;
-        let on_low_latency_lane = connection.lane() == self.count;
-        if is_low_latency == on_low_latency_lane { Ok(()) } else { self.steer(connection) }
+    /// Moves a connection to a lane that the program has chosen. Fails if the lane does not fit the processors of its
+    /// completion handler.
+    pub(crate) fn move_within(
+        self: &Arc<Self>,
+        connection: &Arc<dyn Movable>,
+        to: usize,
+    ) -> Result<(), MoveError> {
+        self.check_lane(to)?;
+        let placement = Placement { class: Class::DEFAULT, ..connection.placement() };
+        if !self.fits(to, &placement)? {
+            let processors = placement.processors.numbers().to_vec();
+            return Err(MoveError::OutsideProcessors { lane: to, processors });
+        }
+        self.move_connection(connection, to)
     }
 
     /// Moves a connection to the lane with this number.
@@ -227,16 +240,18 @@ impl Steering {
         if moved { Ok(()) } else { Err(MoveError::NotConnected) }
     }
 
-    /// Compares the loads of the lanes, and moves one connection from the busiest to the least busy one if that reduces
-    /// the imbalance. Called by busy lanes.
-    fn rebalance(&self) {
+    /// Compares the loads of the lanes, and moves one connection from the busiest to a less busy one if that reduces the
+    /// imbalance. Called by busy lanes.
+    fn rebalance(self: &Arc<Self>) {
         let movable = |lane: usize| self.movable(lane);
-        let chosen = self.rebalancer.as_ref().and_then(|it| it.choose(self.running_lanes(), movable));
+        let fits = |connection: &dyn Movable, lane: usize| {
+            self.fits(lane, &connection.placement()).is_ok_and(|fits| fits)
+        };
+        let chosen = self.rebalancer.as_ref().and_then(|it| it.choose(self.running_lanes(), movable, fits));
         let Some((connection, to)) = chosen else { return };
-        // Its class may have changed since it was chosen, and low-latency connections stay on their lane.
-        let not_low_latency = || connection.placement().class != Class::LowLatency;
         let qp = connection.qpn();
-        match self.move_connection_if(&connection, to, not_low_latency) {
+        // Class and processors may have changed since it was chosen: low-latency connections stay on their lane.
+        match self.move_connection_if(&connection, to, || fits(&*connection, to)) {
             Ok(()) => tracing::debug!(qp, to, "rebalanced queue pair"),
             Err(error) => tracing::debug!(qp, %error, "failed to rebalance queue pair"),
         }
@@ -247,7 +262,7 @@ impl Steering {
     fn movable(&self, lane: usize) -> Vec<Arc<dyn Movable>> {
         let served = self.running_lanes()[lane].sets().into_iter().filter(|set| !set.is_polled());
         let movable = served.flat_map(|set| set.members()).filter_map(Member::movable);
-        movable.filter(|connection| self.lane_by_vector(connection.placement()).is_none()).collect()
+        movable.filter(|connection| self.lane_by_vector(connection.placement().vector).is_none()).collect()
     }
 
     // --- Choosing lanes ---
@@ -264,19 +279,27 @@ impl Steering {
         self.lane(lane)
     }
 
-    /// Returns the lane for an established connection. `placement` has the class and the vector of its completion
-    /// queue: the class low latency selects the lane, else the vector does, else the addresses do. Starts the lane if
-    /// necessary.
+    /// Returns the lane for an established connection. `placement` has class, processors and vector of its completion
+    /// queue: the class low latency selects the lane, else the vector does, else the addresses do, among the lanes
+    /// within the processors. Starts the lane if necessary.
     pub(crate) fn lane_for(
         self: &Arc<Self>,
-        placement: Placement,
+        placement: &Placement,
         peer: SocketAddr,
         local: SocketAddr,
     ) -> io::Result<&Arc<Lane>> {
-        match (placement.class, self.lane_by_vector(placement)) {
-            (Class::LowLatency, _) => self.low_latency(),
-            (Class::Bulk(_), Some(lane)) => self.lane(lane),
-            (Class::Bulk(_), None) => self.lane_by_addresses(peer, local),
+        let vector = self.lane_by_vector(placement.vector);
+        match placement.class {
+            Class::LowLatency => self.low_latency_within(&placement.processors),
+            Class::Bulk(_) if placement.processors.is_unlimited() => match vector {
+                Some(lane) => self.lane(lane),
+                None => self.lane_by_addresses(peer, local),
+            },
+            Class::Bulk(_) => {
+                let within = self.lanes_within(&placement.processors)?;
+                let by_hash = || sync::read(&self.table).lane_among(self.hash(peer, local), &within);
+                self.lane(vector.filter(|lane| within.contains(lane)).unwrap_or_else(by_hash))
+            }
         }
     }
 
@@ -299,11 +322,11 @@ impl Steering {
         Ok(())
     }
 
-    /// Returns the number of the lane that the completion vector selects; `None` if there is no vector. Vector 0
+    /// Returns the number of the lane that a completion vector selects; `None` if there is no vector. Vector 0
     /// selects none until [`use_vector`](Self::use_vector) was called: programs that do not care for vectors pass 0,
     /// because some interfaces require one.
-    fn lane_by_vector(&self, placement: Placement) -> Option<usize> {
-        placement.vector.filter(|lane| *lane != 0 || self.vectors_used.load(Ordering::Relaxed))
+    fn lane_by_vector(&self, vector: Option<usize>) -> Option<usize> {
+        vector.filter(|lane| *lane != 0 || self.vectors_used.load(Ordering::Relaxed))
     }
 
     // --- Lanes ---
@@ -342,7 +365,7 @@ impl Steering {
     }
 
     /// Returns the lane for low-latency completion queues. The first call starts it.
-    fn low_latency(self: &Arc<Self>) -> io::Result<&Arc<Lane>> {
+    pub(super) fn low_latency(self: &Arc<Self>) -> io::Result<&Arc<Lane>> {
         if let Some(lane) = self.low_latency.get() {
             return Ok(lane);
         }

@@ -40,8 +40,9 @@ impl Rebalancer {
         (percent > 0 && lanes > 1).then(|| Self { limit: u64::from(percent) * 10, last: Mutex::new(last) })
     }
 
-    /// Measures the loads of the lanes, and chooses a connection to move and the lane to move it to. `movable` returns
-    /// the connections that a lane may give away.
+    /// Measures the loads of the lanes, and chooses a connection to move and the lane to move it to: the one with the
+    /// lowest load that gets any. `movable` returns the connections that a lane may give away, and `fits` returns
+    /// whether a connection may move to a lane.
     ///
     /// The same lane must be too busy in two measurements in a row: one may be chance, and the first only resets the
     /// serve counts of the connections, which the second compares.
@@ -49,6 +50,7 @@ impl Rebalancer {
         &self,
         lanes: &[Arc<Lane>],
         movable: impl FnOnce(usize) -> Vec<Arc<dyn Movable>>,
+        fits: impl Fn(&dyn Movable, usize) -> bool,
     ) -> Option<(Arc<dyn Movable>, usize)> {
         let mut last = self.last.try_lock().ok()?; // fails if another lane is here
         let now = Instant::now();
@@ -62,11 +64,17 @@ impl Rebalancer {
         let loads: Vec<_> = used.map(|used| per_mille(used, elapsed)).collect();
         let was_hot = last.hot.take();
         (last.at, last.busy) = (now, busy);
-        let (from, to) = find_imbalance(&loads, self.limit).filter(|_| elapsed < STALE)?;
+        let (from, others) = find_imbalance(&loads, self.limit).filter(|_| elapsed < STALE)?;
         last.hot = Some(from);
         let mut connections = movable(from);
         let counts: Vec<_> = connections.iter().map(|connection| connection.take_serve_count()).collect();
-        let chosen = choose_connection(&counts, loads[from], loads[to]).filter(|_| was_hot == Some(from))?;
+        if was_hot != Some(from) {
+            return None;
+        }
+        let (chosen, to) = others.into_iter().find_map(|to| {
+            let may_move = |index: usize| fits(&*connections[index], to);
+            Some((choose_connection(&counts, loads[from], loads[to], may_move)?, to))
+        })?;
         Some((connections.swap_remove(chosen), to))
     }
 }
@@ -76,30 +84,28 @@ fn per_mille(used: Duration, elapsed: Duration) -> u64 {
     u64::try_from(used.as_micros() * 1000 / elapsed.as_micros().max(1)).unwrap_or(u64::MAX)
 }
 
-/// Returns the lane with the highest load and the one with the lowest, if the highest load reaches the limit and the
-/// lowest is less than half as high.
-fn find_imbalance(loads: &[u64], limit: u64) -> Option<(usize, usize)> {
-    let (most, least) = (0..loads.len()).fold((0, 0), |(most, least), lane| {
-        (
-            if loads[lane] > loads[most] { lane } else { most },
-            if loads[lane] < loads[least] { lane } else { least },
-        )
-    });
-    (loads[most] >= limit && loads[least] < loads[most] / 2).then_some((most, least))
+/// Returns the lane with the highest load, if that reaches the limit, and the lanes with less than half of it, the lowest
+/// load first. Returns `None` if there are no such lanes.
+fn find_imbalance(loads: &[u64], limit: u64) -> Option<(usize, Vec<usize>)> {
+    // The first of several with the same load.
+    let most = (0..loads.len()).rev().max_by_key(|lane| loads[*lane])?;
+    let mut others: Vec<_> = (0..loads.len()).filter(|lane| loads[*lane] < loads[most] / 2).collect();
+    others.sort_by_key(|lane| loads[*lane]);
+    (loads[most] >= limit && !others.is_empty()).then_some((most, others))
 }
 
 /// Chooses the connection to move, by index, from how often each connection of a lane was served. `from` is the load of
-/// that lane, `to` the load of the other one.
+/// that lane, `to` the load of the other one; `may_move` returns whether a connection may move there.
 ///
 /// A connection causes the part of `from` that its count is of all counts. The connection with the highest load is
 /// chosen among those whose move does not make the other lane the busier one. So no connection moves back and forth,
 /// and one that causes all the load stays.
-fn choose_connection(counts: &[u64], from: u64, to: u64) -> Option<usize> {
+fn choose_connection(counts: &[u64], from: u64, to: u64, may_move: impl Fn(usize) -> bool) -> Option<usize> {
     let total: u64 = counts.iter().sum();
     let load = |index: usize| from * counts[index] / total.max(1);
     // After the move, the loads are `from - load` and `to + load`.
     (0..counts.len())
-        .filter(|index| load(*index) > 0 && 2 * load(*index) <= from - to)
+        .filter(|index| load(*index) > 0 && 2 * load(*index) <= from - to && may_move(*index))
         .max_by_key(|index| load(*index))
 }
 
@@ -109,25 +115,35 @@ mod tests {
 
     #[test]
     fn lanes_are_unequal_if_one_has_much_and_another_less_than_half_of_it() {
-        assert_eq!(find_imbalance(&[900, 300, 100], 500), Some((0, 2)));
+        assert_eq!(find_imbalance(&[900, 300, 100], 500), Some((0, vec![2, 1])));
         assert_eq!(find_imbalance(&[100, 499], 500), None, "below the limit");
         assert_eq!(find_imbalance(&[900, 450], 500), None, "the lower load is half of the higher");
         assert_eq!(find_imbalance(&[0, 0], 500), None);
         assert_eq!(find_imbalance(&[700], 500), None, "there is no other lane");
     }
 
+    /// Every connection may move.
+    fn any(_: usize) -> bool {
+        true
+    }
+
     #[test]
     fn the_largest_that_leaves_both_better_off_is_chosen() {
-        assert_eq!(choose_connection(&[10, 50, 40], 1000, 0), Some(1));
+        assert_eq!(choose_connection(&[10, 50, 40], 1000, 0, any), Some(1));
         assert_eq!(
-            choose_connection(&[10, 50, 40], 1000, 150),
+            choose_connection(&[10, 50, 40], 1000, 150, any),
             Some(2),
             "the half of 1000 would make the other lane the busier one"
         );
-        assert_eq!(choose_connection(&[100], 1000, 0), None, "it causes all the load");
-        assert_eq!(choose_connection(&[99, 1, 0], 1000, 0), Some(1));
-        assert_eq!(choose_connection(&[0, 0], 1000, 0), None, "they cause no load");
-        assert_eq!(choose_connection(&[], 1000, 0), None);
+        assert_eq!(choose_connection(&[100], 1000, 0, any), None, "it causes all the load");
+        assert_eq!(choose_connection(&[99, 1, 0], 1000, 0, any), Some(1));
+        assert_eq!(choose_connection(&[0, 0], 1000, 0, any), None, "they cause no load");
+        assert_eq!(choose_connection(&[], 1000, 0, any), None);
+        assert_eq!(
+            choose_connection(&[10, 50, 40], 1000, 0, |index| index == 0),
+            Some(0),
+            "the others must stay"
+        );
     }
 
     /// After a move, the lane that received the connection never has a higher load than the lane that gave it away. So
@@ -136,8 +152,9 @@ mod tests {
     fn nothing_goes_back_and_forth() {
         let (mut lanes, mut moves) = ([vec![7, 7, 30, 100, 3], vec![20]], 0);
         let sum = |lane: &Vec<u64>| lane.iter().sum::<u64>();
-        while let Some((from, to)) = find_imbalance(&[sum(&lanes[0]), sum(&lanes[1])], 10)
-            && let Some(index) = choose_connection(&lanes[from], sum(&lanes[from]), sum(&lanes[to]))
+        while let Some((from, others)) = find_imbalance(&[sum(&lanes[0]), sum(&lanes[1])], 10)
+            && let [to] = others[..]
+            && let Some(index) = choose_connection(&lanes[from], sum(&lanes[from]), sum(&lanes[to]), any)
         {
             let load = lanes[from].remove(index);
             lanes[to].push(load);

@@ -23,6 +23,7 @@ use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::fault::Pacer;
 use ironwarp_rnic::link::Link;
 use ironwarp_rnic::qp::{Qp, Ready, StreamDriver};
+use ironwarp_rnic::queue::Cq;
 use ironwarp_rnic::sync::lock;
 use ironwarp_wire::private::Capabilities;
 use shaped::ShapedLink;
@@ -209,9 +210,9 @@ impl<P: ConnectionOwner> Connection<P> {
             Ok(true) => {
                 self.start_first_message_timer(&agreed);
                 self.watch_port();
-                // The class of its completion queue may have changed before the connection was in the set.
+                // Class or processors of its handler may have changed before the connection was in the set.
                 let movable: Arc<dyn Movable> = Arc::<Self>::clone(self);
-                self.pair.receive_cq().steering().steer_new(&movable)?;
+                self.pair.receive_cq().steering().steer(&movable)?;
             }
             Ok(false) => {} // another thread has closed the connection meanwhile
             Err(error) => self.abort(QpError::Lost(error.raw_os_error().unwrap_or_default())),
@@ -461,6 +462,10 @@ impl<P: ConnectionOwner> Movable for Connection<P> {
 
     fn lane(&self) -> usize {
         Self::lane(self).number()
+    }
+
+    fn receives_on(&self, cq: &Arc<Cq>) -> bool {
+        Arc::ptr_eq(&self.qp.attributes().receive_cq, cq)
     }
 
     fn placement(&self) -> Placement {

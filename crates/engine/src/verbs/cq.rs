@@ -1,8 +1,8 @@
 //! A completion queue whose poll also serves the sockets of its queue pairs. `wait.rs` has the sleeping wait.
 
-use crate::notify::handler::{ClassFollower, CompletionHandler};
+use crate::notify::handler::{CompletionHandler, ServiceFollower};
 use crate::notify::sockets::ChannelSockets;
-use crate::reactor::class::{Class, SharedClass};
+use crate::reactor::class::{Class, Service};
 use crate::reactor::lane::Lane;
 use crate::reactor::member::{Member, Placement};
 use crate::reactor::poll_set::PollSet;
@@ -54,8 +54,9 @@ pub struct CompletionQueue {
     waiters: Arc<Waiters>,
     /// The asynchronous events of the adapter, for overruns.
     async_events: Arc<AsyncEvents>,
-    /// The class of the handler, or the default class. Shared with the handler, which may have been dropped.
-    class: Mutex<Arc<SharedClass>>,
+    /// The class and the processors of the handler, or the default ones. Shared with the handler, which may have been
+    /// dropped.
+    service: Mutex<Arc<Service>>,
     /// Dangling if the queue has no handler.
     handler: Mutex<Weak<CompletionHandler>>,
     steering: Arc<Steering>,
@@ -101,7 +102,7 @@ impl CompletionQueue {
             set_count: AtomicUsize::new(0),
             waiters,
             async_events: Arc::clone(async_events),
-            class: Mutex::new(default_class()),
+            service: Mutex::new(default_service()),
             handler: Mutex::default(),
             steering: Arc::clone(steering),
             vector,
@@ -256,7 +257,7 @@ impl CompletionQueue {
     // --- Poll sets ---
 
     /// Returns the poll set for a queue pair with these addresses that receives on this queue and sends on `send_cq`.
-    /// The class and the vector of this queue, or else the addresses, select the lane. Creates the set if this queue
+    /// Class and processors of the handler and the vector of this queue, or else the addresses, select the lane. Creates the set if this queue
     /// has none there. Called when a connection is established, and for a new connectionless queue pair.
     pub(crate) fn find_or_create_set(
         &self,
@@ -264,7 +265,7 @@ impl CompletionQueue {
         peer: SocketAddr,
         local: SocketAddr,
     ) -> io::Result<Arc<PollSet>> {
-        self.find_or_create_set_on(self.steering.lane_for(self.placement(), peer, local)?, send_cq)
+        self.find_or_create_set_on(self.steering.lane_for(&self.placement(), peer, local)?, send_cq)
     }
 
     /// Returns the poll set for a queue pair on this lane that receives on this queue and sends on `send_cq`. Creates
@@ -308,7 +309,8 @@ impl CompletionQueue {
     // --- The handler and its class ---
 
     /// Sets or removes the completion handler (*Modify CQ*, requirement N4). No event is lost or doubled. From now on
-    /// the queue pairs are served according to the class of the new handler (requirement N6).
+    /// the queue pairs are served according to the class (requirement N6) and on the processors (requirement N5) of the
+    /// new handler.
     pub fn set_handler(self: &Arc<Self>, handler: Option<&Arc<CompletionHandler>>) {
         let next = handler.map_or_else(Weak::new, Arc::downgrade);
         let before = std::mem::replace(&mut *lock(&self.handler), next).upgrade();
@@ -316,48 +318,49 @@ impl CompletionQueue {
             before.remove_queue(&**self);
         }
         self.cq.set_handler(handler.map(|handler| Arc::clone(handler.inner())));
-        let class = handler.map_or_else(default_class, |handler| Arc::clone(handler.shared_class()));
-        let class_before = std::mem::replace(&mut *lock(&self.class), Arc::clone(&class)).get();
+        let service = handler.map_or_else(default_service, |handler| Arc::clone(handler.service()));
+        *lock(&self.service) = service;
         if let Some(handler) = handler {
-            let this: Arc<dyn ClassFollower> = Arc::<Self>::clone(self);
+            let this: Arc<dyn ServiceFollower> = Arc::<Self>::clone(self);
             handler.add_queue(&this);
         }
-        // The class is read after `add_queue`: from then on the handler reports every change.
-        let changed = (class_before == Class::LowLatency) != (class.get() == Class::LowLatency);
-        if changed && let Err(error) = self.steer_connections() {
+        // After `add_queue`: from then on the handler reports every change.
+        if let Err(error) = self.steer_queue_pairs() {
             tracing::warn!(%error, cq = self.cq.id(), "failed to move the queue pairs of a completion queue to another lane");
         }
     }
 
     /// Returns the class of the handler, or the default class.
     pub(crate) fn class(&self) -> Class {
-        lock(&self.class).get()
+        lock(&self.service).class()
     }
 
-    /// Returns what selects the lane of a connection, besides its addresses.
+    /// Returns what selects the lane of a queue pair, besides its addresses.
     pub(crate) fn placement(&self) -> Placement {
-        Placement { class: self.class(), vector: self.vector }
+        let service = Arc::clone(&lock(&self.service));
+        Placement { class: service.class(), vector: self.vector, processors: service.processors() }
     }
 
-    /// Moves the connections whose receives complete here to the lane that steering selects for them.
-    fn steer_connections(&self) -> io::Result<()> {
+    /// Moves the queue pairs whose receives complete here, and whose lane does not fit class and processors of the
+    /// handler, to the lane that steering selects for them.
+    fn steer_queue_pairs(&self) -> io::Result<()> {
         let members: Vec<_> = self.sets().iter().flat_map(|set| set.members()).collect();
-        let is_own = |qp: &ironwarp_rnic::qp::Qp| Arc::ptr_eq(&qp.attributes().receive_cq, &self.cq);
-        let own = members.into_iter().filter(|member| member.qp().is_some_and(|qp| is_own(qp)));
-        own.filter_map(Member::movable).try_for_each(|it| self.steering.steer(&it))
+        let movable = members.into_iter().filter_map(Member::movable);
+        let mut own = movable.filter(|member| member.receives_on(&self.cq));
+        own.try_for_each(|member| self.steering.steer(&member))
     }
 }
 
-impl ClassFollower for CompletionQueue {
-    fn on_class_change(&self, class: &Arc<SharedClass>) -> io::Result<()> {
-        let is_own = Arc::ptr_eq(&lock(&self.class), class);
-        if is_own { self.steer_connections() } else { Ok(()) }
+impl ServiceFollower for CompletionQueue {
+    fn on_service_change(&self, service: &Arc<Service>) -> io::Result<()> {
+        let is_own = Arc::ptr_eq(&lock(&self.service), service);
+        if is_own { self.steer_queue_pairs() } else { Ok(()) }
     }
 }
 
-/// Returns the class of a queue without a handler.
-fn default_class() -> Arc<SharedClass> {
-    Arc::new(SharedClass::new(Class::DEFAULT))
+/// Returns the class and the processors of a queue without a handler.
+fn default_service() -> Arc<Service> {
+    Arc::new(Service::new(Class::DEFAULT))
 }
 
 /// Returns the only set, or the only one that has sockets: sets stay empty after their connections were moved.

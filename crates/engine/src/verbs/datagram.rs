@@ -7,17 +7,20 @@ use crate::config::PortRange;
 use crate::gid::GidEntry;
 use crate::logical::LogicalDevice;
 use crate::reactor::handle::LaneHandle;
-use crate::reactor::member::{Member, ServedBy};
+use crate::reactor::member::{Member, Movable, Placement, ServedBy};
 use crate::reactor::poll_set::PollSet;
 use crate::sys::udp::{LocalAddress, UdpPort, UdpSocket};
 use ironwarp_rnic::datagram::{Arrived, DatagramAttributes, DatagramLink, DatagramQp, Sent, qpn_of_port};
 use ironwarp_rnic::device::Device;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::qp::{Qp, Ready, State};
+use ironwarp_rnic::queue::Cq;
+use ironwarp_rnic::sync::lock;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// The attributes of a connectionless queue pair.
 pub type DatagramQueuePairAttributes = DatagramAttributes<Arc<CompletionQueue>>;
@@ -26,13 +29,27 @@ pub type DatagramQueuePairAttributes = DatagramAttributes<Arc<CompletionQueue>>;
 /// completions, as the verbs require.
 #[derive(Debug)]
 pub struct DatagramQueuePair {
+    sockets: Arc<Sockets>,
+}
+
+/// The sockets of a queue pair, which are in one poll set, and move to another one together.
+#[derive(Debug)]
+struct Sockets {
     qp: Arc<DatagramQp>,
     link: Arc<UdpLink>,
-    set: Arc<PollSet>,
-    /// The tokens of its sockets in the set.
+    /// The tokens of the sockets in their poll set, in order.
     tokens: Vec<u64>,
-    /// Kept alive, because lanes and polls serve the sockets through the poll sets of these.
-    _cqs: [Arc<CompletionQueue>; 2],
+    send_cq: Arc<CompletionQueue>,
+    receive_cq: Arc<CompletionQueue>,
+    state: Mutex<SocketsState>,
+}
+
+/// The part of the sockets' state that changes together, under one lock.
+#[derive(Debug)]
+struct SocketsState {
+    set: Arc<PollSet>,
+    /// Whether the queue pair was dropped. Then no socket is in the set.
+    closed: bool,
 }
 
 /// The sockets, as the link that the device sends and receives on.
@@ -41,7 +58,7 @@ struct UdpLink {
     udp: UdpPort,
     device: Arc<LogicalDevice>,
     /// The lane of the poll set.
-    lane: Arc<LaneHandle>,
+    lane: Mutex<Arc<LaneHandle>>,
     /// Records the datagrams; `None` if packets are not captured.
     capture: Option<Arc<Capture>>,
     /// Set right after creation. Weak, because the device's queue pair holds the link.
@@ -51,10 +68,10 @@ struct UdpLink {
 /// One of the sockets, as a member of its poll set.
 #[derive(Debug)]
 struct SocketMember {
-    link: Arc<UdpLink>,
-    qp: Arc<DatagramQp>,
+    /// All sockets of the queue pair. Dropping the queue pair takes them out of the set, which ends the cycle.
+    sockets: Arc<Sockets>,
     /// Index of the socket in the link's `udp`.
-    socket: usize,
+    index: usize,
 }
 
 /// Binds UDP sockets for a connectionless queue pair, all with the same port: at these addresses of the device, or at
@@ -103,55 +120,44 @@ impl DatagramQueuePair {
         attributes: &DatagramQueuePairAttributes,
         udp: UdpPort,
     ) -> io::Result<Arc<Self>> {
-        let (send_cq, receive_cq) = (&attributes.send_cq, &attributes.receive_cq);
+        let (send_cq, receive_cq) = (Arc::clone(&attributes.send_cq), Arc::clone(&attributes.receive_cq));
         let number = qpn_of_port(udp.port());
         let (peer, local) = steering_addresses(&udp);
-        let set = receive_cq.find_or_create_set(send_cq, peer, local)?;
+        let set = receive_cq.find_or_create_set(&send_cq, peer, local)?;
         let logical = Arc::clone(receive_cq.steering().logical());
-        let lane = Arc::clone(set.lane());
+        let tokens = udp.sockets().iter().map(|_| set.lane().new_token()).collect();
+        let lane = Mutex::new(Arc::clone(set.lane()));
         let link = Arc::new(UdpLink { udp, device: logical, lane, capture, qp: OnceLock::new() });
         let device_link: Arc<dyn DatagramLink> = Arc::<UdpLink>::clone(&link);
         let attributes = attributes.clone().map_cqs(|cq| Arc::clone(cq.cq()));
         let qp = DatagramQp::new(number, device, attributes, device_link);
         let _ = link.qp.set(Arc::downgrade(&qp)); // it is not set yet
-        let cqs = [Arc::clone(send_cq), Arc::clone(receive_cq)];
-        let mut pair = Self { qp, link, set, tokens: Vec::new(), _cqs: cqs };
-        for socket in 0..pair.link.udp.sockets().len() {
-            pair.add_socket(socket)?;
-        }
-        Ok(Arc::new(pair))
-    }
-
-    /// Adds a socket to the poll set.
-    fn add_socket(&mut self, socket: usize) -> io::Result<()> {
-        let (link, qp) = (Arc::clone(&self.link), Arc::clone(&self.qp));
-        let member: Arc<dyn Member> = Arc::new(SocketMember { link, qp, socket });
-        let token = self.set.lane().new_token();
-        // Before `insert`: if it fails, the caller drops `self`, which removes the token from the set.
-        self.tokens.push(token);
-        let only = self.set.only_member();
-        self.set.insert(token, &member)?;
-        self.set.queue_ack_of_former_only_member(only);
-        // After `insert`: a thread that takes the port down later finds the socket in the set.
-        self.link.device.while_ports_are_stable(|| self.link.apply_port_state(socket));
-        // The first event of the socket may have come before it was in the set.
-        member.serve(Ready { readable: true, writable: true, ended: false }, ServedBy::Program);
-        Ok(())
+        let state = Mutex::new(SocketsState { set, closed: false });
+        let sockets = Arc::new(Sockets { qp, link, tokens, send_cq, receive_cq, state });
+        // If this fails, dropping the queue pair takes those that were added out of the set.
+        let pair = Arc::new(Self { sockets });
+        pair.sockets.join_set()?;
+        Ok(pair)
     }
 
     /// Returns the queue pair number.
     pub fn id(&self) -> u32 {
-        self.qp.id()
+        self.sockets.qp.id()
     }
 
     /// Returns the device's queue pair.
     pub fn qp(&self) -> &Arc<DatagramQp> {
-        &self.qp
+        &self.sockets.qp
+    }
+
+    /// Returns the number of the lane that serves the sockets while no thread of the program does.
+    pub fn lane(&self) -> usize {
+        Movable::lane(&*self.sockets)
     }
 
     /// Returns the GIDs at which the queue pair can be reached.
     pub fn gids(&self) -> impl Iterator<Item = Gid> + '_ {
-        self.link.udp.sockets().iter().map(UdpSocket::gid)
+        self.sockets.link.udp.sockets().iter().map(UdpSocket::gid)
     }
 
     /// Returns the addresses and the UDP port at which the queue pair can be reached (requirement N10).
@@ -161,16 +167,126 @@ impl DatagramQueuePair {
 
     /// Returns the local GID that the host's routes choose for datagrams to a remote GID.
     pub fn source_for(&self, to: Gid) -> io::Result<Gid> {
-        self.link.udp.source_for(to)
+        self.sockets.link.udp.source_for(to)
     }
 }
 
 impl Drop for DatagramQueuePair {
     fn drop(&mut self) {
-        for token in &self.tokens {
-            self.set.remove(*token);
+        self.sockets.leave_set();
+        let _ = self.sockets.qp.modify(State::Reset); // allowed in every state
+    }
+}
+
+impl Sockets {
+    /// Returns a socket as a member of the poll set.
+    fn member(self: &Arc<Self>, index: usize) -> Arc<dyn Member> {
+        Arc::new(SocketMember { sockets: Arc::clone(self), index })
+    }
+
+    /// Adds the sockets to their poll set, and serves them once.
+    fn join_set(self: &Arc<Self>) -> io::Result<()> {
+        let set = Arc::clone(&lock(&self.state).set);
+        let only = set.only_member();
+        self.insert(&set)?;
+        set.queue_ack_of_former_only_member(only);
+        for index in 0..self.tokens.len() {
+            // After `insert`: a thread that takes the port down later finds the socket in the set.
+            self.link.device.while_ports_are_stable(|| self.link.apply_port_state(index));
         }
-        let _ = self.qp.modify(State::Reset); // allowed in every state
+        self.serve_all();
+        // Class or processors of the handler may have changed before the sockets were in the set.
+        let movable: Arc<dyn Movable> = Arc::<Self>::clone(self);
+        self.receive_cq.steering().steer(&movable)
+    }
+
+    /// Adds all sockets to a poll set.
+    fn insert(self: &Arc<Self>, set: &PollSet) -> io::Result<()> {
+        (0..).zip(&self.tokens).try_for_each(|(index, token)| set.insert(*token, &self.member(index)))
+    }
+
+    /// Removes all sockets from a poll set.
+    fn remove(&self, set: &PollSet) {
+        for token in &self.tokens {
+            set.remove(*token);
+        }
+    }
+
+    /// Takes the sockets out of their poll set for good.
+    fn leave_set(&self) {
+        let mut state = lock(&self.state);
+        state.closed = true;
+        self.remove(&state.set);
+    }
+
+    /// Serves all sockets, because the first event of one may have come before it was in its set.
+    fn serve_all(&self) {
+        for index in 0..self.tokens.len() {
+            self.link.udp.set_readable(index);
+        }
+        self.qp.drive(Ready { readable: true, writable: true, ended: false });
+    }
+}
+
+impl Movable for Sockets {
+    fn qpn(&self) -> u32 {
+        self.qp.id()
+    }
+
+    fn lane(&self) -> usize {
+        lock(&self.link.lane).number()
+    }
+
+    fn receives_on(&self, cq: &Arc<Cq>) -> bool {
+        Arc::ptr_eq(self.receive_cq.cq(), cq)
+    }
+
+    fn placement(&self) -> Placement {
+        self.receive_cq.placement()
+    }
+
+    fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
+        Some(steering_addresses(&self.link.udp))
+    }
+
+    /// Returns zero: rebalancing does not move connectionless queue pairs.
+    fn take_serve_count(&self) -> u64 {
+        0
+    }
+
+    fn move_to(self: Arc<Self>, lane: usize) -> io::Result<bool> {
+        let to = self.receive_cq.steering().lane(lane)?;
+        let to = self.receive_cq.find_or_create_set_on(to, &self.send_cq)?;
+        let only = to.only_member();
+        {
+            let mut state = lock(&self.state);
+            if state.closed || Arc::ptr_eq(&state.set, &to) {
+                return Ok(!state.closed);
+            }
+            self.remove(&state.set);
+            if let Err(error) = self.insert(&to) {
+                self.remove(&to);
+                // Back to the old set. If that fails too, no lane can wait for the sockets.
+                if self.insert(&state.set).is_err() {
+                    let this = Arc::clone(&self);
+                    to.lane().call(move || Movable::abort(&*this, QpError::Stopped));
+                }
+                return Err(error);
+            }
+            state.set = Arc::clone(&to);
+            *lock(&self.link.lane) = Arc::clone(to.lane());
+        }
+        // As for a connection that is moved: the former only member acknowledges on the lane.
+        if let Some(only) = only {
+            to.lane().call(move || only.qp.acknowledge());
+        }
+        let this = Arc::downgrade(&self);
+        to.lane().call(move || this.upgrade().iter().for_each(|sockets| sockets.serve_all()));
+        Ok(true)
+    }
+
+    fn abort(&self, _error: QpError) {
+        let _ = self.qp.modify(State::Error); // refused after a reset, when there is nothing to flush
     }
 }
 
@@ -209,28 +325,28 @@ impl DatagramLink for UdpLink {
 
     fn schedule(&self) {
         if let Some(qp) = self.qp.get().and_then(Weak::upgrade) {
-            self.lane.call(move || qp.resume());
+            lock(&self.lane).call(move || qp.resume());
         }
     }
 }
 
 impl AsFd for SocketMember {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.link.udp.sockets()[self.socket].as_fd()
+        self.sockets.link.udp.sockets()[self.index].as_fd()
     }
 }
 
 impl Member for SocketMember {
     fn serve(&self, ready: Ready, _by: ServedBy) -> Option<&Arc<Qp>> {
         if ready.readable {
-            self.link.udp.set_readable(self.socket);
+            self.sockets.link.udp.set_readable(self.index);
         }
-        self.qp.drive(ready);
+        self.sockets.qp.drive(ready);
         None
     }
 
     fn apply_port_state(self: Arc<Self>) {
-        self.link.apply_port_state(self.socket);
+        self.sockets.link.apply_port_state(self.index);
     }
 
     /// Returns false: there is no peer to wait for.
@@ -239,6 +355,10 @@ impl Member for SocketMember {
     }
 
     fn abort(&self) {
-        let _ = self.qp.modify(State::Error); // refused after a reset, when there is nothing to flush
+        Movable::abort(&*self.sockets, QpError::Stopped);
+    }
+
+    fn movable(self: Arc<Self>) -> Option<Arc<dyn Movable>> {
+        Some(Arc::<Sockets>::clone(&self.sockets))
     }
 }

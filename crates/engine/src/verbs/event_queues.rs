@@ -6,7 +6,6 @@ use super::cq::CompletionQueue;
 use crate::notify::channel::EventFdWake;
 use crate::notify::end::EndSignal;
 use crate::notify::handler::CompletionHandler;
-use crate::reactor::class::Class;
 use crate::steering::NoSuchLane;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::event::{Code, EventMap, LANE_QUEUE, Vector};
@@ -142,9 +141,9 @@ impl EventQueues {
         }
     }
 
-    /// Returns the class of the handler with this event queue; `None` if there is no such handler.
-    pub(crate) fn handler_class(&self, queue: u16) -> Option<Class> {
-        Some(lock(&self.queues).handlers.get(&queue)?.upgrade()?.class())
+    /// Returns the handler with this event queue; `None` if there is no such handler.
+    pub(crate) fn handler(&self, queue: u16) -> Option<Arc<CompletionHandler>> {
+        lock(&self.queues).handlers.get(&queue)?.upgrade()
     }
 
     /// Returns the number of lanes, which is the same for every map.

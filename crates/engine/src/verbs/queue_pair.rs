@@ -481,10 +481,10 @@ impl ConnectionOwner for QueuePair {
 impl Steering {
     /// Moves the connection of a queue pair to another lane while traffic flows: no message is lost, doubled or
     /// reordered. The program polls and waits on the completion queues as before.
-    pub fn move_queue_pair(&self, pair: &QueuePair, to: usize) -> Result<(), MoveError> {
+    pub fn move_queue_pair(self: &Arc<Self>, pair: &QueuePair, to: usize) -> Result<(), MoveError> {
         self.check_lane(to)?;
         let connection: Arc<dyn Movable> = pair.connection().ok_or(MoveError::NotConnected)?;
-        self.move_connection(&connection, to)
+        self.move_within(&connection, to)
     }
 }
 

@@ -27,12 +27,15 @@ fn of_kind<'r>(rows: &'r [Row], kind: &str) -> Vec<&'r Row> {
 
 #[test]
 fn tables_classes_and_lanes_are_shown_as_they_are_now() {
-    let share = "completions, bulk, share 77";
     let [client, server]: [Arc<Engine>; 2] = [(); 2].map(|()| Engine::new(Config::default()).unwrap());
     let (near, far) = (Side::new(&client, 8, 64), Side::new(&server, 8, 64));
     let [urgent, bulk] = [(); 2].map(|()| server.create_handler().unwrap());
     urgent.set_class(Class::LowLatency).unwrap();
     bulk.set_class(Class::Bulk(NonZero::new(77).unwrap())).unwrap();
+    let processor = server.steering().processors(0).unwrap()[0];
+    server.set_handler_processors(&bulk, &[processor]).unwrap();
+    bulk.set_consumer("backup");
+    let share = &format!("completions, bulk, share 77, processors {processor}, consumer backup");
     far.cq.set_handler(Some(&urgent));
     let pairs = (near.pair(1, Completes::WhenSent), far.pair(1, Completes::WhenSent));
     connect((&near, &pairs.0), (&far, &pairs.1));
@@ -45,7 +48,7 @@ fn tables_classes_and_lanes_are_shown_as_they_are_now() {
     assert!(rest.iter().all(|lane| lane.number("steered") >= 128 / rest.len() as u64), "{rest:?}");
     let queues = of_kind(&before, "event queue");
     let of = |id: u64| queues.iter().find(|row| row.number("number") == id).unwrap().text("of");
-    assert_eq!((of(urgent.id().0), of(bulk.id().0)), ("completions, low latency", share));
+    assert_eq!((of(urgent.id().0), of(bulk.id().0)), ("completions, low latency", share.as_str()));
     assert!(of_kind(&before, "route").iter().all(|row| row.text("shape") == "function"));
 
     let mut table = RedirectionTable::spread(1);

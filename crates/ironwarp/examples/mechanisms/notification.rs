@@ -175,15 +175,27 @@ pub(crate) fn classes() -> Result {
     }
     println!("class {}: it is back among the others, with the smallest share", urgent.class());
 
-    let last = steering.lanes() - 1;
-    let processor = *steering.processors(last)?.last().ok_or("no processor")?;
-    steering.set_processors(last, &[processor])?;
-    let cq = server.adapter.completion_queue_on(16, last)?;
+    let allowed = steering.processors(0)?;
+    let (first, last) = (allowed[0], *allowed.last().ok_or("no processor")?);
+    let handler = server.adapter.completion_handler()?;
+    handler.set_consumer("storage");
+    handler.set_processors(&[last])?;
+    let cq = server.adapter.completion_queue(16)?;
+    cq.set_handler(&handler);
     let near = client.domain.queue_pair(&client.cq).create()?;
     let far = server.domain.queue_pair(&cq).create()?;
     connect(&near, &far, &server.adapter)?;
-    check(far.lane() == Some(last) && steering.processors(last)? == [processor], "lane and processor")?;
-    println!("a queue pair, its completion queue and its lane stay on processor {processor}");
+    let runs_on =
+        |processor| -> Result<bool> { Ok(steering.processors(far.lane().ok_or("no lane")?)? == [processor]) };
+    check(runs_on(last)?, "its lane runs there only")?;
+    println!(
+        "handler of consumer storage, on processor {last}: a lane that runs there serves the queue pair"
+    );
+    if first != last {
+        handler.set_processors(&[first])?;
+    }
+    check(runs_on(first)?, "it has moved")?;
+    println!("the handler goes to processor {first}, and the queue pair with it");
     Ok(())
 }
 

@@ -106,6 +106,63 @@ impl CompletionHandler {
         self.inner.set_class(class)
     }
 
+    /// Returns the numbers of the processors that the handler is [restricted](Self::set_processors) to, in ascending
+    /// order. Empty if it is not restricted.
+    pub fn processors(&self) -> Vec<usize> {
+        self.inner.processors()
+    }
+
+    /// Restricts the handler to the processors with these numbers (requirement N5). A queue pair belongs to the handler
+    /// of its receives: lanes that run on these processors only serve it from now on, and neither the redirection table
+    /// nor rebalancing assigns it to another lane. Queue pairs that are served elsewhere move. The change is safe while
+    /// completions arrive. An empty set removes the restriction.
+    ///
+    /// If no lane is [bound](crate::steering::Steering::set_processors) to these processors, the adapter binds lanes
+    /// that are not bound yet. Threads of the program that poll or wait run where the program lets them.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # let adapter = server.adapter.clone();
+    /// let steering = adapter.steering();
+    /// let processor = steering.processors(0)?[0];
+    /// let handler = adapter.completion_handler()?;
+    /// handler.set_consumer("storage");
+    /// handler.set_processors(&[processor])?;
+    /// server.cq.set_handler(&handler);
+    ///
+    /// let lane = server.qp.lane().expect("the queue pair is connected");
+    /// assert_eq!(steering.processors(lane)?, [processor]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if every lane is bound to other processors, if the process may use none of the processors, or if the
+    /// adapter's threads cannot be started.
+    pub fn set_processors(&self, processors: &[usize]) -> io::Result<()> {
+        self.shared.engine.set_handler_processors(&self.inner, processors)
+    }
+
+    /// Returns the name of the handler's [consumer](Self::set_consumer). `None` until one is set.
+    pub fn consumer(&self) -> Option<Arc<str>> {
+        self.inner.consumer()
+    }
+
+    /// Names the consumer of the handler: the part of the program that takes its events, such as a protocol or a thread
+    /// (requirement N5). `ironwarp show` prints the name with the handler's event queue.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let handler = adapter.completion_handler()?;
+    /// handler.set_consumer("iSER");
+    /// assert_eq!(handler.consumer().as_deref(), Some("iSER"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn set_consumer(&self, name: &str) {
+        self.inner.set_consumer(name);
+    }
+
     /// Returns how many events and wakeups the handler has had so far.
     ///
     /// ```

@@ -97,6 +97,12 @@ impl DatagramQueuePair {
         self.inner.gids().collect()
     }
 
+    /// Returns the number of the lane that serves the sockets while the program does not (see
+    /// [`Steering`](crate::steering::Steering)).
+    pub fn lane(&self) -> usize {
+        self.inner.lane()
+    }
+
     /// Returns the Q_Key that received datagrams must carry.
     pub fn qkey(&self) -> u32 {
         self.inner.qp().qkey()

@@ -68,6 +68,21 @@ impl RedirectionTable {
     pub fn lane(&self, hash: u32) -> usize {
         usize::from(self.0[hash as usize & MASK])
     }
+
+    /// Returns the number of the lane for a hash, if only these lanes may be chosen: the first of them from the entry of
+    /// the hash on. If the table names none of them, the hash selects one. `lanes` must not be empty.
+    ///
+    /// ```
+    /// # use ironwarp_rnic::steering::RedirectionTable;
+    /// let table = RedirectionTable::spread(4);
+    /// assert_eq!((table.lane_among(1, &[1, 3]), table.lane_among(2, &[1, 3])), (1, 3));
+    /// ```
+    pub fn lane_among(&self, hash: u32, lanes: &[usize]) -> usize {
+        let from = hash as usize & MASK;
+        let entries = self.0[from..].iter().chain(&self.0[..from]).map(|entry| usize::from(*entry));
+        let mut named = entries.filter(|lane| lanes.contains(lane));
+        named.next().unwrap_or_else(|| lanes[hash as usize % lanes.len()])
+    }
 }
 
 #[cfg(test)]
