@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 pub use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane};
-pub use ironwarp_rnic::steering::{HashKey, NoHashKey, RedirectionTable};
+pub use ironwarp_rnic::steering::{HashKey, InvalidTable, NoHashKey, RedirectionTable};
 
 /// Controls which lane of an adapter serves which queue pair. Lanes are threads of the adapter, which serve connections
 /// while no thread of the program polls or waits for their completions.
@@ -59,8 +59,8 @@ impl Steering {
         self.shared.engine.steering().table()
     }
 
-    /// Replaces the redirection table. The new table applies to new connections; existing connections stay on their
-    /// lanes.
+    /// Replaces the redirection table (requirement I7). The new table, which may have another size and another mask,
+    /// applies to new connections; existing connections stay on their lanes.
     ///
     /// ```
     /// # let steering = ironwarp::Adapter::new()?.steering();
@@ -75,6 +75,24 @@ impl Steering {
     /// Fails if an entry of the table names a lane that the adapter does not have.
     pub fn set_table(&self, table: RedirectionTable) -> Result<(), NoSuchLane> {
         self.shared.engine.steering().set_table(table)
+    }
+
+    /// Replaces the secret key of the hash (requirement I7). An empty key, `HashKey::default()`, has the adapter generate
+    /// a random one. The new key applies to new connections; existing connections stay on their lanes.
+    ///
+    /// ```
+    /// # let steering = ironwarp::Adapter::new()?.steering();
+    /// use ironwarp::steering::HashKey;
+    ///
+    /// steering.set_key(&HashKey::new([0x6d; 40]))?; // known, for a test
+    /// steering.set_key(&HashKey::default())?; // random
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the system has no random numbers.
+    pub fn set_key(&self, key: &HashKey) -> io::Result<()> {
+        self.shared.engine.steering().set_key(key)
     }
 
     /// Returns the load of each lane.

@@ -24,7 +24,7 @@ use crate::sys::random::random;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::event::Stop;
-use ironwarp_rnic::steering::{KEY_LEN, RedirectionTable, Tuple, toeplitz};
+use ironwarp_rnic::steering::{HashKey, KEY_LEN, RedirectionTable, Tuple, toeplitz};
 use ironwarp_rnic::sync::{self, lock};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -75,13 +75,35 @@ pub enum MoveError {
 /// A function that is called with the default lane when the lanes start.
 type OnStart = Box<dyn Fn(&Arc<Steering>, &Lane) + Send + Sync>;
 
+/// The secret key of the hash, and the table that it indexes.
+struct Hashing {
+    key: [u8; KEY_LEN],
+    table: RedirectionTable,
+}
+
+impl Hashing {
+    /// Creates the default table for this many lanes. Generates a key if the setting is empty.
+    fn new(key: &HashKey, lanes: usize) -> io::Result<Self> {
+        Ok(Self { key: generate_key(key)?, table: RedirectionTable::spread(lanes) })
+    }
+
+    /// Returns the hash of a connection between these addresses.
+    fn hash(&self, peer: SocketAddr, local: SocketAddr) -> u32 {
+        toeplitz(&self.key, &Tuple::new(peer, local))
+    }
+}
+
+/// Returns the key of a setting, or a random one if the setting is empty.
+fn generate_key(key: &HashKey) -> io::Result<[u8; KEY_LEN]> {
+    key.bytes().map_or_else(random, |key| Ok(*key))
+}
+
 /// The lanes of an adapter and its redirection table.
 pub struct Steering {
     config: Arc<Config>,
     logical: Arc<LogicalDevice>,
-    /// Secret key of the hash.
-    key: [u8; KEY_LEN],
-    table: RwLock<RedirectionTable>,
+    /// Secret key of the hash, and the table that it indexes.
+    hashing: RwLock<Hashing>,
     /// Number of lanes, started or not, without the low-latency lane.
     count: usize,
     /// The lanes without the low-latency lane, once they are started.
@@ -120,8 +142,7 @@ impl Steering {
         Ok(Self {
             config: Arc::clone(config),
             logical: Arc::clone(logical),
-            key: config.steering_key.bytes().map_or_else(random, |key| Ok(*key))?,
-            table: RwLock::new(RedirectionTable::spread(count)),
+            hashing: RwLock::new(Hashing::new(&config.steering_key, count)?),
             count,
             lanes: OnceLock::new(),
             low_latency: OnceLock::new(),
@@ -143,16 +164,24 @@ impl Steering {
 
     /// Returns the redirection table.
     pub fn table(&self) -> RedirectionTable {
-        sync::read(&self.table).clone()
+        sync::read(&self.hashing).table.clone()
     }
 
-    /// Replaces the redirection table while traffic flows (requirement I9). New connections follow it; existing
-    /// connections stay on their lanes.
+    /// Replaces the redirection table, and with it its size and its mask, while traffic flows (requirements I7, I9). New
+    /// connections follow it; existing connections stay on their lanes.
     pub fn set_table(&self, table: RedirectionTable) -> Result<(), NoSuchLane> {
         for entry in table.entries() {
             self.check_lane(usize::from(*entry))?;
         }
-        *sync::write(&self.table) = table;
+        sync::write(&self.hashing).table = table;
+        Ok(())
+    }
+
+    /// Replaces the secret key of the hash while traffic flows (requirement I7); an empty setting generates one. New
+    /// connections are hashed with it; existing connections stay on their lanes.
+    pub fn set_key(&self, key: &HashKey) -> io::Result<()> {
+        let key = generate_key(key)?;
+        sync::write(&self.hashing).key = key;
         Ok(())
     }
 
@@ -168,7 +197,7 @@ impl Steering {
 
     /// Returns the hash by which the redirection table assigns a connection between these addresses.
     pub fn hash(&self, peer: SocketAddr, local: SocketAddr) -> u32 {
-        toeplitz(&self.key, &Tuple::new(peer, local))
+        sync::read(&self.hashing).hash(peer, local)
     }
 
     /// Returns an error if there is no lane with this number. The low-latency lane is not accepted.
@@ -274,8 +303,10 @@ impl Steering {
         peer: SocketAddr,
         local: SocketAddr,
     ) -> io::Result<&Arc<Lane>> {
-        let hash = self.hash(peer, local);
-        let lane = sync::read(&self.table).lane(hash);
+        let lane = {
+            let hashing = sync::read(&self.hashing);
+            hashing.table.lane(hashing.hash(peer, local))
+        };
         self.lane(lane)
     }
 
@@ -297,7 +328,10 @@ impl Steering {
             },
             Class::Bulk(_) => {
                 let within = self.lanes_within(&placement.processors)?;
-                let by_hash = || sync::read(&self.table).lane_among(self.hash(peer, local), &within);
+                let by_hash = || {
+                    let hashing = sync::read(&self.hashing);
+                    hashing.table.lane_among(hashing.hash(peer, local), &within)
+                };
                 self.lane(vector.filter(|lane| within.contains(lane)).unwrap_or_else(by_hash))
             }
         }
