@@ -137,9 +137,12 @@ impl Adapter {
         self.shared.engine.event_queues().set_map(map)
     }
 
-    /// Returns a descriptor that is readable while any event queue that the [event map](Self::event_map) assigns to
-    /// `vector` has an event. Take the events from completion handlers, completion queues and
-    /// [`async_events`](Self::async_events) as usual.
+    /// Returns a descriptor that becomes readable for each event that the [event map](Self::event_map) assigns to
+    /// `vector` by its code and its lane, and stays readable until the events of that queue are taken. Take them from
+    /// completion handlers, completion queues and [`async_events`](Self::async_events) as usual.
+    ///
+    /// A queue wakes once for all events that arrive before they are taken: events of several vectors that arrive
+    /// together in one queue wake the vector of the first.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -162,7 +165,7 @@ impl Adapter {
 pub struct VectorDescriptor(EventFdWake);
 
 impl AsFd for VectorDescriptor {
-    /// Returns a descriptor that is readable while an event queue of the vector has an event.
+    /// Returns a descriptor that is readable while an event queue that has woken the vector has an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -3,7 +3,7 @@
 use super::blocking::{BlockedThreads, Descriptors, EventSource};
 use super::channel::{EventFdWake, sleep_until, wait_for};
 use super::end::EndSignal;
-use crate::reactor::class::{Class, Processors, Service};
+use crate::reactor::class::{Class, Processors, ServicePolicy};
 use crate::reactor::handle::LaneHandle;
 use crate::sys::sched::set_low_latency;
 use crate::sys::thread::{Awaited, wait_readable};
@@ -23,7 +23,7 @@ pub(crate) trait ServiceFollower: EventSource {
     /// Moves the queue pairs of the completion queue to lanes that fit class and processors of the handler, which have
     /// changed. `service` identifies the handler: an implementation must do nothing if its queue has another handler by
     /// now.
-    fn on_service_change(&self, service: &Arc<Service>) -> io::Result<()>;
+    fn on_service_change(&self, service: &Arc<ServicePolicy>) -> io::Result<()>;
 }
 
 /// A completion handler: one descriptor for any number of completion queues.
@@ -33,7 +33,7 @@ pub struct CompletionHandler {
     /// Signalled by `inner` for each event.
     wake: EventFdWake,
     /// The class and the processors, shared with the handler's completion queues.
-    service: Arc<Service>,
+    service: Arc<ServicePolicy>,
     /// The name of its consumer; `None` if the program gave none.
     consumer: Mutex<Option<Arc<str>>>,
     /// The handler's completion queues.
@@ -52,7 +52,7 @@ impl CompletionHandler {
         wake: EventFdWake,
         end: &Arc<EndSignal>,
     ) -> Arc<Self> {
-        let service = Arc::new(Service::new(Class::DEFAULT));
+        let service = Arc::new(ServicePolicy::new(Class::DEFAULT));
         let (consumer, queues, blocked) = (Mutex::default(), Mutex::default(), BlockedThreads::default());
         let (is_moderated, end) = (AtomicBool::new(false), Arc::clone(end));
         Arc::new(Self { inner, wake, service, consumer, queues, blocked, is_moderated, end })
@@ -72,7 +72,7 @@ impl CompletionHandler {
         self.service.class()
     }
 
-    pub(crate) fn service(&self) -> &Arc<Service> {
+    pub(crate) fn service(&self) -> &Arc<ServicePolicy> {
         &self.service
     }
 

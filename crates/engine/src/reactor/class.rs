@@ -73,13 +73,13 @@ impl Processors {
 /// How the queue pairs of a completion handler are served: its class and its processors. Both can change while other
 /// threads read them. A completion handler shares this with its completion queues.
 #[derive(Debug)]
-pub(crate) struct Service {
+pub(crate) struct ServicePolicy {
     /// The share of a bulk class, or zero for low latency.
     class: AtomicU8,
     processors: Mutex<Processors>,
 }
 
-impl Service {
+impl ServicePolicy {
     /// Creates a service of this class, on any processor.
     pub(crate) fn new(class: Class) -> Self {
         Self { class: AtomicU8::new(Self::encode(class)), processors: Mutex::default() }
@@ -129,7 +129,7 @@ mod tests {
             Class::Bulk(NonZero::<u8>::MIN),
             Class::Bulk(NonZero::<u8>::MAX),
         ] {
-            let shared = Service::new(Class::DEFAULT);
+            let shared = ServicePolicy::new(Class::DEFAULT);
             assert_eq!(shared.replace_class(class), Class::DEFAULT);
             assert_eq!(shared.class(), class);
         }

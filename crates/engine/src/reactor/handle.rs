@@ -83,6 +83,11 @@ impl LaneHandle {
         self.number
     }
 
+    /// Returns its index, as events name it (requirement I8).
+    pub(crate) fn event_lane(&self) -> u16 {
+        u16::try_from(self.number).unwrap_or(u16::MAX)
+    }
+
     pub(crate) fn epoll(&self) -> &Epoll {
         &self.epoll
     }

@@ -271,7 +271,7 @@ impl Steering {
 
     /// Compares the loads of the lanes, and moves one connection from the busiest to a less busy one if that reduces the
     /// imbalance. Called by busy lanes.
-    fn rebalance(self: &Arc<Self>) {
+    pub(super) fn rebalance(self: &Arc<Self>) {
         let movable = |lane: usize| self.movable(lane);
         let fits = |connection: &dyn Movable, lane: usize| {
             self.fits(lane, &connection.placement()).is_ok_and(|fits| fits)

@@ -10,7 +10,7 @@ use ironwarp_rnic::steering::RedirectionTable;
 use ironwarp_testkit::wait::until;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,8 +33,13 @@ type Owing = (Arc<QueuePair>, Arc<QueuePair>, Sender<()>);
 impl Server {
     /// Opens both adapters, without rebalancing.
     fn new() -> Self {
-        let [client, engine] =
-            [(); 2].map(|()| Engine::new(Config::default().lanes(2).rebalance(0).shm(false)).unwrap());
+        Self::with_rebalancing(0)
+    }
+
+    /// Opens both adapters. A lane gives connections away from this load in percent on; zero for never.
+    fn with_rebalancing(percent: u16) -> Self {
+        let config = Config::default().lanes(2).rebalance(percent).shm(false);
+        let [client, engine] = [(); 2].map(|()| Engine::new(config.clone()).unwrap());
         let cq = engine.create_cq(64).unwrap();
         let listener = engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
         Self { engine, cq, listener, client }
@@ -153,4 +158,47 @@ fn a_connection_waits_for_one_turn_however_often_it_is_left_with_work() {
     until(|| !connection.is_queued());
     connection.schedule();
     until(|| !connection.is_queued());
+}
+
+/// Requirements I9 and N5: rebalancing moves a queue pair from a busy lane to an idle one, unless that is outside of the
+/// processors of its handler.
+#[test]
+fn rebalancing_stays_within_the_processors_of_the_handler() {
+    const ROUNDS: usize = 10;
+    let server = Server::with_rebalancing(1);
+    let steering = server.engine.steering();
+    let handler = server.engine.create_handler().unwrap();
+    server.cq.set_handler(Some(&handler));
+    let pairs = [server.connect(FIRST), server.connect(FIRST)];
+    let first = steering.processors(FIRST).unwrap()[0];
+    server.engine.set_handler_processors(&handler, &[first]).unwrap();
+    let lane = pairs[0].1.lane().unwrap();
+    steering.set_processors(1 - lane, &steering.processors(1 - lane).unwrap()).unwrap();
+    let is_there = || pairs.iter().all(|(_, far)| far.lane() == Some(lane));
+    assert!(is_there());
+    // The lane serves both, and is busy besides.
+    let round = || {
+        for (near, far) in &pairs {
+            far.qp().post_receive(ReceiveRequest { id: 1, buffers: Sges::default() }).unwrap();
+            let send = Operation::Send { invalidate: None };
+            near.post_send([WorkRequest::new(1, send, Data::Memory(Sges::default()))]).unwrap();
+        }
+        until(|| server.cq.cq().len() >= 2);
+        assert_eq!(server.cq.cq().poll(2, drop), Ok(2));
+        let (done, is_done) = channel();
+        steering.lane(lane).unwrap().handle().call(move || {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(120) {}
+            done.send(()).unwrap();
+        });
+        is_done.recv_timeout(TIMEOUT).unwrap();
+        steering.rebalance();
+    };
+    (0..ROUNDS).for_each(|_| round());
+    assert!(is_there(), "another lane does not run on the processors of the handler");
+    server.engine.set_handler_processors(&handler, &[]).unwrap();
+    until(|| {
+        round();
+        !is_there()
+    });
 }

@@ -167,6 +167,7 @@ impl<P: ConnectionOwner> Connection<P> {
         let cq = pair.receive_cq();
         let set = cq.find_or_create_set(pair.send_cq(), established.peer, established.local)?;
         let qp = pair.qp();
+        qp.set_lane(set.lane().event_lane());
         let connection = Arc::new(Self {
             token: set.lane().new_token(),
             link: Arc::new(RoutedLink::new(Arc::clone(link))),
@@ -301,6 +302,7 @@ impl<P: ConnectionOwner> Connection<P> {
                 }
             }
             state.set = Arc::clone(to);
+            self.qp.set_lane(to.lane().event_lane());
             // The carrier stays with the lane that it was made for, but the program may poll it in the new set.
             if let Some(channel) = self.link.channel() {
                 let carrier = Arc::clone(channel.carrier()).as_carrier();

@@ -2,7 +2,7 @@
 
 use crate::notify::handler::{CompletionHandler, ServiceFollower};
 use crate::notify::sockets::ChannelSockets;
-use crate::reactor::class::{Class, Service};
+use crate::reactor::class::{Class, ServicePolicy};
 use crate::reactor::lane::Lane;
 use crate::reactor::member::{Member, Placement};
 use crate::reactor::poll_set::PollSet;
@@ -56,9 +56,9 @@ pub struct CompletionQueue {
     async_events: Arc<AsyncEvents>,
     /// The class and the processors of the handler, or the default ones. Shared with the handler, which may have been
     /// dropped.
-    service: Mutex<Arc<Service>>,
-    /// Dangling if the queue has no handler.
-    handler: Mutex<Weak<CompletionHandler>>,
+    service: Mutex<Arc<ServicePolicy>>,
+    /// The handlers, without duplicates: one, one for each lane, or none.
+    handlers: Mutex<Vec<Weak<CompletionHandler>>>,
     steering: Arc<Steering>,
     /// The completion vector: the lane that the program asked for; `None` if it named none.
     vector: Option<usize>,
@@ -103,7 +103,7 @@ impl CompletionQueue {
             waiters,
             async_events: Arc::clone(async_events),
             service: Mutex::new(default_service()),
-            handler: Mutex::default(),
+            handlers: Mutex::default(),
             steering: Arc::clone(steering),
             vector,
             channel: ChannelState::default(),
@@ -312,15 +312,37 @@ impl CompletionQueue {
     /// the queue pairs are served according to the class (requirement N6) and on the processors (requirement N5) of the
     /// new handler.
     pub fn set_handler(self: &Arc<Self>, handler: Option<&Arc<CompletionHandler>>) {
-        let next = handler.map_or_else(Weak::new, Arc::downgrade);
-        let before = std::mem::replace(&mut *lock(&self.handler), next).upgrade();
-        if let Some(before) = before {
+        self.change_handlers(handler.map_or(&[], std::slice::from_ref), || {
+            self.cq.set_handler(handler.map(|handler| Arc::clone(handler.inner())));
+        });
+    }
+
+    /// Sets a handler for the events of each lane, in the order of the lanes (requirement I8). If it is the same for all,
+    /// its class and its processors apply, as with [`set_handler`](Self::set_handler). If not, the queue pairs are of
+    /// the default class and may be served anywhere: their handlers are those of their lanes.
+    pub(crate) fn set_lane_handlers(self: &Arc<Self>, handlers: &[Arc<CompletionHandler>]) {
+        let mut different = handlers.to_vec();
+        different.sort_by_key(|handler| handler.id());
+        different.dedup_by_key(|handler| handler.id());
+        self.change_handlers(&different, || {
+            let inner: Vec<_> = handlers.iter().map(|handler| Arc::clone(handler.inner())).collect();
+            self.cq.set_lane_handlers(&inner);
+        });
+    }
+
+    /// Replaces the handlers, which `set` sets in the device's completion queue, and moves queue pairs accordingly.
+    fn change_handlers(self: &Arc<Self>, handlers: &[Arc<CompletionHandler>], set: impl FnOnce()) {
+        let next = handlers.iter().map(Arc::downgrade).collect();
+        let before = std::mem::replace(&mut *lock(&self.handlers), next);
+        for before in before.iter().filter_map(Weak::upgrade) {
             before.remove_queue(&**self);
         }
-        self.cq.set_handler(handler.map(|handler| Arc::clone(handler.inner())));
-        let service = handler.map_or_else(default_service, |handler| Arc::clone(handler.service()));
-        *lock(&self.service) = service;
-        if let Some(handler) = handler {
+        set();
+        *lock(&self.service) = match handlers {
+            [only] => Arc::clone(only.service()),
+            _ => default_service(),
+        };
+        for handler in handlers {
             let this: Arc<dyn ServiceFollower> = Arc::<Self>::clone(self);
             handler.add_queue(&this);
         }
@@ -352,15 +374,15 @@ impl CompletionQueue {
 }
 
 impl ServiceFollower for CompletionQueue {
-    fn on_service_change(&self, service: &Arc<Service>) -> io::Result<()> {
+    fn on_service_change(&self, service: &Arc<ServicePolicy>) -> io::Result<()> {
         let is_own = Arc::ptr_eq(&lock(&self.service), service);
         if is_own { self.steer_queue_pairs() } else { Ok(()) }
     }
 }
 
 /// Returns the class and the processors of a queue without a handler.
-fn default_service() -> Arc<Service> {
-    Arc::new(Service::new(Class::DEFAULT))
+fn default_service() -> Arc<ServicePolicy> {
+    Arc::new(ServicePolicy::new(Class::DEFAULT))
 }
 
 /// Returns the only set, or the only one that has sockets: sets stay empty after their connections were moved.

@@ -40,7 +40,6 @@ struct Sockets {
     /// The tokens of the sockets in their poll set, in order.
     tokens: Vec<u64>,
     send_cq: Arc<CompletionQueue>,
-    receive_cq: Arc<CompletionQueue>,
     state: Mutex<SocketsState>,
 }
 
@@ -59,6 +58,8 @@ struct UdpLink {
     device: Arc<LogicalDevice>,
     /// The lane of the poll set.
     lane: Mutex<Arc<LaneHandle>>,
+    /// The completion queue of receives, whose placement applies to each datagram.
+    receive_cq: Arc<CompletionQueue>,
     /// Records the datagrams; `None` if packets are not captured.
     capture: Option<Arc<Capture>>,
     /// Set right after creation. Weak, because the device's queue pair holds the link.
@@ -103,8 +104,9 @@ fn local_address(gid: Gid, known: &[GidEntry]) -> Option<LocalAddress> {
     Some(LocalAddress { ip: gid.ip()?, scope: if gid.is_link_local() { interface() } else { 0 } })
 }
 
-/// Returns the remote and local address by which steering selects the lane. The remote one is unspecified: there is no
-/// single peer.
+/// Returns the remote and local address by which steering selects the lane that serves the sockets. The remote one is
+/// unspecified: there is no single peer. The events of received datagrams belong to the lanes that their own addresses
+/// select ([`DatagramLink::lane`]).
 fn steering_addresses(udp: &UdpPort) -> (SocketAddr, SocketAddr) {
     let ip = udp.sockets().first().and_then(|socket| socket.gid().ip());
     let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -127,13 +129,13 @@ impl DatagramQueuePair {
         let logical = Arc::clone(receive_cq.steering().logical());
         let tokens = udp.sockets().iter().map(|_| set.lane().new_token()).collect();
         let lane = Mutex::new(Arc::clone(set.lane()));
-        let link = Arc::new(UdpLink { udp, device: logical, lane, capture, qp: OnceLock::new() });
+        let link = Arc::new(UdpLink { udp, device: logical, lane, receive_cq, capture, qp: OnceLock::new() });
         let device_link: Arc<dyn DatagramLink> = Arc::<UdpLink>::clone(&link);
         let attributes = attributes.clone().map_cqs(|cq| Arc::clone(cq.cq()));
         let qp = DatagramQp::new(number, device, attributes, device_link);
         let _ = link.qp.set(Arc::downgrade(&qp)); // it is not set yet
         let state = Mutex::new(SocketsState { set, closed: false });
-        let sockets = Arc::new(Sockets { qp, link, tokens, send_cq, receive_cq, state });
+        let sockets = Arc::new(Sockets { qp, link, tokens, send_cq, state });
         // If this fails, dropping the queue pair takes those that were added out of the set.
         let pair = Arc::new(Self { sockets });
         pair.sockets.join_set()?;
@@ -197,7 +199,7 @@ impl Sockets {
         self.serve_all();
         // Class or processors of the handler may have changed before the sockets were in the set.
         let movable: Arc<dyn Movable> = Arc::<Self>::clone(self);
-        self.receive_cq.steering().steer(&movable)
+        self.link.receive_cq.steering().steer(&movable)
     }
 
     /// Adds all sockets to a poll set.
@@ -238,11 +240,11 @@ impl Movable for Sockets {
     }
 
     fn receives_on(&self, cq: &Arc<Cq>) -> bool {
-        Arc::ptr_eq(self.receive_cq.cq(), cq)
+        Arc::ptr_eq(self.link.receive_cq.cq(), cq)
     }
 
     fn placement(&self) -> Placement {
-        self.receive_cq.placement()
+        self.link.receive_cq.placement()
     }
 
     fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
@@ -255,8 +257,8 @@ impl Movable for Sockets {
     }
 
     fn move_to(self: Arc<Self>, lane: usize) -> io::Result<bool> {
-        let to = self.receive_cq.steering().lane(lane)?;
-        let to = self.receive_cq.find_or_create_set_on(to, &self.send_cq)?;
+        let to = self.link.receive_cq.steering().lane(lane)?;
+        let to = self.link.receive_cq.find_or_create_set_on(to, &self.send_cq)?;
         let only = to.only_member();
         {
             let mut state = lock(&self.state);
@@ -321,6 +323,16 @@ impl DatagramLink for UdpLink {
             );
         }
         Some(arrived)
+    }
+
+    fn lane(&self, arrived: Option<&Arrived>) -> u16 {
+        let by_hash = || {
+            let (arrived, cq) = (arrived?, &self.receive_cq);
+            let address = |gid: Gid, port| Some(SocketAddr::new(gid.ip()?, port));
+            let (peer, local) = (address(arrived.from, arrived.port)?, address(arrived.to, self.udp.port())?);
+            Some(cq.steering().lane_for(&cq.placement(), peer, local).ok()?.handle().event_lane())
+        };
+        by_hash().unwrap_or_else(|| lock(&self.lane).event_lane())
     }
 
     fn schedule(&self) {

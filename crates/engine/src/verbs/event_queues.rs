@@ -51,16 +51,9 @@ struct Queues {
     /// Keeps the handlers of lanes alive as long as the adapter.
     lane_handlers: Vec<Arc<CompletionHandler>>,
     /// The completion queues that follow the map. Some may have been dropped.
-    followers: Vec<Follower>,
+    followers: Vec<Weak<CompletionQueue>>,
     /// The descriptors of vectors that the program has asked for.
     vectors: BTreeMap<Vector, EventFdWake>,
-}
-
-/// A completion queue whose handler is always the one that the map has for a lane.
-#[derive(Debug)]
-struct Follower {
-    cq: Weak<CompletionQueue>,
-    lane: usize,
 }
 
 impl EventQueues {
@@ -81,22 +74,17 @@ impl EventQueues {
             return Err(SetMapError::Lanes { map: map.lanes(), lanes });
         }
         let mut queues = lock(&self.queues);
-        let numbers = (0..lanes).map(|lane| map.route(Code::Completion, lane).queue);
-        let handlers = numbers
-            .map(|number| self.find_or_create_handler(&mut queues, number))
-            .collect::<Result<Vec<_>, _>>()?;
+        let handlers = self.lane_handlers(&mut queues, &map)?;
         self.device.routing().set_map(map);
-        queues.followers.retain(|follower| follower.cq.strong_count() > 0);
-        for Follower { cq, lane } in &queues.followers {
-            if let Some(cq) = cq.upgrade() {
-                cq.set_handler(Some(&handlers[*lane]));
-            }
+        queues.followers.retain(|follower| follower.strong_count() > 0);
+        for cq in queues.followers.iter().filter_map(Weak::upgrade) {
+            cq.set_lane_handlers(&handlers);
         }
         Ok(())
     }
 
-    /// Returns a descriptor that is readable while any event queue with this vector has an event. The program does not
-    /// read from the descriptor: it takes events from the queues.
+    /// Returns a descriptor that becomes readable for events with this vector, and stays readable until they are taken. The
+    /// program does not read from the descriptor: it takes events from the queues.
     pub fn vector(&self, vector: Vector) -> io::Result<EventFdWake> {
         let mut queues = lock(&self.queues);
         if let Some(known) = queues.vectors.get(&vector) {
@@ -116,14 +104,14 @@ impl EventQueues {
         self.find_or_create_handler(&mut queues, self.map().route(Code::Completion, lane).queue)
     }
 
-    /// Gives a completion queue the handler that the map has for a lane, now and whenever the map changes.
-    pub fn follow_map(&self, cq: &Arc<CompletionQueue>, lane: usize) -> Result<(), SetMapError> {
-        self.check_lane(lane)?;
+    /// Has the events of a completion queue follow the map, now and whenever it changes: each goes to the handler that the
+    /// map has for the lane that it belongs to (requirement I8).
+    pub fn follow_map(&self, cq: &Arc<CompletionQueue>) -> Result<(), SetMapError> {
         let mut queues = lock(&self.queues);
-        let number = self.map().route(Code::Completion, lane).queue;
-        cq.set_handler(Some(&self.find_or_create_handler(&mut queues, number)?));
+        let handlers = self.lane_handlers(&mut queues, &self.map())?;
+        cq.set_lane_handlers(&handlers);
         queues.remove_follower(cq);
-        queues.followers.push(Follower { cq: Arc::downgrade(cq), lane });
+        queues.followers.push(Arc::downgrade(cq));
         Ok(())
     }
 
@@ -157,6 +145,16 @@ impl EventQueues {
         if lane < lanes { Ok(()) } else { Err(io::Error::other(NoSuchLane { lane, lanes })) }
     }
 
+    /// Returns the handler that a map has for the completion events of each lane.
+    fn lane_handlers(
+        &self,
+        queues: &mut Queues,
+        map: &EventMap,
+    ) -> Result<Vec<Arc<CompletionHandler>>, SetMapError> {
+        let numbers = (0..map.lanes()).map(|lane| map.route(Code::Completion, lane).queue);
+        numbers.map(|number| self.find_or_create_handler(queues, number)).collect()
+    }
+
     /// Returns the handler whose event queue has this number. Numbers from [`LANE_QUEUE`] on belong to the lanes:
     /// creates the handler of a lane when it is first needed. Fails if there is no handler with a lower number.
     fn find_or_create_handler(
@@ -181,8 +179,7 @@ impl EventQueues {
 impl Queues {
     /// Removes a completion queue, and those that have been dropped, from the followers of the map.
     fn remove_follower(&mut self, cq: &Arc<CompletionQueue>) {
-        self.followers.retain(|Follower { cq: known, .. }| {
-            known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), Arc::as_ptr(cq))
-        });
+        self.followers
+            .retain(|known| known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), Arc::as_ptr(cq)));
     }
 }

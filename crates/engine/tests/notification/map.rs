@@ -2,14 +2,22 @@
 //! becomes readable.
 
 use super::{TIMEOUT, completion};
-use ironwarp_engine::EventFdWake;
 use ironwarp_engine::config::Config;
-use ironwarp_engine::{CompletionHandler, CompletionQueue, Engine, SetMapError};
+use ironwarp_engine::{CompletionHandler, CompletionQueue, Engine, EventFdWake, SetMapError};
+use ironwarp_engine::{DatagramQueuePair, DatagramQueuePairAttributes, QueuePair};
+use ironwarp_rnic::datagram::{AddressHandle, DatagramRequest, Destination};
 use ironwarp_rnic::event::{AsyncEvent, Code, EventMap, LANE_QUEUE, Route, Shape, Vector};
-use ironwarp_rnic::queue::Arm;
+use ironwarp_rnic::qp::{Completes, State};
+use ironwarp_rnic::queue::{Arm, Opcode, ReceiveRequest};
+use ironwarp_rnic::steering::{HashKey, KEY_LEN, Tuple, toeplitz};
+use ironwarp_testkit::engine::{SEND, Side, connect};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 const SHAPES: [Shape; 3] = [Shape::ByFunction, Shape::ByCode, Shape::ByQueue];
 
@@ -22,71 +30,188 @@ fn readable(vector: &EventFdWake) -> bool {
     poll(&mut [PollFd::new(vector, PollFlags::IN)], Some(&now)).unwrap() == 1
 }
 
-/// A completion queue that follows the map for this lane.
-fn follower(engine: &Engine, lane: usize) -> Arc<CompletionQueue> {
+/// Waits until a vector is readable, and checks that no other is.
+fn wait_for_vector(vectors: &[(Vector, EventFdWake)], expected: Vector, what: &dyn Debug) {
+    let (_, descriptor) = vectors.iter().find(|(vector, _)| *vector == expected).unwrap();
+    let soon = Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
+    let found = poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&soon)).unwrap();
+    assert_eq!(found, 1, "{expected:?} is not woken: {what:?}");
+    for (vector, descriptor) in vectors {
+        assert_eq!(readable(descriptor), *vector == expected, "{vector:?} instead of {expected:?}: {what:?}");
+    }
+}
+
+/// A completion queue that follows the map.
+fn follower(engine: &Engine) -> Arc<CompletionQueue> {
     let cq = engine.create_cq(4).unwrap();
-    engine.event_queues().follow_map(&cq, lane).unwrap();
+    engine.event_queues().follow_map(&cq).unwrap();
     cq
 }
 
-/// Arms the queue and adds a completion.
+/// Arms the queue and adds a completion, whose event belongs to the default lane.
 fn complete(cq: &CompletionQueue) {
     cq.cq().poll(4, drop).unwrap();
     assert!(!cq.arm(Arm::Next));
     cq.cq().push(completion(1)).unwrap();
 }
 
-/// Raises one event of each function, and checks that exactly the vectors that the map assigns to it are
-/// readable.
-fn events_wake_their_vectors(engine: &Engine, map: &EventMap) {
-    engine.event_queues().set_map(map.clone()).unwrap();
+/// Two connected queue pairs. The completion queue of the far one follows the map, and the test moves that queue pair
+/// between lanes.
+struct Ends {
+    near: Side,
+    far: Side,
+    client: Arc<QueuePair>,
+    server: Arc<QueuePair>,
+}
+
+impl Ends {
+    fn new() -> Self {
+        let config = Config::default().rebalance(0).shm(false);
+        let [near, far] = [(); 2].map(|()| Side::new(&Engine::new(config.clone()).unwrap(), 8, 64));
+        let (client, server) = (near.pair(4, Completes::WhenAcknowledged), far.pair(4, Completes::WhenSent));
+        connect((&near, &client), (&far, &server));
+        far.engine.event_queues().follow_map(&far.cq).unwrap();
+        Self { near, far, client, server }
+    }
+
+    /// Moves the far queue pair to a lane.
+    fn move_to(&self, lane: usize) {
+        self.far.engine.steering().move_queue_pair(&self.server, lane).unwrap();
+    }
+
+    /// Arms the far completion queue, and sends it a message.
+    fn send(&self) {
+        self.far.receive(&self.server, 7, 0, 64);
+        assert!(!self.far.cq.arm(Arm::Next));
+        self.client.post_send([self.near.request(1, SEND, 64)]).unwrap();
+    }
+
+    /// Takes the event of a message from the handler of a lane, and its completions.
+    fn take(&self, lane: usize) {
+        let handler = self.far.engine.event_queues().lane_handler(lane).unwrap();
+        assert_eq!(handler.try_next().unwrap().cq, self.far.cq.cq().id());
+        self.far.succeeds(Opcode::Receive, 7);
+        self.near.succeeds(Opcode::Send, 1);
+    }
+}
+
+/// Raises one event of each function, those of a queue pair from every lane, and checks that exactly the vector that the
+/// map assigns to code and lane is readable.
+fn events_wake_their_vectors(ends: &Ends, map: &EventMap) {
+    let engine = &ends.far.engine;
     let async_events = engine.async_events().unwrap();
-    let last = map.lanes() - 1;
-    let (cq, handler) = (follower(engine, last), engine.event_queues().lane_handler(last).unwrap());
-    let take = || assert!(handler.try_next().is_some());
-    let take_async = |event| assert_eq!(async_events.try_next(), Some(event));
-    let of_adapter = AsyncEvent::EventQueueOverflow(7);
-    type Case<'c> = (Code, &'c dyn Fn(), &'c dyn Fn());
-    let cases: [Case<'_>; 4] = [
-        (Code::EventQueueOverflow, &|| engine.device().raise(of_adapter), &|| take_async(of_adapter)),
-        (Code::PortError, &|| engine.device().raise(AsyncEvent::PortError(1)), &|| {
-            take_async(AsyncEvent::PortError(1));
-        }),
-        (Code::SqDrained, &|| engine.device().raise(AsyncEvent::SqDrained(5)), &|| {
-            take_async(AsyncEvent::SqDrained(5));
-        }),
-        (Code::Completion, &|| complete(&cq), &take),
-    ];
+    engine.event_queues().set_map(map.clone()).unwrap();
+    while async_events.try_next().is_some() {}
     let all = (0..map.vectors()).map(Vector::Message).chain([Vector::Line]);
     let vectors: Vec<_> = all.map(|vector| (vector, engine.event_queues().vector(vector).unwrap())).collect();
-    for (code, raise, take) in cases {
-        raise();
-        let route = map.route(code, if code == Code::Completion { last } else { 0 });
-        let expected = map.vectors_of(route.queue);
-        assert!(expected.contains(&route.vector));
-        for (vector, descriptor) in &vectors {
-            assert_eq!(readable(descriptor), expected.contains(vector), "{code:?} {vector:?} {map:?}");
-        }
+    let check = |code, lane: usize, take: &dyn Fn()| {
+        let what = (code, lane, map);
+        wait_for_vector(&vectors, map.route(code, lane).vector, &what);
         take();
-        assert!(!vectors.iter().any(|(_, descriptor)| readable(descriptor)), "{code:?} {map:?}");
+        assert!(!vectors.iter().any(|(_, descriptor)| readable(descriptor)), "{what:?}");
+    };
+    let take_async = |event| assert_eq!(async_events.try_next(), Some(event));
+    for event in [AsyncEvent::EventQueueOverflow(7), AsyncEvent::PortError(1)] {
+        engine.device().raise(event);
+        let code = if event == AsyncEvent::PortError(1) { Code::PortError } else { Code::EventQueueOverflow };
+        check(code, 0, &|| take_async(event));
     }
-    engine.event_queues().leave_map(&cq, None);
+    for lane in (0..map.lanes()).rev() {
+        ends.move_to(lane);
+        ends.server.modify(State::Drained).unwrap();
+        check(Code::SqDrained, lane, &|| take_async(AsyncEvent::SqDrained(ends.server.id())));
+        ends.server.modify(State::ReadyToSend).unwrap();
+        ends.send(); // the lane receives
+        check(Code::Completion, lane, &|| ends.take(lane));
+    }
 }
 
 #[test]
 fn in_every_shape_an_event_wakes_the_vector_of_its_queue_and_no_other() {
-    let engine = engine();
-    let lanes = engine.steering().lanes();
+    let ends = Ends::new();
+    let lanes = ends.far.engine.steering().lanes();
     for shape in SHAPES {
         for vectors in [0, 1, 2, u8::try_from(lanes + 1).unwrap()] {
-            events_wake_their_vectors(&engine, &EventMap::new(shape, lanes, vectors));
+            events_wake_their_vectors(&ends, &EventMap::new(shape, lanes, vectors));
         }
+        // All lanes have one queue for completions, and vectors of their own for both.
         let mut map = EventMap::new(shape, lanes, 9);
-        let route = |queue, vector| Route { queue, vector: Vector::Message(vector) };
-        map.assign(Code::SqDrained, 0, route(1, 8)).unwrap();
-        map.assign(Code::Completion, lanes - 1, route(LANE_QUEUE, 7)).unwrap();
-        events_wake_their_vectors(&engine, &map);
+        for lane in 0..lanes {
+            let vector = u8::try_from(lane).unwrap();
+            let route = |queue, vector| Route { queue, vector: Vector::Message(vector) };
+            map.assign(Code::SqDrained, lane, route(1, 8 - vector)).unwrap();
+            map.assign(Code::Completion, lane, route(LANE_QUEUE, 1 + vector)).unwrap();
+        }
+        events_wake_their_vectors(&ends, &map);
     }
+}
+
+/// Requirement I8: not to the lane of the thread, which has none.
+#[test]
+fn an_event_belongs_to_the_lane_of_its_queue_pair_if_the_program_receives() {
+    let ends = Ends::new();
+    let engine = &ends.far.engine;
+    let lanes = engine.steering().lanes();
+    engine.event_queues().set_map(EventMap::new(Shape::ByFunction, lanes, 9)).unwrap();
+    let handlers: Vec<_> = (0..lanes).map(|lane| engine.event_queues().lane_handler(lane).unwrap()).collect();
+    for lane in (0..lanes).rev().chain(0..lanes) {
+        ends.move_to(lane);
+        ends.send();
+        let stop = Instant::now() + TIMEOUT;
+        while handlers.iter().all(|handler| handler.stats().unread == 0) {
+            ends.far.cq.progress();
+            assert!(Instant::now() < stop, "no event");
+        }
+        ends.take(lane);
+    }
+}
+
+/// Requirement I7: the hash of each datagram's addresses selects the lane that its event belongs to.
+#[test]
+fn the_event_of_a_datagram_belongs_to_the_lane_that_its_addresses_hash_to() {
+    const KEY: [u8; KEY_LEN] = *b"forty bytes that this test alone knows!!";
+    const SENDERS: usize = 16;
+    let engine = Engine::new(Config::default().steering_key(HashKey::new(KEY))).unwrap();
+    let lanes = engine.steering().lanes();
+    engine.event_queues().set_map(EventMap::new(Shape::ByFunction, lanes, 9)).unwrap();
+    let [near, far] = [(); 2].map(|()| Side::new(&engine, 64, 128));
+    engine.event_queues().follow_map(&far.cq).unwrap();
+    let local = IpAddr::from([127, 0, 0, 1]);
+    let pair = |side: &Side| {
+        let attributes = DatagramQueuePairAttributes::new(side.domain, &side.cq);
+        let udp = engine.bind_datagram_port(Some(&[local])).unwrap();
+        let pair = engine.create_datagram_qp(&attributes, udp).unwrap();
+        for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
+            pair.qp().modify(state).unwrap();
+        }
+        pair
+    };
+    let end = |pair: &DatagramQueuePair| SocketAddr::new(local, u16::try_from(pair.id() >> 8).unwrap());
+    let vectors: Vec<_> = (0..9)
+        .map(Vector::Message)
+        .map(|vector| (vector, engine.event_queues().vector(vector).unwrap()))
+        .collect();
+    let receiver = pair(&far);
+    let senders: Vec<_> = (0..SENDERS).map(|_| pair(&near)).collect();
+    let mut used = BTreeSet::new();
+    for sender in &senders {
+        let hash = toeplitz(&KEY, &Tuple::new(end(sender), end(&receiver)));
+        let lane = engine.steering().table().lane(hash);
+        used.insert(lane);
+        receiver.qp().post_receive(ReceiveRequest { id: 3, buffers: far.sge(0, 128).into() }).unwrap();
+        assert!(!far.cq.arm(Arm::Next));
+        let address = AddressHandle::new(local.into(), local.into());
+        let destination = Destination { address, qpn: receiver.id(), qkey: 0 };
+        let request = near.request(1, SEND, 64);
+        sender.qp().post_send(vec![DatagramRequest { request, destination }]).unwrap();
+        near.succeeds(Opcode::Send, 1);
+        let route = engine.event_queues().map().route(Code::Completion, lane);
+        wait_for_vector(&vectors, route.vector, &lane);
+        let handler = engine.event_queues().lane_handler(lane).unwrap();
+        assert_eq!(handler.try_next().unwrap().cq, far.cq.cq().id());
+        far.succeeds(Opcode::Receive, 3);
+    }
+    assert_eq!(used.len(), lanes, "all lanes are used");
 }
 
 #[test]
@@ -116,7 +241,7 @@ fn changing_the_map_neither_loses_nor_repeats_events() {
     let handlers = [engine.event_queues().lane_handler(0).unwrap(), engine.create_handler().unwrap()];
     let maps = [&handlers[0], &handlers[1]].map(|handler| leading_to(&engine, handler));
     let vector = engine.event_queues().vector(Vector::Message(0)).unwrap();
-    let cq = follower(&engine, 0);
+    let cq = follower(&engine);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -106,7 +106,7 @@ pub(crate) fn map() -> Result {
     let adapter = &server.adapter;
     let lanes = adapter.event_map().lanes();
     let asynchronous = adapter.async_events()?;
-    server.cq.follow_map(0)?;
+    server.cq.follow_map()?;
     let handler = adapter.lane_handler(0)?;
     let texts = [
         "three vectors: completions wake their own, asynchronous events of queue 1 another",

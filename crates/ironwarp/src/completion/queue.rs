@@ -267,26 +267,39 @@ impl CompletionQueue {
             .leave_map(&self.inner, handler.into().map(|handler| &handler.inner));
     }
 
-    /// Assigns the queue to the completion handler that the adapter's [event map](crate::Adapter::event_map) has for a
-    /// lane, now and whenever the map changes, until [`set_handler`](Self::set_handler) is called.
+    /// Has the queue's events follow the adapter's [event map](crate::Adapter::event_map), now and whenever the map
+    /// changes, until [`set_handler`](Self::set_handler) is called (requirement I8). Each event goes to the
+    /// [handler](crate::Adapter::lane_handler) of the lane that has served the message, or that its queue pair is steered
+    /// to if a thread of the program has; and it wakes the vector of that lane.
+    ///
+    /// Class and processors of a handler apply to the queue only if the map has one handler for all lanes.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// let cq = adapter.completion_queue(64)?;
-    /// cq.follow_map(0)?;
-    /// assert_eq!(cq.handler(), Some(adapter.lane_handler(0)?.id()));
+    /// # use ironwarp::completion::Arm;
+    /// # use std::time::Duration;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # let adapter = server.adapter.clone();
+    /// server.cq.follow_map()?;
+    /// # server.qp.post_receive(1, &[])?;
+    /// assert!(!server.cq.arm(Arm::Next));
+    /// client.qp.post_send(ironwarp::queue::WorkRequest::send(1, &[]))?;
+    ///
+    /// let lane = server.qp.lane().expect("the queue pair is connected");
+    /// let event = adapter.lane_handler(lane)?.wait(Duration::from_secs(5))?;
+    /// assert_eq!(event.cq, server.cq.id());
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// Fails if the adapter has no lane with this number, or if the process has no file descriptors left.
-    pub fn follow_map(&self, lane: usize) -> Result<(), SetMapError> {
-        self.shared.engine.event_queues().follow_map(&self.inner, lane)
+    /// Fails if the map names a handler that does not exist any more, or if the process has no file descriptors left.
+    pub fn follow_map(&self) -> Result<(), SetMapError> {
+        self.shared.engine.event_queues().follow_map(&self.inner)
     }
 
-    /// Returns the completion handler that the queue is assigned to, or `None` if there is none.
+    /// Returns the completion handler that the queue is assigned to, or `None` if there is none. If the queue
+    /// [follows the map](Self::follow_map), this is the handler of lane 0.
     pub fn handler(&self) -> Option<HandlerId> {
         self.inner.cq().handler()
     }

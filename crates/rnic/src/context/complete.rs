@@ -35,7 +35,7 @@ impl QpContext {
 
     /// Completes the requests at the front of the locked send queue that are done.
     pub(crate) fn retire_from(&self, sq: &mut SendQueue) {
-        let mut batch = self.attributes.send_cq.push_batch();
+        let mut batch = self.attributes.send_cq.push_batch(|| self.lane());
         sq.retire(self.id(), |completion| {
             self.push_or_record_overrun(completion, |completion| batch.push(completion));
         });
@@ -96,7 +96,7 @@ impl QpContext {
 
     /// Adds a completion to `cq`.
     fn complete(&self, cq: &Cq, completion: Completion) {
-        self.push_or_record_overrun(completion, |completion| cq.push(completion));
+        self.push_or_record_overrun(completion, |completion| cq.push_from(|| self.lane(), completion));
     }
 
     /// Adds a completion with `push`, unless completions are suppressed. Records an overrun if the completion does
@@ -167,7 +167,7 @@ impl QpContext {
         let suppressed = self.completions_suppressed.load(Ordering::SeqCst);
         // The swap makes sure that one thread raises the event, once.
         if has_shared_queue && !suppressed && !self.last_wqe_raised.swap(true, Ordering::AcqRel) {
-            self.device.raise(AsyncEvent::LastWqeReached(self.id()));
+            self.raise(AsyncEvent::LastWqeReached(self.id()));
         }
     }
 }

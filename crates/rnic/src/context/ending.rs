@@ -103,7 +103,7 @@ impl QpContext {
             (QpError::Overrun(_) | QpError::Bug(_), _) => AsyncEvent::QpFatal(self.id()),
             _ => return, // the completions report the error
         };
-        self.device.raise(event);
+        self.raise(event);
     }
 
     /// Handles the orderly close of the connection by the peer: ends the stream, unless the queue pair is manually

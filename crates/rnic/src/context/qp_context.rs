@@ -4,6 +4,7 @@ use super::attributes::{Attributes, Owner, QpInfo, Receives, StreamDriver};
 use super::connection::{Connection, SharedConnection};
 use crate::device::Device;
 use crate::error::QpError;
+use crate::event::AsyncEvent;
 use crate::fault::ReceiveFaults;
 use crate::link::Route;
 use crate::memory::{Rights, Stream};
@@ -12,7 +13,7 @@ use crate::queue::{Completes, QueueOwner, ReceiveQueue, SendQueue};
 use crate::retry::Retries;
 use crate::state::State;
 use crate::sync::{Mutex, lock};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Flag in [`QpContext::link_events`]: the link has bytes to receive.
@@ -42,6 +43,8 @@ pub struct QpContext {
     pub(super) error: OnceLock<Arc<QpError>>,
     /// [`Retries`], packed.
     retries: AtomicU32,
+    /// The number of the lane that the queue pair is steered to. Zero before it is connected.
+    lane: AtomicU16,
 
     // State machines.
     /// A [`State`]. Changed with `sq` locked, except to [`State::Error`].
@@ -125,6 +128,7 @@ impl QpContext {
             receive_faults: OnceLock::new(),
             error: OnceLock::new(),
             retries: AtomicU32::new(Retries::default().to_bits()),
+            lane: AtomicU16::new(0),
             state: AtomicU8::new(state as u8),
             connection: SharedConnection::default(),
             completions_suppressed: AtomicBool::new(false),
@@ -156,6 +160,22 @@ impl QpContext {
     /// The number of the queue pair.
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    /// The number of the lane that the queue pair is steered to, which its events belong to (requirement I8). Zero before
+    /// it is connected.
+    pub fn lane(&self) -> u16 {
+        self.lane.load(Ordering::Relaxed)
+    }
+
+    /// Sets the number of the lane that the queue pair is steered to.
+    pub fn set_lane(&self, lane: u16) {
+        self.lane.store(lane, Ordering::Relaxed);
+    }
+
+    /// Raises an asynchronous event about the queue pair.
+    pub(crate) fn raise(&self, event: AsyncEvent) {
+        self.device.events().raise_from(self.lane(), event);
     }
 
     /// The attributes with which the queue pair was created.

@@ -27,9 +27,9 @@ impl QpContext {
         } else {
             match &self.attributes.receives {
                 Receives::Own(_) => return Ok(lock(&self.rq).take()),
-                Receives::Shared(queue) => queue.take(),
+                Receives::Shared(queue) => queue.take(|| self.lane()),
                 Receives::Named(domain) => match domain.find(srq) {
-                    Some(queue) => queue.take(),
+                    Some(queue) => queue.take(|| self.lane()),
                     None => return Err(Protocol::NoSharedQueue(srq)),
                 },
             }
@@ -102,9 +102,9 @@ impl QpContext {
         };
         match &self.attributes.receives {
             Receives::Own(_) => Ok(lock(&self.rq).take_if(ready)),
-            Receives::Shared(queue) => Ok(queue.take_if(ready)),
+            Receives::Shared(queue) => Ok(queue.take_if(|| self.lane(), ready)),
             Receives::Named(domain) => match domain.find(srq) {
-                Some(queue) => Ok(queue.take_if(ready)),
+                Some(queue) => Ok(queue.take_if(|| self.lane(), ready)),
                 None => Err(Protocol::NoSharedQueue(srq)),
             },
         }

@@ -83,7 +83,7 @@ impl QpContext {
             && lock(&self.sq).is_complete_before(seq)
             && self.drain_requested.swap(false, Ordering::AcqRel)
         {
-            self.device.raise(AsyncEvent::SqDrained(self.id()));
+            self.raise(AsyncEvent::SqDrained(self.id()));
         }
     }
 
@@ -113,7 +113,7 @@ impl QpContext {
     /// by an event, and to the driver.
     pub(crate) fn report_first_message(&self) {
         if self.state() == State::ReadyToReceive {
-            self.device.raise(AsyncEvent::Established(self.id()));
+            self.raise(AsyncEvent::Established(self.id()));
         }
         if let Some(driver) = self.driver.get() {
             driver.on_first_message();

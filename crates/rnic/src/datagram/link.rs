@@ -43,6 +43,12 @@ pub trait DatagramLink: Send + Sync + fmt::Debug {
     /// Receives one datagram, truncated if it does not fit into the buffer. Returns `None` if there is none.
     fn recv(&self, into: &mut [u8]) -> Option<Arrived>;
 
+    /// Returns the number of the lane that events belong to (requirements I7, I8): those of a received datagram to the
+    /// lane that the hash of its addresses selects, others to the lane that serves the link. Zero if there are no lanes.
+    fn lane(&self, _arrived: Option<&Arrived>) -> u16 {
+        0
+    }
+
     /// Makes another thread call [`DatagramQp::resume`](super::DatagramQp::resume) soon. Called when work is left that
     /// the calling thread must not do: its turn is over, it has other queue pairs to resume, or the queue pair has
     /// failed.

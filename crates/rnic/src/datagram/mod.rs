@@ -285,7 +285,7 @@ impl DatagramQp {
         }
         match to {
             State::Reset => self.clear_queues(),
-            State::Drained => self.device.raise(AsyncEvent::SqDrained(self.id)),
+            State::Drained => self.raise(AsyncEvent::SqDrained(self.id)),
             _ => {}
         }
         // Send or flush posted requests, including those of threads that found the half held by this one.
@@ -445,7 +445,7 @@ impl DatagramQp {
             tracing::error!(qp = self.id, %bug, "connectionless queue pair failed");
             if self.state() != State::Error {
                 self.fail(QpError::Bug(bug));
-                self.device.raise(AsyncEvent::QpFatal(self.id));
+                self.raise(AsyncEvent::QpFatal(self.id));
                 self.link.schedule();
             }
             Left::Nothing
@@ -459,7 +459,7 @@ impl DatagramQp {
             let DatagramAttributes { send_cq, receive_cq, .. } = &self.attributes;
             let cq = if send_cq.has_overrun() { send_cq } else { receive_cq };
             self.fail(QpError::Overrun(cq.id()));
-            self.device.raise(AsyncEvent::QpFatal(self.id));
+            self.raise(AsyncEvent::QpFatal(self.id));
             self.link.schedule();
         }
         if left == Left::Work {
@@ -467,11 +467,17 @@ impl DatagramQp {
         }
     }
 
-    /// Appends a completion to a completion queue, and records an overrun if the queue is full.
-    fn complete(&self, cq: &Cq, completion: Completion) {
-        if cq.push(completion).is_err() && self.state() != State::Error {
+    /// Appends a completion to a completion queue, and records an overrun if the queue is full. `arrived` is the datagram
+    /// that caused it, if one did.
+    fn complete(&self, cq: &Cq, completion: Completion, arrived: Option<&Arrived>) {
+        if cq.push_from(|| self.link.lane(arrived), completion).is_err() && self.state() != State::Error {
             self.overrun.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Raises an asynchronous event about the queue pair.
+    fn raise(&self, event: AsyncEvent) {
+        self.device.events().raise_from(self.link.lane(None), event);
     }
 
     /// Counts a dropped datagram.

@@ -82,13 +82,13 @@ impl DatagramQp {
         if matches!(self.state(), State::Reset | State::Init | State::Error) {
             return Err(DropReason::NotReady);
         }
-        let receive = self.take_receive().ok_or(DropReason::NoReceive)?;
+        let receive = self.take_receive(arrived).ok_or(DropReason::NoReceive)?;
         let payload_at = arrived.len - len;
         if payload_at != DATAGRAM_LEN {
             packet.copy_within(payload_at..arrived.len, DATAGRAM_LEN); // the header has more extensions
         }
         packet[GRH_START..DATAGRAM_LEN].copy_from_slice(&create_grh(&header, arrived, len).to_bytes());
-        self.place(&receive, &header, &packet[GRH_START..DATAGRAM_LEN + len]);
+        self.place(&receive, &header, &packet[GRH_START..DATAGRAM_LEN + len], arrived);
         Ok(())
     }
 
@@ -109,14 +109,14 @@ impl DatagramQp {
     }
 
     /// Places `bytes`, the GRH and the message, in the memory of a receive, and completes the receive.
-    fn place(&self, receive: &Receive, header: &Datagram, bytes: &[u8]) {
+    fn place(&self, receive: &Receive, header: &Datagram, bytes: &[u8], arrived: &Arrived) {
         let found = bytes.len() as u64;
         if found > receive.room {
             let error = QpError::Protocol(Protocol::TooLong { room: receive.room, found });
-            return self.complete_failed_receive(receive, Status::LocalLength, &Arc::new(error));
+            return self.complete_failed_receive(receive, Status::LocalLength, &Arc::new(error), arrived);
         }
         if let Err(error) = self.scatter(receive, bytes) {
-            self.complete_failed_receive(receive, Status::LocalProtection, &Arc::new(error.clone()));
+            self.complete_failed_receive(receive, Status::LocalProtection, &Arc::new(error.clone()), arrived);
             return self.fail(error);
         }
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -126,7 +126,7 @@ impl DatagramQp {
             sender: Some(Sender { qp: header.source, service_level: header.service_level }),
             ..Completion::succeeded(receive.request.id, Opcode::Receive, self.id, len)
         };
-        self.complete_receive(receive, completion);
+        self.complete_receive(receive, completion, arrived);
     }
 
     /// Copies `bytes` into the memory of a receive, if the checks of requirement M8 allow it.
@@ -152,7 +152,7 @@ impl DatagramQp {
     }
 
     /// Takes the oldest receive, if its memory is registered. `None` if there is no such receive.
-    fn take_receive(&self) -> Option<Receive> {
+    fn take_receive(&self, arrived: &Arrived) -> Option<Receive> {
         // A receive whose memory is still being registered (requirement X6) counts as not posted: datagrams do not
         // wait for it.
         let table = self.device.table();
@@ -160,21 +160,28 @@ impl DatagramQp {
             !table.has_pending() || !request.buffers.as_slice().iter().any(|sge| table.is_pending(sge.tag))
         };
         match &self.attributes.shared {
-            Some(queue) => queue.take_if(ready),
+            Some(queue) => queue.take_if(|| self.link.lane(Some(arrived)), ready),
             None => lock(&self.rq).take_if(ready),
         }
     }
 
     /// Completes a receive with an error.
-    fn complete_failed_receive(&self, receive: &Receive, status: Status, error: &Arc<QpError>) {
+    fn complete_failed_receive(
+        &self,
+        receive: &Receive,
+        status: Status,
+        error: &Arc<QpError>,
+        arrived: &Arrived,
+    ) {
         let cause = Some(Arc::clone(error));
         let completion = Completion::failed(receive.request.id, Opcode::Receive, self.id, status, cause);
-        self.complete_receive(receive, completion);
+        self.complete_receive(receive, completion, arrived);
     }
 
     /// Appends the completion of a receive to the completion queue of the receive, or else of the queue pair.
-    fn complete_receive(&self, receive: &Receive, completion: Completion) {
-        self.complete(receive.cq.as_ref().unwrap_or(&self.attributes.receive_cq), completion);
+    fn complete_receive(&self, receive: &Receive, completion: Completion, arrived: &Arrived) {
+        let cq = receive.cq.as_ref().unwrap_or(&self.attributes.receive_cq);
+        self.complete(cq, completion, Some(arrived));
     }
 
     /// Completes all receives of the queue pair's own queue as flushed, or reports once that it takes no more receives
@@ -182,10 +189,10 @@ impl DatagramQp {
     fn flush_receives(&self) {
         let Some(error) = self.error() else { return };
         for completion in lock(&self.rq).flush(self.id, &error) {
-            self.complete(&self.attributes.receive_cq, completion);
+            self.complete(&self.attributes.receive_cq, completion, None);
         }
         if self.attributes.shared.is_some() && !self.last_receive.swap(true, Ordering::AcqRel) {
-            self.device.raise(AsyncEvent::LastWqeReached(self.id));
+            self.raise(AsyncEvent::LastWqeReached(self.id));
         }
     }
 }

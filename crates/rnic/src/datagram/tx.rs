@@ -180,6 +180,6 @@ impl DatagramQp {
 
     /// Appends a completion to the completion queue for sends.
     fn complete_send(&self, completion: Completion) {
-        self.complete(&self.attributes.send_cq, completion);
+        self.complete(&self.attributes.send_cq, completion, None);
     }
 }

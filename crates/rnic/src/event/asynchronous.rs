@@ -1,7 +1,7 @@
 //! Asynchronous events, which report changes and failures of queue pairs, queues, ports and the adapter that are
 //! not the result of a work request.
 
-use super::code::{Code, Event};
+use super::code::{Cause, Code, Event};
 use super::consumer::Consumer;
 use super::map::{ASYNC_QUEUE, GLOBAL_QUEUE};
 use super::queue::{EventQueueStats, PostEventError, Sizes};
@@ -221,15 +221,20 @@ impl AsyncEvents {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Writes an event to its queue. Stops the adapter if the queue overflows.
+    /// Writes an event of the default lane to its queue: see [`raise_from`](Self::raise_from).
+    pub(crate) fn raise(&self, event: AsyncEvent) {
+        self.raise_from(0, event);
+    }
+
+    /// Writes an event of this lane to its queue. Stops the adapter if the queue overflows.
     ///
     /// Does nothing before the queues are open: otherwise peers could fill the queue of a program that never
     /// reads it, and so stop the adapter.
-    pub(crate) fn raise(&self, event: AsyncEvent) {
+    pub(crate) fn raise_from(&self, lane: u16, event: AsyncEvent) {
         if self.queues.iter().any(|(_, wake)| wake.0.get().is_none()) {
             return;
         }
-        match self.queue_of(event).post(event.to_event()) {
+        match self.queue_of(event).post_from(lane, event.to_event()) {
             Ok(_) | Err(PostEventError::Undefined) => {}
             // The last entry of the queue reports the overflow.
             Err(PostEventError::Overflow) => self.stop_on_overflow(None),
@@ -292,6 +297,10 @@ struct DeferredWake(OnceLock<Arc<Interrupt>>);
 impl Wake for DeferredWake {
     fn signal(&self) {
         self.interrupt().signal();
+    }
+
+    fn signal_for(&self, cause: Cause) {
+        self.interrupt().signal_for(cause);
     }
 
     fn consume(&self) {

@@ -10,6 +10,16 @@ pub struct Event {
     pub object: u32,
 }
 
+/// What the [event map](super::EventMap) determines the vector of an event from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// What happened.
+    pub code: Code,
+    /// The number of the lane that served the packet, or that the queue pair is steered to if a thread of the program
+    /// did. The default lane, zero, for events without a packet.
+    pub lane: u16,
+}
+
 /// The part of the adapter that an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Function {
@@ -79,6 +89,13 @@ impl Code {
         Self::DeviceFatal,
     ];
 
+    /// Returns the code with this value, which must be one.
+    fn from_value(value: u64) -> Self {
+        let index = value.checked_sub(Self::Completion as u64);
+        let code = index.and_then(|index| Self::ALL.get(usize::try_from(index).ok()?));
+        *code.expect("a ring contains only events")
+    }
+
     /// Returns the part of the adapter that events with this code are about (requirement I6).
     ///
     /// ```
@@ -103,6 +120,19 @@ impl Code {
     }
 }
 
+impl Cause {
+    /// Encodes the cause: the code in the upper half, the lane in the lower.
+    pub(super) fn to_word(self) -> u32 {
+        (self.code as u32) << 16 | u32::from(self.lane)
+    }
+
+    /// Decodes a cause that [`to_word`](Self::to_word) has encoded.
+    pub(super) fn from_word(word: u32) -> Self {
+        let [_, code, high, low] = word.to_be_bytes();
+        Self { code: Code::from_value(code.into()), lane: u16::from_be_bytes([high, low]) }
+    }
+}
+
 impl Event {
     /// Encodes the event: the code in the upper half, the object in the lower.
     pub(super) fn to_word(self) -> u64 {
@@ -111,9 +141,7 @@ impl Event {
 
     /// Decodes an event that [`to_word`](Self::to_word) has encoded.
     pub(super) fn from_word(word: u64) -> Self {
-        let index = (word >> 32).checked_sub(Code::Completion as u64);
-        let code = index.and_then(|index| Code::ALL.get(usize::try_from(index).ok()?));
-        let code = *code.expect("a ring contains only events");
+        let code = Code::from_value(word >> 32);
         #[expect(clippy::cast_possible_truncation, reason = "the object is the lower half")]
         let object = word as u32;
         Self { code, object }
@@ -129,6 +157,8 @@ mod tests {
         for code in Code::ALL {
             let event = Event { code, object: u32::MAX - 1 };
             assert_eq!(Event::from_word(event.to_word()), event);
+            let cause = Cause { code, lane: u16::MAX - 1 };
+            assert_eq!(Cause::from_word(cause.to_word()), cause);
         }
     }
 }

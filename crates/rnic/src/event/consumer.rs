@@ -38,7 +38,12 @@ impl Consumer {
         &self.queue
     }
 
-    /// Writes an event to the queue.
+    /// Writes an event of this lane to the queue.
+    pub fn post_from(&self, lane: u16, event: Event) -> Result<Ticket, PostEventError> {
+        self.queue.post_from(lane, event)
+    }
+
+    /// Writes an event of the default lane to the queue.
     pub fn post(&self, event: Event) -> Result<Ticket, PostEventError> {
         self.queue.post(event)
     }

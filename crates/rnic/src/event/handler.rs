@@ -111,13 +111,13 @@ impl CompletionHandler {
         self.consumer.queue().shut_down();
     }
 
-    /// Writes an event for a completion queue, unless the previous event of that queue was not taken yet. `last`
-    /// identifies the previous event, and then the new one.
-    pub(crate) fn raise(&self, cq: u32, last: &mut Option<Ticket>) {
+    /// Writes an event of this lane for a completion queue, unless the previous event of that queue was not taken yet.
+    /// `last` identifies the previous event, and then the new one.
+    pub(crate) fn raise(&self, cq: u32, lane: u16, last: &mut Option<Ticket>) {
         if last.is_some_and(|last| !self.consumer.queue().is_taken(last)) {
             return;
         }
-        match self.consumer.post(Event { code: Code::Completion, object: cq }) {
+        match self.consumer.post_from(lane, Event { code: Code::Completion, object: cq }) {
             Ok(ticket) => *last = Some(ticket),
             Err(PostEventError::Undefined) => {}
             Err(PostEventError::Overflow) => {

@@ -12,7 +12,7 @@
 //! (requirement N6) would add one more column.
 
 use super::code::{Code, Function};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The queue of global and management events.
 pub const GLOBAL_QUEUE: u16 = 0;
@@ -180,20 +180,23 @@ impl EventMap {
         }
     }
 
-    /// Returns the vectors that wake the reader of a queue: those of all events that go to the queue, or none if no
-    /// event does. All of them are signalled for every event of the queue, because one wakeup announces all events
-    /// in it.
+    /// Returns the one vector that wakes the reader of a queue for an event with this code from this lane. `None` if no
+    /// event goes to the queue.
+    ///
+    /// A program may have assigned a completion queue to a handler to which the map sends the events of other lanes only.
+    /// The vector is then that of the first of those lanes.
     ///
     /// ```
-    /// # use ironwarp_rnic::event::{EventMap, Shape as MapShape, Vector as EventVector};
+    /// # use ironwarp_rnic::event::{Code as EventCode, EventMap, Shape as MapShape, Vector as EventVector};
     /// let map = EventMap::new(MapShape::ByCode, 2, 3);
-    /// assert_eq!(map.vectors_of(1).into_iter().collect::<Vec<_>>(), [EventVector::Message(0)]);
-    /// assert!(map.vectors_of(7).is_empty());
+    /// assert_eq!(map.vector(1, EventCode::QpFatal, 0), Some(EventVector::Message(0)));
+    /// assert_eq!(map.vector(7, EventCode::Completion, 0), None);
     /// ```
-    pub fn vectors_of(&self, queue: u16) -> BTreeSet<Vector> {
+    pub fn vector(&self, queue: u16, code: Code, lane: usize) -> Option<Vector> {
         let of_code = |code| (0..self.lanes).map(move |lane| self.route(code, lane));
-        let routes = Code::ALL.iter().flat_map(|code| of_code(*code));
-        routes.filter(|route| route.queue == queue).map(|route| route.vector).collect()
+        let others = of_code(code).chain(Code::ALL.into_iter().flat_map(of_code));
+        let mut routes = std::iter::once(self.route(code, lane)).chain(others);
+        Some(routes.find(|route| route.queue == queue)?.vector)
     }
 
     /// Changes the destination of events with this code and lane. In a map by function, the change applies to all

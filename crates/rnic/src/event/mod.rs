@@ -26,7 +26,7 @@ mod wake;
 
 pub use asynchronous::{AsyncEvent, AsyncEvents, Stop};
 pub use channel::Channel;
-pub use code::{Code, Event, Function};
+pub use code::{Cause, Code, Event, Function};
 pub use consumer::Consumer;
 pub use handler::{CompletionHandler, CqEvent, HandlerId};
 pub use map::{ASYNC_QUEUE, EventMap, GLOBAL_QUEUE, LANE_QUEUE, MapError, Route, Shape, Vector};

@@ -12,7 +12,7 @@
 //! *after* storing its event, and the reader arms the queue by updating the register *before* it checks whether
 //! there are events. Whichever update comes second sees the effect of the first, so its thread wakes the reader.
 
-use super::code::{Code, Event};
+use super::code::{Cause, Code, Event};
 use super::register::Register;
 use super::ring::{Entry, Ring};
 use super::wake::{Timer, Wake};
@@ -20,6 +20,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
 use std::sync::Arc;
+// Not of `crate::sync`: a model need not branch on which vector is woken.
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// Sizes of the rings of a queue, in entries of 8 bytes. One entry of each ring is reserved for its end marker.
@@ -92,6 +94,8 @@ pub struct EventQueue {
     woken: AtomicBool,
     /// Number of times the reader was woken.
     wakes: AtomicU64,
+    /// The [`Cause`] of the newest event, which decides only which vector a wakeup signals.
+    cause: AtomicU32,
     writer: Mutex<Writer>,
     /// Wakes the reader.
     wake: Box<dyn Wake>,
@@ -135,6 +139,7 @@ impl EventQueue {
             written: AtomicU64::new(0),
             woken: AtomicBool::new(false),
             wakes: AtomicU64::new(0),
+            cause: AtomicU32::new(Cause { code: Code::Completion, lane: 0 }.to_word()),
             writer: Mutex::new(Writer { ring: Arc::clone(&ring), max_size: sizes.max, filled: 0 }),
             wake,
             moderation: Mutex::new(None),
@@ -173,8 +178,13 @@ impl EventQueue {
         }
     }
 
-    /// Writes an event, and wakes the reader if the queue is armed and the moderation timer is not running.
+    /// Writes an event of the default lane: see [`post_from`](Self::post_from).
     pub fn post(&self, event: Event) -> Result<Ticket, PostEventError> {
+        self.post_from(0, event)
+    }
+
+    /// Writes an event of this lane, and wakes the reader if the queue is armed and the moderation timer is not running.
+    pub fn post_from(&self, lane: u16, event: Event) -> Result<Ticket, PostEventError> {
         let mut writer = lock(&self.writer);
         // Acquire: the entries that the reader cleared before it advanced the read indicator are seen as cleared.
         let register = self.register();
@@ -188,6 +198,7 @@ impl EventQueue {
             if room { event } else { Event { code: Code::EventQueueOverflow, object: register.number() } };
         writer.put(event);
         let written = written.wrapping_add(1);
+        self.cause.store(Cause { code: event.code, lane }.to_word(), Ordering::Relaxed);
         // Release: a thread that sees the new count also sees the event.
         self.written.store(written, Ordering::Release);
         // With the lock held: a thread that takes the lock afterwards (`await_writer`) knows that this wakeup is done.
@@ -269,7 +280,7 @@ impl EventQueue {
     /// Wakes the reader, whether a wakeup is due or not.
     fn wake_reader(&self) {
         self.wakes.fetch_add(1, Ordering::Relaxed);
-        self.wake.signal();
+        self.wake.signal_for(Cause::from_word(self.cause.load(Ordering::Relaxed)));
         // After the signal: a reader that sees this flag consumes the signal, which must exist by then.
         self.woken.store(true, Ordering::Release);
     }

@@ -1,5 +1,6 @@
 //! Traits through which the device wakes a waiting program and starts timers. The engine implements them.
 
+use super::code::Cause;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,11 @@ pub trait Wake: Send + Sync + fmt::Debug {
     /// Increments the semaphore.
     fn signal(&self);
 
+    /// Increments the semaphore, because of an event with this cause. The default ignores the cause.
+    fn signal_for(&self, _cause: Cause) {
+        self.signal();
+    }
+
     /// Decrements the semaphore. Never blocks, because there is a `signal` for each call.
     fn consume(&self);
 }
@@ -17,6 +23,10 @@ pub trait Wake: Send + Sync + fmt::Debug {
 impl<W: Wake + ?Sized> Wake for Arc<W> {
     fn signal(&self) {
         (**self).signal();
+    }
+
+    fn signal_for(&self, cause: Cause) {
+        (**self).signal_for(cause);
     }
 
     fn consume(&self) {

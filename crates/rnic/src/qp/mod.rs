@@ -78,6 +78,10 @@ impl QueueOwner for Qp {
     fn on_completion_lost(&self) {
         self.record_overrun();
     }
+
+    fn lane(&self) -> u16 {
+        QpContext::lane(self)
+    }
 }
 
 impl RegistrationWaiter for Qp {

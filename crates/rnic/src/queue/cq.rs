@@ -129,14 +129,21 @@ impl Cq {
         self.ready.load(Ordering::Relaxed) & OVERRUN != 0
     }
 
-    /// Appends a completion, and raises the event if the queue is armed for it.
+    /// Appends a completion that no packet caused: see [`push_from`](Self::push_from). Its event is one of the default
+    /// lane.
+    pub fn push(&self, completion: Completion) -> Result<(), Overrun> {
+        self.push_from(|| 0, completion)
+    }
+
+    /// Appends a completion, and raises the event if the queue is armed for it. `lane` returns the lane that the event
+    /// belongs to (requirement I8), and is called only if there is one.
     ///
     /// If this fails, the queue pair fails as well. The consumer is woken, and [`poll`](Self::poll) returns the
     /// error.
-    pub fn push(&self, completion: Completion) -> Result<(), Overrun> {
+    pub(crate) fn push_from(&self, lane: impl Fn() -> u16, completion: Completion) -> Result<(), Overrun> {
         let mut ring = lock(&self.ring);
         if ring.armed.is_some() || !ring.has_room() {
-            let mut batch = self.push_batch();
+            let mut batch = self.push_batch(lane);
             batch.ring = Some(ring);
             return batch.push(completion);
         }
@@ -149,8 +156,9 @@ impl Cq {
     }
 
     /// Returns an object that appends any number of completions and locks the queue only once, for the first of them.
-    pub(crate) fn push_batch(&self) -> PushBatch<'_> {
-        PushBatch { cq: self, ring: None, due: false, first_overrun: false, timer: None }
+    /// `lane` is as for [`push_from`](Self::push_from).
+    pub(crate) fn push_batch<L: Fn() -> u16>(&self, lane: L) -> PushBatch<'_, L> {
+        PushBatch { cq: self, lane, ring: None, due: false, first_overrun: false, timer: None }
     }
 
     /// Wakes the threads that sleep on the queue, after a completion was added and the queue was unlocked.
@@ -218,11 +226,13 @@ impl Cq {
         self.raise_if_held(ring, before.is_some_and(|moderation| moderation.holds_event()));
     }
 
-    /// Raises the event of an armed queue although no completion was added. Consumers must expect such events: between
+    /// Raises the event of an armed queue, as one of this lane, although no completion was added. Consumers must expect such events: between
     /// arming and the event, another thread may have polled the completion. Does nothing if the queue is not armed.
-    pub fn raise_early(&self) {
+    pub fn raise_early(&self, lane: u16) {
         if self.is_armed() {
-            self.raise_if_held(lock(&self.ring), true);
+            let mut ring = lock(&self.ring);
+            ring.held_lane = lane;
+            self.raise_if_held(ring, true);
         }
     }
 
@@ -232,9 +242,10 @@ impl Cq {
         if due {
             self.armed.store(false, Ordering::Relaxed);
         }
+        let lane = ring.held_lane;
         drop(ring);
         if due {
-            lock(&self.target).raise(self.id);
+            lock(&self.target).raise(self.id, lane);
         }
     }
 
@@ -286,7 +297,7 @@ impl Cq {
         lock(&self.ring).completions.iter().any(of)
     }
 
-    /// The identifier of the current handler, if there is one.
+    /// The identifier of the current handler, if there is one. If there is one for each lane, that of lane 0.
     pub fn handler(&self) -> Option<HandlerId> {
         lock(&self.target).handler()
     }
@@ -299,7 +310,14 @@ impl Cq {
         if broken::is("move") {
             lock(&self.ring).armed = None;
         }
-        lock(&self.target).set_handler(self.id, handler);
+        lock(&self.target).set_handlers(self.id, handler.into_iter());
+    }
+
+    /// Moves the queue to a handler for each lane (requirement I8): the event of a completion goes to the handler of the
+    /// lane that it belongs to. `handlers` has the handlers in the order of the lanes. Apart from that, as
+    /// [`set_handler`](Self::set_handler).
+    pub fn set_lane_handlers(&self, handlers: &[Arc<CompletionHandler>]) {
+        lock(&self.target).set_handlers(self.id, handlers.iter().cloned());
     }
 
     /// Removes the events of this queue that were not taken from its handler, and raises no more (requirement N11).
@@ -320,8 +338,10 @@ impl Moderated for Cq {
 
 /// Appends completions to a queue. When dropped, it unlocks the queue, raises the event that is due, and wakes threads
 /// that sleep on the queue.
-pub(crate) struct PushBatch<'c> {
+pub(crate) struct PushBatch<'c, L: Fn() -> u16> {
     cq: &'c Cq,
+    /// Returns the lane that an event belongs to.
+    lane: L,
     /// The locked queue. `None` before the first completion.
     ring: Option<MutexGuard<'c, Ring>>,
     /// An event is due.
@@ -332,7 +352,7 @@ pub(crate) struct PushBatch<'c> {
     timer: Option<(Duration, Arc<dyn Timer>)>,
 }
 
-impl PushBatch<'_> {
+impl<L: Fn() -> u16> PushBatch<'_, L> {
     /// Appends a completion, as [`Cq::push`] does.
     #[inline]
     pub(crate) fn push(&mut self, completion: Completion) -> Result<(), Overrun> {
@@ -346,8 +366,11 @@ impl PushBatch<'_> {
                     self.due = true;
                     self.cq.armed.store(false, Ordering::Relaxed);
                 }
-                EventDecision::StartTimer(period, timer) => self.timer = Some((period, timer)),
-                EventDecision::Hold => {}
+                EventDecision::StartTimer(period, timer) => {
+                    ring.held_lane = (self.lane)();
+                    self.timer = Some((period, timer));
+                }
+                EventDecision::Hold => ring.held_lane = (self.lane)(),
             }
         }
         self.first_overrun |= pushed.is_err() && !overrun_before;
@@ -355,7 +378,7 @@ impl PushBatch<'_> {
     }
 }
 
-impl Drop for PushBatch<'_> {
+impl<L: Fn() -> u16> Drop for PushBatch<'_, L> {
     fn drop(&mut self) {
         let Some(ring) = self.ring.take() else { return };
         let cq = self.cq;
@@ -365,11 +388,11 @@ impl Drop for PushBatch<'_> {
             timer.start(period);
         }
         if self.due {
-            lock(&cq.target).raise(cq.id);
+            lock(&cq.target).raise(cq.id, (self.lane)());
         }
         cq.wake_sleepers();
         if let (true, Some(reports)) = (self.first_overrun, cq.reports.get()) {
-            reports.raise(AsyncEvent::CqError(cq.id));
+            reports.raise_from((self.lane)(), AsyncEvent::CqError(cq.id));
         }
     }
 }

@@ -14,4 +14,7 @@ pub(crate) trait QueueOwner: Send + Sync + fmt::Debug {
     /// Called when a completion of the queue pair, delivered by its shared send queue, did not fit into the completion
     /// queue (requirement I5).
     fn on_completion_lost(&self);
+
+    /// Returns the lane that the queue pair is steered to.
+    fn lane(&self) -> u16;
 }

@@ -133,7 +133,7 @@ impl SharedReceiveQueue {
         inner.limit = limit;
         let due = inner.take_limit_event();
         drop(inner);
-        self.raise_limit_event_if(due);
+        self.raise_limit_event_if(due, || 0);
     }
 
     /// Queries the queue.
@@ -147,23 +147,31 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Takes the oldest receive, for a message that begins.
-    pub(crate) fn take(&self) -> Option<Receive> {
-        self.take_with(ReceiveQueue::take)
+    /// Takes the oldest receive, for a message that begins. `lane` returns the lane that serves the message.
+    pub(crate) fn take(&self, lane: impl FnOnce() -> u16) -> Option<Receive> {
+        self.take_with(lane, ReceiveQueue::take)
     }
 
     /// Takes the oldest receive, for a message that begins, if `ready` returns true for it.
-    pub(crate) fn take_if(&self, ready: impl FnOnce(&ReceiveRequest) -> bool) -> Option<Receive> {
-        self.take_with(|queue| queue.take_if(ready))
+    pub(crate) fn take_if(
+        &self,
+        lane: impl FnOnce() -> u16,
+        ready: impl FnOnce(&ReceiveRequest) -> bool,
+    ) -> Option<Receive> {
+        self.take_with(lane, |queue| queue.take_if(ready))
     }
 
     /// Takes a receive with `take`, and raises the limit event if it is due.
-    fn take_with(&self, take: impl FnOnce(&mut ReceiveQueue) -> Option<Receive>) -> Option<Receive> {
+    fn take_with(
+        &self,
+        lane: impl FnOnce() -> u16,
+        take: impl FnOnce(&mut ReceiveQueue) -> Option<Receive>,
+    ) -> Option<Receive> {
         let mut inner = lock(&self.inner);
         let receive = take(&mut inner.queue)?;
         let due = inner.take_limit_event();
         drop(inner);
-        self.raise_limit_event_if(due);
+        self.raise_limit_event_if(due, lane);
         Some(Receive { cq: self.cq.clone(), ..receive })
     }
 
@@ -175,10 +183,10 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Raises the limit event if it is `due`. Called without the lock.
-    fn raise_limit_event_if(&self, due: bool) {
+    /// Raises the limit event if it is `due`, as one of the lane that `lane` returns. Called without the lock.
+    fn raise_limit_event_if(&self, due: bool, lane: impl FnOnce() -> u16) {
         if due {
-            self.events.raise(AsyncEvent::SrqLimitReached(self.id));
+            self.events.raise_from(lane(), AsyncEvent::SrqLimitReached(self.id));
         }
     }
 }

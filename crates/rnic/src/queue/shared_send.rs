@@ -21,6 +21,7 @@ use super::entry::Entry;
 use super::{Completion, Cq, QueueOwner};
 use crate::error::PostError;
 use crate::sync::{Mutex, lock};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
@@ -106,6 +107,8 @@ impl SharedSendQueue {
     /// request counts as transmitted now.
     pub(super) fn finish(&self, number: u64, completion: Option<Due>) {
         let mut lost = Vec::new();
+        // Dropped after `inner`: dropping the last reference to a queue pair locks `inner`.
+        let kept = RefCell::new(Vec::new());
         let mut inner = lock(&self.inner);
         let index = number.checked_sub(inner.completed + 1).and_then(|index| usize::try_from(index).ok());
         match index.and_then(|index| inner.order.get_mut(index)) {
@@ -119,9 +122,14 @@ impl SharedSendQueue {
             inner.order.pop_front();
             inner.completed += 1;
             inner.outstanding -= 1; // before the push: a consumer that polls the completion can post again
-            if let Some((completion, qp)) = completion
-                && self.cq.push(completion).is_err()
-            {
+            let Some((completion, qp)) = completion else { continue };
+            let lane = || {
+                let qp = qp.upgrade();
+                let lane = qp.as_ref().map_or(0, |qp| qp.lane());
+                kept.borrow_mut().push(qp);
+                lane
+            };
+            if self.cq.push_from(lane, completion).is_err() {
                 lost.push(qp);
             }
         }

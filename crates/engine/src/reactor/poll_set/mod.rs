@@ -423,7 +423,7 @@ impl PollSet {
 
     /// Raises the events of the completion queues that are armed.
     pub(crate) fn raise_early_events(&self) {
-        self.completion_queues().iter().for_each(|cq| cq.raise_early());
+        self.completion_queues().iter().for_each(|cq| cq.raise_early(self.lane().event_lane()));
     }
 
     /// Records whether the program has posted a request since the last event of its completion queue.

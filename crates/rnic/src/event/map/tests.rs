@@ -70,9 +70,10 @@ fn completions_of_a_lane_can_go_to_any_queue_but_the_first_two() {
         let mut map = EventMap::new(shape, LANES, 2);
         let line = |queue| Route { queue, vector: Vector::Line };
         map.assign(Code::Completion, 3, line(7)).unwrap();
-        assert_eq!((map.route(Code::Completion, 3), map.vectors_of(7)), (line(7), [Vector::Line].into()));
-        assert!(map.vectors_of(LANE_QUEUE + 3).is_empty(), "no event goes there any more");
-        assert_eq!(map.vectors_of(LANE_QUEUE), [Vector::Message(1)].into());
+        let vector = |queue, lane| map.vector(queue, Code::Completion, lane);
+        assert_eq!((map.route(Code::Completion, 3), vector(7, 3)), (line(7), Some(Vector::Line)));
+        assert_eq!(vector(LANE_QUEUE + 3, 3), None, "no event goes there any more");
+        assert_eq!(vector(LANE_QUEUE, 0), Some(Vector::Message(1)));
         let before = map.clone();
         let wrong = |queue| Err(MapError::WrongQueue { queue });
         assert_eq!(map.assign(Code::Completion, 0, line(1)), wrong(1));

@@ -30,6 +30,8 @@ pub(super) struct Ring {
     pub(super) clock: Option<fn() -> u64>,
     /// The events that moderation holds back. `None` without moderation.
     pub(super) moderation: Option<ModerationState>,
+    /// The lane that an event belongs to which is held back.
+    pub(super) held_lane: u16,
 }
 
 /// The bit of [`Cq::ready`](super::Cq::ready) that is set after a completion was lost.
@@ -49,6 +51,7 @@ impl Ring {
             overrun: false,
             clock: None,
             moderation: None,
+            held_lane: 0,
         }
     }
 

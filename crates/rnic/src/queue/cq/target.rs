@@ -1,4 +1,4 @@
-//! Where the events of a completion queue go: its handler, which can change.
+//! Where the events of a completion queue go: its handler, or a handler for each lane. Both can change.
 
 use crate::event::{CompletionHandler, HandlerId, Ticket};
 use std::sync::Arc;
@@ -6,47 +6,57 @@ use std::sync::Arc;
 /// Where the events of a queue go.
 #[derive(Debug, Default)]
 pub(super) struct EventTarget {
-    /// `None` if the queue has no handler.
-    handler: Option<Arc<CompletionHandler>>,
-    /// The last event that the handler got. While that is not taken, another event would be redundant.
-    last: Option<Ticket>,
-    /// An event was raised while there was no handler. The next handler gets it.
-    event_pending: bool,
+    /// None if the queue has no handler, one that has all events, or one for each lane (requirement I8).
+    handlers: Vec<Target>,
+    /// An event of this lane was raised while there was no handler. The next handler gets it.
+    pending: Option<u16>,
     /// Whether the queue is shut down. Then it has no handler and gets none any more, so no event is delivered.
     closed: bool,
 }
 
+/// A handler, for one lane or for all.
+#[derive(Debug)]
+struct Target {
+    handler: Arc<CompletionHandler>,
+    /// The last event that the handler got for this lane. While that is not taken, another event would be redundant.
+    last: Option<Ticket>,
+}
+
 impl EventTarget {
-    /// Raises an event of the queue `cq` at its handler, or keeps the event for the next handler.
-    pub(super) fn raise(&mut self, cq: u32) {
-        match &self.handler {
-            Some(handler) => handler.raise(cq, &mut self.last),
-            None => self.event_pending = true,
+    /// Raises an event of the queue `cq` at its handler for this lane, or keeps the event for the next handler. Lanes
+    /// that are out of range wrap around, as in the event map.
+    pub(super) fn raise(&mut self, cq: u32, lane: u16) {
+        match self.handlers.len() {
+            0 => self.pending = Some(lane),
+            count => {
+                let Target { handler, last } = &mut self.handlers[usize::from(lane) % count];
+                handler.raise(cq, lane, last);
+            }
         }
     }
 
-    /// Moves the queue `cq` to another handler, or to none. An event that is due goes to the new handler.
-    pub(super) fn set_handler(&mut self, cq: u32, handler: Option<Arc<CompletionHandler>>) {
+    /// Moves the queue `cq` to another handler, to one for each lane, or to none. An event that is due goes to the new
+    /// handler.
+    pub(super) fn set_handlers(&mut self, cq: u32, handlers: impl Iterator<Item = Arc<CompletionHandler>>) {
         if self.closed {
             return;
         }
-        self.handler = handler;
-        self.last = None;
-        if std::mem::take(&mut self.event_pending) {
-            self.raise(cq);
+        self.handlers = handlers.map(|handler| Target { handler, last: None }).collect();
+        if let Some(lane) = self.pending.take() {
+            self.raise(cq, lane);
         }
     }
 
-    /// Removes the events of the queue `cq` that were not taken from its handler, and raises no more.
+    /// Removes the events of the queue `cq` that were not taken from its handlers, and raises no more.
     pub(super) fn shut_down(&mut self, cq: u32) {
         let before = std::mem::replace(self, Self { closed: true, ..Self::default() });
-        if let Some(handler) = before.handler {
+        for Target { handler, .. } in before.handlers {
             handler.revoke(cq);
         }
     }
 
-    /// The identifier of the handler, if there is one.
+    /// The identifier of the handler, if there is one. If there is one for each lane, that of lane 0.
     pub(super) fn handler(&self) -> Option<HandlerId> {
-        self.handler.as_ref().map(|handler| handler.id())
+        self.handlers.first().map(|target| target.handler.id())
     }
 }

@@ -95,11 +95,11 @@ fn armed_once_is_one_event() {
 #[test]
 fn only_an_armed_queue_has_an_early_event() {
     let (cq, count) = cq(4);
-    cq.raise_early();
+    cq.raise_early(0);
     assert_eq!(count.events(), 0);
     assert!(!cq.arm(Arm::Solicited));
-    cq.raise_early();
-    cq.raise_early();
+    cq.raise_early(0);
+    cq.raise_early(0);
     assert_eq!(count.events(), 1);
     cq.push(solicited(1)).unwrap();
     assert_eq!(count.events(), 1, "the early event has used up the arming");
