@@ -60,9 +60,8 @@ pub(crate) fn overflow() -> Result {
     const QUEUES: usize = 100;
     let (client, server) = pair()?;
     let handler = server.adapter.completion_handler()?;
-    let size = handler.stats().size;
-    let mut queues = Vec::new();
-    for _ in 0..QUEUES {
+    let (mut size, mut queues) = (0, Vec::new());
+    for number in 0..QUEUES {
         let cq = server.adapter.completion_queue(1)?;
         cq.set_handler(&handler);
         let near = acknowledged(client.domain.queue_pair(&client.cq)).create()?;
@@ -70,6 +69,9 @@ pub(crate) fn overflow() -> Result {
         far.post_receive(1, &[])?;
         connect(&near, &far, &server.adapter)?;
         check(!cq.arm(Arm::Next), "the queue is empty")?;
+        if number == 0 {
+            size = handler.stats().size;
+        }
         near.post_send(WorkRequest::send(1, &[]))?;
         client.done()?;
         queues.push((cq, near, far));

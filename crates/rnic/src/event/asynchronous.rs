@@ -4,11 +4,12 @@
 use super::code::{Cause, Code, Event};
 use super::consumer::Consumer;
 use super::map::{ASYNC_QUEUE, GLOBAL_QUEUE};
-use super::queue::{EventQueueStats, PostEventError, Sizes};
+use super::queue::{EventQueue, EventQueueStats, PostEventError, Sizes};
 use super::routing::{Interrupt, Routing};
-use super::wake::Wake;
+use super::wake::{Moderation, Wake};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -132,13 +133,15 @@ pub trait Stop: Send + Sync + fmt::Debug {
     fn stop(&self);
 }
 
-/// The asynchronous events of an adapter. No event is written before the program [opens](Self::open) the
-/// queues, because many programs never read these events.
+/// The asynchronous events of an adapter. Its queues have memory and are unarmed until the program [opens](Self::open)
+/// them, which finds the events that came before.
 #[derive(Debug)]
 pub struct AsyncEvents {
     /// The queue of global and management events, and the queue of events of RDMA objects (requirement I6), each with
     /// its wake.
     queues: [(Consumer, Arc<DeferredWake>); 2],
+    /// The entries in the queues before the program opens them. `None` from then on.
+    early: Mutex<Option<HashSet<u64>>>,
     /// Decides which queue an event goes to.
     routing: Arc<Routing>,
     /// Whether the adapter has stopped.
@@ -150,15 +153,18 @@ pub struct AsyncEvents {
 }
 
 impl AsyncEvents {
-    /// Creates the two event queues, closed.
+    /// Creates the two event queues, unarmed.
     pub(crate) fn new(sizes: Sizes, routing: &Arc<Routing>) -> Self {
         let queues = [GLOBAL_QUEUE, ASYNC_QUEUE].map(|number| {
             let wake = Arc::<DeferredWake>::default();
-            (Consumer::new(number, sizes, Box::new(Arc::clone(&wake))), wake)
+            let queue = Consumer::new(number, sizes, Box::new(Arc::clone(&wake)));
+            queue.queue().define();
+            (queue, wake)
         });
         let routing = Arc::clone(routing);
         Self {
             queues,
+            early: Mutex::new(Some(HashSet::new())),
             routing,
             stopped: AtomicBool::new(false),
             stop: OnceLock::new(),
@@ -166,8 +172,8 @@ impl AsyncEvents {
         }
     }
 
-    /// Opens the queues: from now on, events are written and wake the program through `wake`. Further calls have no
-    /// effect.
+    /// Opens the queues: from now on, events wake the program through `wake`, at once if there are some. Further calls
+    /// have no effect.
     pub fn open(&self, wake: Box<dyn Wake>) {
         let wake: Arc<dyn Wake> = wake.into();
         for (queue, deferred) in &self.queues {
@@ -176,9 +182,22 @@ impl AsyncEvents {
             if deferred.0.get().is_none()
                 && deferred.0.set(self.routing.create_interrupt(number, Arc::clone(&wake))).is_ok()
             {
-                queue.open();
+                *lock(&self.early) = None;
+                queue.arm();
             }
         }
+    }
+
+    /// Arms the queues, unless they are armed or the program was woken for events that it has not taken. Has no effect
+    /// before the queues are [open](Self::open).
+    pub fn arm(&self) {
+        self.queues.iter().filter(|(_, wake)| wake.0.get().is_some()).for_each(|(queue, _)| queue.arm());
+    }
+
+    /// Sets for each queue how its wakeups are held back (requirement I10). An event that reports the end of the adapter
+    /// is never held back.
+    pub fn moderate(&self, settings: impl Fn(&Arc<EventQueue>) -> Option<Moderation>) {
+        self.queues.iter().for_each(|(queue, _)| queue.queue().moderate_by_count(settings(queue.queue())));
     }
 
     /// Sets the callback that stops the adapter when it fails. Further calls have no effect.
@@ -205,10 +224,29 @@ impl AsyncEvents {
         self.queues.iter().find_map(|(queue, _)| queue.try_next()).map(AsyncEvent::from_event)
     }
 
+    /// Takes the oldest event, if there is one, whether the program was woken for it or not, and leaves the queues
+    /// unarmed until [`arm`](Self::arm) (requirement I10). Events of the adapter itself come before those of its objects.
+    pub fn poll_one(&self) -> Option<AsyncEvent> {
+        self.queues.iter().for_each(|(queue, _)| queue.unarm());
+        self.queues.iter().find_map(|(queue, _)| queue.poll_one()).map(AsyncEvent::from_event)
+    }
+
     /// Removes the events that `select` returns true for, and returns their number. For events of an object that is
     /// being destroyed.
     pub fn revoke(&self, mut select: impl FnMut(AsyncEvent) -> bool) -> usize {
-        self.queues.iter().map(|(queue, _)| queue.revoke(|event| select(AsyncEvent::from_event(event)))).sum()
+        self.revoke_with(&mut *lock(&self.early), |event| select(AsyncEvent::from_event(event)))
+    }
+
+    /// Removes the events that `select` returns true for, from the queues and from `early`.
+    fn revoke_with(&self, early: &mut Option<HashSet<u64>>, mut select: impl FnMut(Event) -> bool) -> usize {
+        let mut revoke = |event| {
+            let selected = select(event);
+            if let (true, Some(early)) = (selected, &mut *early) {
+                early.remove(&event.to_word());
+            }
+            selected
+        };
+        self.queues.iter().map(|(queue, _)| queue.revoke(&mut revoke)).sum()
     }
 
     /// Returns state and statistics of the queue of global and management events, and of that of RDMA objects.
@@ -228,23 +266,34 @@ impl AsyncEvents {
 
     /// Writes an event of this lane to its queue. Stops the adapter if the queue overflows.
     ///
-    /// Does nothing before the queues are open: otherwise peers could fill the queue of a program that never
-    /// reads it, and so stop the adapter.
+    /// Before the queues are open, an event replaces an equal one: there is at most one for each code and object.
+    /// Otherwise peers could fill the queue of a program that never reads it, and so stop the adapter.
     pub(crate) fn raise_from(&self, lane: u16, event: AsyncEvent) {
-        if self.queues.iter().any(|(_, wake)| wake.0.get().is_none()) {
-            return;
+        let entry = event.to_event();
+        let mut early = lock(&self.early);
+        if early.as_mut().is_some_and(|early| !early.insert(entry.to_word())) {
+            self.revoke_with(&mut None, |other| other == entry);
         }
-        match self.queue_of(event).post_from(lane, event.to_event()) {
-            Ok(_) | Err(PostEventError::Undefined) => {}
-            // The last entry of the queue reports the overflow.
-            Err(PostEventError::Overflow) => self.stop_on_overflow(None),
+        let posted = self.queue_of(event).post_from(lane, entry);
+        drop(early);
+        if let Err(error) = posted {
+            self.on_post_error(error, None);
         }
     }
 
-    /// Stops the adapter because an event queue overflowed (requirement I5). `overflow` reports the overflow of a
-    /// completion handler's queue. It is `None` for the queues of this object, whose last entry reports the overflow.
-    pub(crate) fn stop_on_overflow(&self, overflow: Option<AsyncEvent>) {
-        self.stop_once(overflow, &"an event queue overflowed: the program must take its events");
+    /// Handles an event that was not written: stops the adapter, unless it is closed. `queue` is the number of a
+    /// completion handler's queue. It is `None` for the queues of this object, whose last entry reports an overflow.
+    pub(crate) fn on_post_error(&self, error: PostEventError, queue: Option<u32>) {
+        match error {
+            PostEventError::ShutDown => {}
+            // Requirement I2: a mistake in the driver, or the queue has overflowed and the adapter has stopped.
+            PostEventError::Undefined => self.stop_once(None, &error),
+            // Requirement I5.
+            PostEventError::Overflow => self.stop_once(
+                queue.map(AsyncEvent::EventQueueOverflow),
+                &"an event queue overflowed: the program must take its events",
+            ),
+        }
     }
 
     /// Stops the adapter, and logs `why`.
@@ -260,8 +309,10 @@ impl AsyncEvents {
         }
         tracing::error!(%why, "adapter stopped");
         for event in first.into_iter().chain([AsyncEvent::DeviceFatal]) {
+            let queue = self.queue_of(event);
             // Ignore an overflow: the last entry of a full queue reports it, which tells the program as much.
-            let _ = self.queue_of(event).post(event.to_event());
+            let _ = queue.post(event.to_event());
+            queue.queue().wake_now(); // whatever moderation says
         }
         if let Some(stop) = self.stop.get() {
             stop.stop();
@@ -314,3 +365,6 @@ impl DeferredWake {
         self.0.get().expect("the wake is set before the queue is armed")
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -5,9 +5,13 @@
 //! descriptor readable relies on getting an event. [`Consumer::try_next`] therefore returns an event only after the
 //! reader was woken for it, and arms the queue again when the last event was taken. Between calls, the queue is
 //! either unarmed, woken and not empty, or armed, not woken and empty (except for events held back by moderation).
+//!
+//! A program that would rather not be woken for a while [polls](Consumer::poll_one), which leaves the queue unarmed,
+//! and decides itself when to [arm](Consumer::arm) it again (requirement I10).
 
 use super::code::Event;
-use super::queue::{EventQueue, PostEventError, QueueState, Reader, Sizes, Ticket};
+use super::queue::{EventQueue, PostEventError, QueueState, Sizes, Ticket};
+use super::reader::Reader;
 use super::wake::{Timer, Wake};
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
@@ -22,15 +26,28 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Creates an empty event queue. It wakes the consumer through `wake`, but not before [`open`](Self::open).
+    /// Creates an undefined event queue, which wakes the consumer through `wake`.
     pub fn new(number: u16, sizes: Sizes, wake: Box<dyn Wake>) -> Self {
-        let (queue, reader) = EventQueue::new(number, sizes, wake);
+        let (queue, reader) = Reader::new(number, sizes, wake);
         Self { queue, reader: Mutex::new(reader) }
     }
 
-    /// Arms the queue for the first time, so that events wake the consumer.
+    /// Gives the queue memory if it has none, and arms it, so that events wake the consumer.
     pub fn open(&self) {
-        lock(&self.reader).arm();
+        self.queue.define();
+        self.arm();
+    }
+
+    /// Arms the queue, unless it is armed or the consumer was woken for an event that was not taken. Events that came
+    /// before wake the consumer at once.
+    pub fn arm(&self) {
+        if self.queue.state() == QueueState::Armed {
+            return;
+        }
+        let mut reader = lock(&self.reader);
+        if !self.is_woken() {
+            reader.arm();
+        }
     }
 
     /// Returns the event queue.
@@ -55,11 +72,7 @@ impl Consumer {
             return None;
         }
         let mut reader = lock(&self.reader);
-        if !self.queue.is_woken() {
-            // A writer may have made the descriptor readable and not yet set the flag.
-            self.queue.await_writer();
-        }
-        while self.queue.is_woken() {
+        while self.is_woken() {
             // `None` if the event was revoked: then arm the queue, which may wake the reader for a newer event.
             let event = reader.take();
             if reader.is_empty() {
@@ -72,6 +85,21 @@ impl Consumer {
             }
         }
         None
+    }
+
+    /// Takes the oldest event, if there is one, whether the consumer was woken for it or not. Does not block. Leaves the
+    /// queue unarmed and its descriptor unreadable: there are no wakeups until the program [arms](Self::arm) the queue.
+    pub fn poll_one(&self) -> Option<Event> {
+        let mut reader = lock(&self.reader);
+        self.stop_wakeups(&mut reader);
+        let event = reader.take();
+        reader.advance();
+        event
+    }
+
+    /// Unarms the queue and makes its descriptor unreadable, until the program [arms](Self::arm) the queue.
+    pub fn unarm(&self) {
+        self.stop_wakeups(&mut lock(&self.reader));
     }
 
     /// Removes the events that `select` returns true for, and returns their number. For events of an object that is
@@ -90,6 +118,23 @@ impl Consumer {
     /// Limits wakeups of the consumer to one per interval (requirement I10). `None` removes the limit.
     pub fn moderate(&self, moderation: Option<(Duration, Arc<dyn Timer>)>) {
         self.queue.moderate(moderation);
+    }
+
+    /// Returns whether the consumer was woken, and has not consumed the wakeup. Call with the reader locked.
+    fn is_woken(&self) -> bool {
+        self.queue.is_woken() || {
+            // A writer may have made the descriptor readable and not yet set the flag.
+            self.queue.await_writer();
+            self.queue.is_woken()
+        }
+    }
+
+    /// Unarms the queue, without a valid read indicator: nothing was taken. Makes the descriptor unreadable.
+    fn stop_wakeups(&self, reader: &mut Reader) {
+        reader.write(false, false);
+        if self.is_woken() {
+            self.queue.consume_wake();
+        }
     }
 
     /// Makes the descriptor unreadable and arms the queue for the next wakeup.

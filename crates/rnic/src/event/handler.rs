@@ -2,10 +2,10 @@
 //! (requirements N1 to N4). `queue/cq.rs` decides when an event is due; a thread of the program
 //! [takes](CompletionHandler::try_next) the event.
 
-use super::asynchronous::{AsyncEvent, AsyncEvents};
+use super::asynchronous::AsyncEvents;
 use super::code::{Code, Event};
 use super::consumer::Consumer;
-use super::queue::{EventQueueStats, PostEventError, Sizes, Ticket};
+use super::queue::{EventQueueStats, QueueState, ResizeQueueError, Sizes, Ticket};
 use super::register::MAX_NUMBER;
 use super::wake::{Moderated, Timer, Wake};
 use std::sync::Arc;
@@ -69,7 +69,6 @@ impl CompletionHandler {
     pub fn new(id: HandlerId, wake: Box<dyn Wake>, reports: Option<&Arc<AsyncEvents>>) -> Arc<Self> {
         // The event queues of private handlers share a number, by which nothing refers to them.
         let consumer = Consumer::new(id.event_queue().unwrap_or(MAX_NUMBER), Sizes::default(), wake);
-        consumer.open();
         Arc::new(Self { id, consumer, reports: reports.cloned() })
     }
 
@@ -87,6 +86,33 @@ impl CompletionHandler {
             if event.code == Code::Completion {
                 return Some(CqEvent { cq: event.object });
             }
+        }
+    }
+
+    /// Takes the oldest event, if there is one, whether the consumer was woken for it or not. Does not block. Leaves the
+    /// event queue unarmed until [`arm`](Self::arm) (requirement I10).
+    pub fn poll_one(&self) -> Option<CqEvent> {
+        std::iter::from_fn(|| self.consumer.poll_one())
+            .find(|event| event.code == Code::Completion)
+            .map(|event| CqEvent { cq: event.object })
+    }
+
+    /// Arms the event queue, unless it is armed or the consumer was woken for an event that was not taken. Needed only
+    /// after [`poll_one`](Self::poll_one).
+    pub fn arm(&self) {
+        self.consumer.arm();
+    }
+
+    /// Switches the event queue to a ring with `size` entries: see [`EventQueue::resize`](super::EventQueue::resize).
+    pub fn resize(&self, size: usize) -> Result<(), ResizeQueueError> {
+        self.consumer.queue().resize(size)
+    }
+
+    /// Gives the event queue memory and arms it, unless it has memory. A completion queue calls this before it raises an
+    /// event for the first time (requirement I2); the handlers of completion queues that are only polled need no memory.
+    pub(crate) fn open(&self) {
+        if self.consumer.queue().state() == QueueState::Undefined {
+            self.consumer.open();
         }
     }
 
@@ -119,12 +145,9 @@ impl CompletionHandler {
         }
         match self.consumer.post_from(lane, Event { code: Code::Completion, object: cq }) {
             Ok(ticket) => *last = Some(ticket),
-            Err(PostEventError::Undefined) => {}
-            Err(PostEventError::Overflow) => {
+            Err(error) => {
                 if let Some(reports) = &self.reports {
-                    reports.stop_on_overflow(Some(AsyncEvent::EventQueueOverflow(
-                        self.consumer.queue().number(),
-                    )));
+                    reports.on_post_error(error, Some(self.consumer.queue().number()));
                 }
             }
         }

@@ -4,6 +4,7 @@
 //! | file | purpose |
 //! |---|---|
 //! | `queue` | event queues: a ring in memory, whose reader is woken at most once each time it arms the queue |
+//! | `reader` | the side of an event queue that takes events and arms it |
 //! | `register`, `ring`, `code` | the word that reader and writers share; the ring; the encoding of events |
 //! | `consumer` | an event queue and its descriptor, which is readable exactly while there is an event |
 //! | `handler` | completion handlers |
@@ -19,6 +20,7 @@ mod consumer;
 mod handler;
 mod map;
 mod queue;
+mod reader;
 mod register;
 mod ring;
 mod routing;
@@ -30,6 +32,7 @@ pub use code::{Cause, Code, Event, Function};
 pub use consumer::Consumer;
 pub use handler::{CompletionHandler, CqEvent, HandlerId};
 pub use map::{ASYNC_QUEUE, EventMap, GLOBAL_QUEUE, LANE_QUEUE, MapError, Route, Shape, Vector};
-pub use queue::{EventQueue, EventQueueStats, PostEventError, QueueState, Reader, Sizes, Ticket};
+pub use queue::{EventQueue, EventQueueStats, PostEventError, QueueState, ResizeQueueError, Sizes, Ticket};
+pub use reader::Reader;
 pub use routing::{Interrupt, Routing};
-pub use wake::{Moderated, Timer, Wake};
+pub use wake::{Moderated, Moderation, Timer, Wake};

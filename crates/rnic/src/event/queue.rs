@@ -3,22 +3,27 @@
 //!
 //! | state (requirement I2) | events | wakeup |
 //! |---|---|---|
-//! | undefined: shut down, or overflowed | refused | none |
-//! | unarmed | written | none |
+//! | undefined: has no memory yet, overflowed, or shut down | refused | none |
+//! | unarmed: has [got](EventQueue::define) memory | written | none |
 //! | armed | written | one, as soon as the write indicator is ahead of the read indicator and the moderation timer is not running; the queue is then unarmed |
 //!
 //! There are many writers, serialised by a lock. The reader takes no lock: it reads entries and writes the
 //! [register](super::register). Reader and writers synchronise through that one word: a writer updates the register
 //! *after* storing its event, and the reader arms the queue by updating the register *before* it checks whether
 //! there are events. Whichever update comes second sees the effect of the first, so its thread wakes the reader.
+//!
+//! The driver, or a writer that finds the ring full, switches the queue to another ring: it stores an end marker in the
+//! ring, which tells the reader to go on in the other one.
 
+mod moderation;
+
+use self::moderation::Hold;
 use super::code::{Cause, Code, Event};
-use super::register::Register;
-use super::ring::{Entry, Ring};
-use super::wake::{Timer, Wake};
+use super::register::{Command, Register};
+use super::ring::Ring;
+use super::wake::{Moderated, Moderation, Timer, Wake};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
-use std::collections::VecDeque;
 use std::sync::Arc;
 // Not of `crate::sync`: a model need not branch on which vector is woken.
 use std::sync::atomic::AtomicU32;
@@ -40,10 +45,13 @@ impl Default for Sizes {
     }
 }
 
+/// The size of the smallest ring: room for an event and the end marker.
+const MIN_SIZE: usize = 2;
+
 /// The state of an event queue (requirement I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueState {
-    /// Events are refused.
+    /// The queue has no memory, and refuses events.
     Undefined,
     /// Events are written, but the reader is not woken.
     Unarmed,
@@ -63,20 +71,39 @@ pub struct EventQueueStats {
     pub unread: u64,
     /// Number of times the reader was woken.
     pub wakes: u64,
-    /// Number of entries of the current ring.
+    /// Number of entries of the current ring. Zero before the queue got memory.
     pub size: usize,
 }
 
 /// Why an event was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostEventError {
-    /// The queue is undefined: it was shut down, or has overflowed before.
-    #[error("the event queue is shut down")]
+    /// The queue is undefined: it has no memory yet, or has overflowed before. The adapter stops (requirement I2).
+    #[error("the event queue is undefined: give it memory before events are raised")]
     Undefined,
+    /// The queue was shut down, because its adapter is closed (requirement N11).
+    #[error("the event queue is shut down")]
+    ShutDown,
     /// The ring is full (requirement I5). The last entry reports the overflow, and the queue is undefined
     /// from now on.
     #[error("the event queue is full and has reached its maximum size")]
     Overflow,
+}
+
+/// Why an event queue was not resized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResizeQueueError {
+    /// The size is out of range.
+    #[error("cannot resize an event queue to {size} entries: use {MIN_SIZE} to {max}")]
+    Size {
+        /// The requested size.
+        size: usize,
+        /// The size of the largest ring.
+        max: usize,
+    },
+    /// The queue was shut down, or has overflowed.
+    #[error("cannot resize an event queue that has overflowed or is shut down")]
+    Undefined,
 }
 
 /// Identifies an event within its queue: the number of events written up to and including this one.
@@ -99,53 +126,73 @@ pub struct EventQueue {
     writer: Mutex<Writer>,
     /// Wakes the reader.
     wake: Box<dyn Wake>,
-    /// The minimum time between two wakeups, and the timer that measures it. `None` without moderation.
-    moderation: Mutex<Option<(Duration, Arc<dyn Timer>)>>,
+    /// Number of unread events that are worth a wakeup: more than one only with moderation by count.
+    threshold: AtomicU64,
+    /// How wakeups are held back. `None` without moderation. Locked after `writer`.
+    moderation: Mutex<Option<Hold>>,
 }
 
 /// The state of the writers.
 #[derive(Debug)]
 struct Writer {
-    /// The ring that events are written to.
+    /// The ring that events are written to. [`Ring::none`] before the queue got memory.
     ring: Arc<Ring>,
-    /// Size of the largest ring, in entries.
-    max_size: usize,
+    /// Sizes of the first ring and of the largest one.
+    sizes: Sizes,
     /// Number of events written to this ring. Modulo its size, the position of the next event.
     filled: usize,
-}
-
-/// The reader's side of an event queue. There is exactly one.
-#[derive(Debug)]
-pub struct Reader {
-    queue: Arc<EventQueue>,
-    /// The ring that events are read from: that of the writers, or an older one.
-    ring: Arc<Ring>,
-    /// The position of the next entry to read.
-    position: usize,
-    /// Events that `revoke` has removed from the ring but not revoked. They are older than those in the ring.
-    kept: VecDeque<Event>,
-    /// Number of events taken or revoked since the reader last updated the register.
-    taken: u64,
+    /// Whether the queue was shut down.
+    is_shut_down: bool,
 }
 
 impl EventQueue {
-    /// Creates an unarmed queue that wakes its reader through `wake`, and its reader.
-    pub fn new(number: u16, sizes: Sizes, wake: Box<dyn Wake>) -> (Arc<Self>, Reader) {
-        assert!(sizes.initial >= 2, "a ring needs room for an event and its end marker");
+    /// Creates an undefined queue, and returns it with the ring at which its reader begins.
+    pub(super) fn new(number: u16, sizes: Sizes, wake: Box<dyn Wake>) -> (Self, Arc<Ring>) {
+        assert!(sizes.initial >= MIN_SIZE, "a ring needs room for an event and its end marker");
         assert!(sizes.initial <= sizes.max, "the initial size of a ring exceeds the maximum size");
-        let ring = Ring::new(sizes.initial);
-        let queue = Arc::new(Self {
+        let ring = Ring::none();
+        let queue = Self {
             register: AtomicU64::new(Register::new(number).0),
             written: AtomicU64::new(0),
             woken: AtomicBool::new(false),
             wakes: AtomicU64::new(0),
             cause: AtomicU32::new(Cause { code: Code::Completion, lane: 0 }.to_word()),
-            writer: Mutex::new(Writer { ring: Arc::clone(&ring), max_size: sizes.max, filled: 0 }),
+            writer: Mutex::new(Writer { ring: Arc::clone(&ring), sizes, filled: 0, is_shut_down: false }),
             wake,
+            threshold: AtomicU64::new(1),
             moderation: Mutex::new(None),
-        });
-        let reader = Reader { queue: Arc::clone(&queue), ring, position: 0, kept: VecDeque::new(), taken: 0 };
-        (queue, reader)
+        };
+        (queue, ring)
+    }
+
+    /// Gives the queue its first ring, so that the undefined queue becomes unarmed (requirement I2). Returns false, and
+    /// changes nothing, if the queue has memory already or was shut down.
+    pub fn define(&self) -> bool {
+        let mut writer = lock(&self.writer);
+        if writer.has_memory() || writer.is_shut_down {
+            return false;
+        }
+        let size = writer.sizes.initial;
+        writer.switch_to(size);
+        self.update(Register::define);
+        true
+    }
+
+    /// Switches the queue to a ring with `size` entries, larger or smaller than the current one (requirement I3). The
+    /// reader finds the unread events of the old ring first, so none is lost or reordered, whatever the size. Other
+    /// threads may write and read meanwhile. Of an undefined queue, this is the size of its first ring.
+    pub fn resize(&self, size: usize) -> Result<(), ResizeQueueError> {
+        let mut writer = lock(&self.writer);
+        let max = writer.sizes.max;
+        if !(MIN_SIZE..=max).contains(&size) {
+            return Err(ResizeQueueError::Size { size, max });
+        }
+        match (self.register().is_defined(), writer.has_memory() || writer.is_shut_down) {
+            (true, _) => writer.switch_to(size),
+            (false, false) => writer.sizes.initial = size,
+            (false, true) => return Err(ResizeQueueError::Undefined),
+        }
+        Ok(())
     }
 
     /// Returns the number of the queue.
@@ -156,7 +203,7 @@ impl EventQueue {
     /// Returns the state of the queue.
     pub fn state(&self) -> QueueState {
         let register = self.register();
-        match (register.is_valid(), register.is_armed()) {
+        match (register.is_defined(), register.is_armed()) {
             (false, _) => QueueState::Undefined,
             (true, false) => QueueState::Unarmed,
             (true, true) => QueueState::Armed,
@@ -174,7 +221,7 @@ impl EventQueue {
             written,
             unread: u64::try_from(unread).unwrap_or_default(), // the reader is never ahead of the writers
             wakes: self.wakes.load(Ordering::Relaxed),
-            size: writer.ring.size(),
+            size: if writer.has_memory() { writer.ring.size() } else { 0 },
         }
     }
 
@@ -188,8 +235,9 @@ impl EventQueue {
         let mut writer = lock(&self.writer);
         // Acquire: the entries that the reader cleared before it advanced the read indicator are seen as cleared.
         let register = self.register();
-        if !register.is_valid() {
-            return Err(PostEventError::Undefined);
+        if !register.is_defined() {
+            let shut_down = writer.is_shut_down;
+            return Err(if shut_down { PostEventError::ShutDown } else { PostEventError::Undefined });
         }
         let written = self.written.load(Ordering::Relaxed);
         let room = writer.make_room(register.unread(written));
@@ -202,11 +250,11 @@ impl EventQueue {
         // Release: a thread that sees the new count also sees the event.
         self.written.store(written, Ordering::Release);
         // With the lock held: a thread that takes the lock afterwards (`await_writer`) knows that this wakeup is done.
-        self.wake_if_due(written);
         if room {
+            self.wake_if_due(written);
             return Ok(Ticket(written));
         }
-        self.update(Register::invalidate);
+        self.undefine(written);
         Err(PostEventError::Overflow)
     }
 
@@ -219,27 +267,38 @@ impl EventQueue {
     }
 
     /// Shuts the queue down: further events are refused, and writers do not wake the reader any more. Remaining
-    /// events can still be taken.
+    /// events can still be taken; the reader is woken for them if moderation held its wakeup back.
     pub fn shut_down(&self) {
-        let _writer = lock(&self.writer);
-        self.update(Register::invalidate);
+        let mut writer = lock(&self.writer);
+        writer.is_shut_down = true;
+        self.undefine(self.written.load(Ordering::Relaxed));
     }
 
-    /// Limits wakeups to one per interval (requirement I10), or removes the limit if `None`. The timer must call
-    /// [`on_timer`](Self::on_timer) at the end of the interval. A wakeup that is being held back is delivered now.
-    pub fn moderate(&self, moderation: Option<(Duration, Arc<dyn Timer>)>) {
-        let moderated = moderation.is_some();
-        *lock(&self.moderation) = moderation;
-        let _writer = lock(&self.writer);
-        self.update(|register| register.set_moderated(moderated));
-        self.wake_if_unread();
+    /// Makes the queue undefined. If it is armed with unread events, wakes the reader, whatever moderation says: nothing
+    /// would wake the reader later. Call with the writers' lock held.
+    fn undefine(&self, written: u64) {
+        let before = self.update(Register::undefine);
+        if before.is_armed() && before.unread(written) > 0 {
+            self.wake_reader();
+        }
     }
 
-    /// Wakes the reader if a wakeup was held back by moderation. Called when the moderation timer expires.
-    pub fn on_timer(&self) {
-        let _writer = lock(&self.writer);
-        self.update(Register::end_hold);
-        self.wake_if_unread();
+    /// Applies a write of the register, and wakes the reader if that arms the queue and a wakeup is due. Returns whether
+    /// the queue is defined. Call as the reader.
+    pub(super) fn write(&self, command: Command) -> bool {
+        if command.arms() {
+            self.woken.store(false, Ordering::Relaxed);
+        }
+        let before = self.update(|register| register.write(command));
+        if command.arms() && before.is_defined() {
+            self.wake_if_due(self.written.load(Ordering::Acquire));
+        }
+        before.is_defined()
+    }
+
+    /// Advances the read indicator by the number of events that the reader took.
+    pub(super) fn advance(&self, by: u64) {
+        self.update(|register| register.advance(by));
     }
 
     /// Returns whether the reader was woken and has not armed the queue since.
@@ -254,31 +313,12 @@ impl EventQueue {
 
     /// Consumes the wakeup of the reader, so that its descriptor is no longer readable. Call before arming the queue.
     pub(super) fn consume_wake(&self) {
+        self.woken.store(false, Ordering::Relaxed);
         self.wake.consume();
     }
 
-    /// Wakes the reader if a wakeup is due for existing events. Call after a change of the register.
-    fn wake_if_unread(&self) {
-        self.wake_if_due(self.written.load(Ordering::Acquire));
-    }
-
-    /// Wakes the reader if the queue is armed, the moderation timer is not running, and fewer than `written` events
-    /// were read. Of several threads that find this, only the one that unarms the queue wakes the reader. Call with
-    /// the writers' lock held, or as the reader.
-    fn wake_if_due(&self, written: u64) {
-        let before = self.update(|register| register.unarm_if_due(written).unwrap_or(register));
-        // Compute the same change again: if there is none, another thread has woken the reader, or it was not due.
-        let Some(after) = before.unarm_if_due(written) else { return };
-        self.wake_reader();
-        if after.is_held()
-            && let Some((interval, timer)) = &*lock(&self.moderation)
-        {
-            timer.start(*interval);
-        }
-    }
-
     /// Wakes the reader, whether a wakeup is due or not.
-    fn wake_reader(&self) {
+    pub(super) fn wake_reader(&self) {
         self.wakes.fetch_add(1, Ordering::Relaxed);
         self.wake.signal_for(Cause::from_word(self.cause.load(Ordering::Relaxed)));
         // After the signal: a reader that sees this flag consumes the signal, which must exist by then.
@@ -304,6 +344,90 @@ impl EventQueue {
     }
 }
 
+/// Wakeups, and how moderation holds them back (requirement I10).
+impl EventQueue {
+    /// Limits wakeups to one per interval, or removes the limit if `None`. The timer must call
+    /// [`on_timer`](Moderated::on_timer) at the end of the interval. A wakeup that is being held back is delivered now.
+    /// Replaces moderation [by count](Self::moderate_by_count).
+    pub fn moderate(&self, moderation: Option<(Duration, Arc<dyn Timer>)>) {
+        self.set_hold(moderation.map(|(interval, timer)| Hold::Interval(interval, timer)));
+    }
+
+    /// Wakes the reader when a number of events are unread, or some time after the first of them. `None` removes the
+    /// limit. A wakeup that is being held back is delivered now. Replaces moderation [by interval](Self::moderate).
+    pub fn moderate_by_count(&self, moderation: Option<Moderation>) {
+        self.set_hold(moderation.map(|settings| Hold::Batch { settings, is_timed: false }));
+    }
+
+    /// Replaces the moderation.
+    fn set_hold(&self, hold: Option<Hold>) {
+        let by_interval = matches!(hold, Some(Hold::Interval(..)));
+        let threshold = hold.as_ref().map_or(1, Hold::threshold);
+        let writer = lock(&self.writer);
+        let before = std::mem::replace(&mut *lock(&self.moderation), hold);
+        // Relaxed: published by the update of the register. A reader that arms the queue before that update may use the
+        // old threshold; this thread then finds the queue armed.
+        self.threshold.store(threshold, Ordering::Relaxed);
+        self.update(|register| register.set_moderated(by_interval));
+        self.wake_at(self.written.load(Ordering::Acquire), 1);
+        drop(writer); // before `before` is dropped with its timer
+        drop(before);
+    }
+
+    /// Wakes the reader if moderation holds a wakeup back, for example because an event is urgent.
+    pub fn wake_now(&self) {
+        let _writer = lock(&self.writer);
+        self.update(Register::end_hold);
+        self.wake_at(self.written.load(Ordering::Acquire), 1);
+    }
+
+    /// Wakes the reader if the queue is armed, and `written` events are enough for a wakeup now. Call with the writers'
+    /// lock held, or as the reader.
+    fn wake_if_due(&self, written: u64) {
+        let threshold = self.threshold.load(Ordering::Relaxed).cast_signed();
+        if !self.wake_at(written, threshold) && threshold > 1 {
+            self.time_batch(written);
+        }
+    }
+
+    /// Wakes the reader if the queue is armed, the moderation timer is not running, and at least `threshold` of
+    /// `written` events are unread. Of several threads that find this, only the one that unarms the queue wakes the
+    /// reader, and returns true.
+    fn wake_at(&self, written: u64, threshold: i64) -> bool {
+        let before = self.update(|register| register.unarm_if_due(written, threshold).unwrap_or(register));
+        // Compute the same change again: if there is none, another thread has woken the reader, or it was not due.
+        let Some(after) = before.unarm_if_due(written, threshold) else { return false };
+        self.wake_reader();
+        if after.is_held()
+            && let Some(hold) = &*lock(&self.moderation)
+        {
+            hold.start_interval();
+        }
+        true
+    }
+
+    /// Starts the timer of moderation by count, if a wakeup is held back and the timer does not run.
+    fn time_batch(&self, written: u64) {
+        if self.register().unarm_if_due(written, 1).is_none() {
+            return;
+        }
+        if let Some(hold) = &mut *lock(&self.moderation) {
+            hold.start_batch();
+        }
+    }
+}
+
+impl Moderated for EventQueue {
+    /// Wakes the reader if a wakeup was held back by moderation. Called when the moderation timer expires.
+    fn on_timer(&self) {
+        // First, so that a reader that arms the queue after the check below starts the timer again.
+        if let Some(hold) = &mut *lock(&self.moderation) {
+            hold.on_timer();
+        }
+        self.wake_now();
+    }
+}
+
 impl Writer {
     /// Makes room for one event, in addition to the entry reserved for the end marker. Switches to a larger ring if
     /// needed; `unread` is the number of unread events in all rings. Returns false if the ring is full and has the
@@ -315,85 +439,29 @@ impl Writer {
         if unread_in_ring + 1 < self.ring.size() {
             return true;
         }
-        if self.ring.size() >= self.max_size {
+        if self.ring.size() >= self.sizes.max {
             return false;
         }
-        let larger = Ring::new((2 * self.ring.size()).min(self.max_size));
-        self.ring.store_end_marker(self.filled, Arc::clone(&larger));
-        (self.ring, self.filled) = (larger, 0);
+        self.switch_to((2 * self.ring.size()).min(self.sizes.max));
         true
+    }
+
+    /// Continues in a new ring with `size` entries. The entry for the end marker of the current ring must be free.
+    fn switch_to(&mut self, size: usize) {
+        let next = Ring::new(size);
+        self.ring.store_end_marker(self.filled, Arc::clone(&next));
+        (self.ring, self.filled) = (next, 0);
+    }
+
+    /// Returns whether the queue has got memory.
+    fn has_memory(&self) -> bool {
+        self.ring.size() >= MIN_SIZE
     }
 
     /// Stores an event at the next position of the ring.
     fn put(&mut self, event: Event) {
         self.ring.store_event(self.filled, event);
         self.filled = self.filled.wrapping_add(1);
-    }
-}
-
-impl Reader {
-    /// Takes the next event, whether the queue is armed or not (requirement I4). The event counts as unread until
-    /// [`advance`](Self::advance) or [`arm`](Self::arm).
-    pub fn take(&mut self) -> Option<Event> {
-        let event = self.kept.pop_front().or_else(|| self.pop_entry())?;
-        self.taken += 1;
-        Some(event)
-    }
-
-    /// Returns whether there is no event to take.
-    pub fn is_empty(&mut self) -> bool {
-        self.kept.is_empty() && self.peek_entry() == Entry::Empty
-    }
-
-    /// Advances the read indicator by the number of events taken, in one atomic step.
-    pub fn advance(&mut self) {
-        let by = std::mem::take(&mut self.taken);
-        self.queue.update(|register| register.advance(by));
-    }
-
-    /// Advances the read indicator and arms the queue, in one atomic step (requirement I3). If there is an event
-    /// already, wakes the reader at once.
-    pub fn arm(&mut self) {
-        let by = std::mem::take(&mut self.taken);
-        self.queue.woken.store(false, Ordering::Relaxed);
-        let before = self.queue.update(|register| register.advance(by).arm());
-        if before.is_valid() {
-            self.queue.wake_if_unread();
-        } else if !self.is_empty() {
-            // The queue is undefined and cannot be armed. Wake the reader for the remaining events.
-            self.queue.wake_reader();
-        }
-    }
-
-    /// Removes the events that `select` returns true for, and returns their number. The other events stay, in their
-    /// order, and count as unread until they are taken.
-    pub(super) fn revoke(&mut self, mut select: impl FnMut(Event) -> bool) -> usize {
-        while let Some(event) = self.pop_entry() {
-            self.kept.push_back(event);
-        }
-        let before = self.kept.len();
-        self.kept.retain(|event| !select(*event));
-        let revoked = before - self.kept.len();
-        self.taken += revoked as u64;
-        revoked
-    }
-
-    /// Removes the next event from the ring and returns it.
-    fn pop_entry(&mut self) -> Option<Event> {
-        let Entry::Event(event) = self.peek_entry() else { return None };
-        self.ring.clear(self.position);
-        self.position = self.position.wrapping_add(1);
-        Some(event)
-    }
-
-    /// Returns the next entry. At the end marker of a ring, continues with the next ring.
-    fn peek_entry(&mut self) -> Entry {
-        let entry = self.ring.get(self.position);
-        if entry != Entry::Moved {
-            return entry;
-        }
-        (self.ring, self.position) = (self.ring.next(), 0);
-        self.peek_entry()
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub(super) struct Ring {
     entries: Box<[AtomicU64]>,
-    /// The larger ring that has replaced this one. Unset while this ring is in use by writers.
+    /// The ring that has replaced this one. Unset while this ring is in use by writers.
     next: OnceLock<Arc<Self>>,
 }
 
@@ -31,6 +31,12 @@ pub(super) enum Entry {
 const MOVED: u64 = 1 << 32;
 
 impl Ring {
+    /// Creates a ring without room for events: its only entry is for the end marker. An undefined queue has it in place
+    /// of memory.
+    pub(super) fn none() -> Arc<Self> {
+        Self::new(1)
+    }
+
     /// Creates an empty ring with `size` entries.
     pub(super) fn new(size: usize) -> Arc<Self> {
         let entries = std::iter::repeat_with(|| AtomicU64::new(0)).take(size).collect();
@@ -83,5 +89,15 @@ impl Ring {
     /// Returns the entry at this position, modulo the size of the ring.
     fn entry(&self, at: usize) -> &AtomicU64 {
         &self.entries[at % self.entries.len()]
+    }
+}
+
+/// Drops the rings that follow one after another, because there may be too many for a recursion.
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let mut next = self.next.take();
+        while let Some(mut ring) = next.and_then(Arc::into_inner) {
+            next = ring.next.take();
+        }
     }
 }

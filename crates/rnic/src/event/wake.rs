@@ -46,3 +46,15 @@ pub trait Moderated: Send + Sync + fmt::Debug {
     /// Raises the events that were held back. Called when the time that was [started](Timer::start) is over.
     fn on_timer(&self);
 }
+
+/// Moderation by number and time (requirement I10): an event of a completion queue, or a wakeup of an event queue, is
+/// held back until enough has arrived, or until some time after the first arrival.
+#[derive(Clone, Debug)]
+pub struct Moderation {
+    /// Number of completions that raise an event, or of unread events that are worth a wakeup.
+    pub count: usize,
+    /// Time after the first of them that ends the wait. Zero means no limit.
+    pub period: Duration,
+    /// Calls [`Moderated::on_timer`] after that time.
+    pub timer: Arc<dyn Timer>,
+}

@@ -209,6 +209,12 @@ impl Cq {
     #[must_use = "a completion that came before the queue was armed raises no event"]
     pub fn arm(&self, arm: Arm) -> bool {
         let mut ring = lock(&self.ring);
+        if !ring.may_raise {
+            drop(ring);
+            lock(&self.target).prepare();
+            ring = lock(&self.ring);
+            ring.may_raise = true;
+        }
         ring.armed = ring.armed.max(Some(arm)); // `Next` includes `Solicited`
         self.armed.store(true, Ordering::Relaxed);
         let has_matching = match arm {

@@ -1,21 +1,12 @@
 //! Moderation of the events of a completion queue (requirement I10): an event is held back until a number of
 //! completions has arrived, or until some time after the first of them. Completions can be polled meanwhile.
 
+pub use crate::event::Moderation;
+
 use crate::broken;
 use crate::event::Timer;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How long events are held back.
-#[derive(Clone, Debug)]
-pub struct Moderation {
-    /// Number of completions that raise an event.
-    pub count: usize,
-    /// Time after the first completion that raises an event. Zero means no limit.
-    pub period: Duration,
-    /// Calls [`Moderated::on_timer`](crate::event::Moderated::on_timer) after that time.
-    pub timer: Arc<dyn Timer>,
-}
 
 /// The moderation of one queue, and the event that it holds back.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use super::tally::{Situation, Tally};
 use crate::clock::{Clock, Timers};
 use crate::lock;
 use ironwarp_rnic::device::Device;
-use ironwarp_rnic::event::{CompletionHandler, Wake};
+use ironwarp_rnic::event::{CompletionHandler, QueueState, ResizeQueueError, Sizes, Wake};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,8 +17,12 @@ pub(super) struct Handler {
     untaken: VecDeque<(u32, u64)>,
     /// Number of all events so far.
     event_count: u64,
-    /// Size of the handler's event queue.
+    /// Whether the handler's event queue has memory.
+    defined: bool,
+    /// Size of the handler's event queue, or of its first ring.
     size: usize,
+    /// Whether the program polls, and has not armed the event queue since.
+    polls: bool,
     /// Number of steps for which the handler's program is busy, and takes no events.
     pub(super) busy_steps: u64,
 }
@@ -63,8 +67,51 @@ impl Handler {
     pub(super) fn new(device: &Device, clock: &Clock) -> Self {
         let descriptor = Arc::new(Descriptor { clock: clock.clone(), state: Mutex::default() });
         let inner = device.create_handler(Box::new(Arc::clone(&descriptor))).expect("there are few");
-        let size = inner.stats().size;
-        Self { inner, descriptor, untaken: VecDeque::new(), event_count: 0, size, busy_steps: 0 }
+        let size = Sizes::default().initial;
+        Self {
+            inner,
+            descriptor,
+            untaken: VecDeque::new(),
+            event_count: 0,
+            defined: false,
+            size,
+            polls: false,
+            busy_steps: 0,
+        }
+    }
+
+    /// Records that a completion queue which may raise events uses the handler: its event queue gets memory
+    /// (requirement I2).
+    pub(super) fn define(&mut self) {
+        self.defined = true;
+    }
+
+    /// Resizes the event queue (requirement I3). Sizes out of range must be refused.
+    pub(super) fn resize(&mut self, size: usize, tally: &mut Tally) {
+        let max = Sizes::default().max;
+        let refused = size < 2 || size > max;
+        let expected = if refused { Err(ResizeQueueError::Size { size, max }) } else { Ok(()) };
+        assert_eq!(self.inner.resize(size), expected);
+        if refused {
+            return;
+        }
+        let unread = !self.untaken.is_empty();
+        tally.record_if(Situation::QueueEnlarged, unread && size > self.size);
+        tally.record_if(Situation::QueueShrunk, unread && size < self.untaken.len());
+        tally.record_if(Situation::QueueSizedEarly, !self.defined);
+        self.size = size;
+    }
+
+    /// Takes events by polling from now on, so that the program is not woken (requirement I10).
+    pub(super) fn poll(&mut self) {
+        self.polls = true;
+    }
+
+    /// Arms the event queue, so that the program is woken again.
+    pub(super) fn arm(&mut self, tally: &mut Tally) {
+        tally.record_if(Situation::ArmedLate, self.polls && !self.untaken.is_empty());
+        self.polls = false;
+        self.inner.arm();
     }
 
     /// Adds an event of a completion queue to the model, and stores its number in `last`, which has the number of the
@@ -88,9 +135,17 @@ impl Handler {
     /// Takes the oldest event, and checks that it is the expected one, and that the descriptor was readable. Returns
     /// the number of its completion queue, or `None` if there is no event.
     pub(super) fn take(&mut self, tally: &mut Tally) -> Option<u32> {
-        let readable = lock(&self.descriptor.state).readable;
-        let event = self.inner.try_next().map(|event| event.cq);
-        assert_eq!(event.is_some(), readable, "readable without an event, or the reverse");
+        let event = if self.polls {
+            let event = self.inner.poll_one().map(|event| event.cq);
+            tally.record_if(Situation::Polled, event.is_some());
+            assert_eq!(event.is_some(), !self.untaken.is_empty(), "an event was not found, or was made up");
+            event
+        } else {
+            let readable = lock(&self.descriptor.state).readable;
+            let event = self.inner.try_next().map(|event| event.cq);
+            assert_eq!(event.is_some(), readable, "readable without an event, or the reverse");
+            event
+        };
         event?;
         let expected = self.untaken.pop_front().map(|(cq, _)| cq);
         assert_eq!(event, expected, "events out of order or repeated");
@@ -111,9 +166,17 @@ impl Handler {
         let stats = self.inner.stats();
         let untaken = self.untaken.len() as u64;
         assert_eq!((stats.written, stats.unread), (self.event_count, untaken), "wrong number of events");
-        tally.record_if(Situation::QueueSwitched, stats.size > self.size);
-        self.size = stats.size;
+        let undefined = stats.state == QueueState::Undefined;
+        assert_eq!((undefined, stats.size > 0), (!self.defined, self.defined), "memory was not given");
+        if self.defined {
+            tally.record_if(Situation::QueueSwitched, stats.size > self.size);
+            assert!(stats.size >= self.size, "the event queue shrank to {}", stats.size);
+            self.size = stats.size;
+        }
         let state = lock(&self.descriptor.state);
+        if self.polls && !state.readable {
+            return;
+        }
         if untaken == 0 || state.readable {
             return assert!(untaken > 0 || !state.readable, "woken without an event");
         }

@@ -19,6 +19,8 @@ pub(super) struct Queue {
     capacity: usize,
     /// Whether the queue has overrun.
     pub(super) overrun: bool,
+    /// Whether the queue was armed once, and may raise events.
+    pub(super) may_raise: bool,
     /// How the queue is armed; `None` if it is not.
     armed: Option<Arm>,
     /// The event is held back until this many completions have arrived, or for this long.
@@ -57,6 +59,7 @@ impl Queue {
             pushed: 0,
             capacity,
             overrun: false,
+            may_raise: false,
             armed: None,
             moderation: None,
             held: None,
@@ -143,6 +146,7 @@ impl Queue {
         tally.record(if arm == Arm::Next { Situation::ArmedNext } else { Situation::ArmedSolicited });
         tally.record_if(Situation::ArmedAgain, self.armed.is_some());
         tally.record_if(Situation::ArmedTooLate, present);
+        self.may_raise = true;
         self.armed = self.armed.max(Some(arm));
         assert_eq!(self.cq.arm(arm), present || self.overrun);
         self.check_raised(Expected::Never, tally);

@@ -9,7 +9,7 @@ use crate::tags::tag_cipher;
 use crate::trace::Trace;
 use ironwarp_rnic::config::DeviceConfig;
 use ironwarp_rnic::device::Device;
-use ironwarp_rnic::event::{AsyncEvent, Wake};
+use ironwarp_rnic::event::{AsyncEvent, QueueState, Wake};
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::queue::Arm;
 use std::sync::Arc;
@@ -24,6 +24,10 @@ const PERIODS: [Duration; 4] =
     [Duration::ZERO, Duration::from_micros(1), Duration::from_micros(10), Duration::from_micros(100)];
 /// One in this many completions is added to a full queue; the others wait for room.
 const OVERRUN_ODDS: u64 = 2000;
+/// Sizes of event queues. The first is refused.
+const EVENT_QUEUE_SIZES: [usize; 8] = [1, 2, 3, 4, 8, 64, 65, 256];
+/// Maximum number of handlers.
+const MAX_HANDLERS: usize = 8;
 
 /// An adapter with completion queues and handlers.
 pub(super) struct Scene {
@@ -52,7 +56,9 @@ impl Scene {
         let mut rng = Rng::stream(seed, 3);
         let clock = Clock::new();
         let device = Device::new(DeviceConfig::default(), Arena::new(0), tag_cipher(0));
-        device.events().open(Box::new(Awake));
+        if rng.below(2) == 0 {
+            device.events().open(Box::new(Awake)); // otherwise at the end
+        }
         let handlers = (0..=rng.below(4)).map(|_| Handler::new(&device, &clock)).collect();
         let count = [1, 2, 4, 8, 100][index(&mut rng, 5)];
         let queue = |id| {
@@ -83,8 +89,13 @@ impl Scene {
         self.settle();
         self.tally.wakes = self.handlers.iter().map(Handler::wakes).sum();
         let overrun = self.queues.iter().filter(|queue| queue.overrun).count();
+        let [_, unopened] = self.device.events().stats();
+        let unopened = unopened.state == QueueState::Unarmed && unopened.wakes == 0;
+        self.tally.record_if(Situation::OverrunUnopened, unopened && overrun > 0);
+        self.device.events().open(Box::new(Awake));
         let events = std::iter::from_fn(|| self.device.events().try_next());
         assert_eq!(events.filter(|event| matches!(event, AsyncEvent::CqError(_))).count(), overrun);
+        assert!(!self.device.events().is_stopped(), "an event reached an undefined event queue");
         self.tally
     }
 
@@ -112,6 +123,7 @@ impl Scene {
             }
             59 => self.moderate(number),
             60 => self.moderate_handler(handler),
+            61 => self.change_handler(handler),
             _ => {
                 let until = self.clock.now() + Duration::from_nanos(self.rng.below(50_000));
                 self.advance_time(until);
@@ -167,6 +179,7 @@ impl Scene {
         let arm = if self.rng.below(2) == 0 { Arm::Next } else { Arm::Solicited };
         self.note(number, format_args!("is armed: {arm:?}"));
         self.queues[number].arm(arm, &mut self.tally);
+        self.define_handler(number);
     }
 
     /// Moves a queue to another handler, or to none (*Modify CQ*). An event that was raised without a handler goes to
@@ -189,7 +202,9 @@ impl Scene {
         queue.cq.set_handler(to.map(|to| Arc::clone(&self.handlers[to].inner)));
         (queue.handler, queue.last) = (to, None);
         queue.expect_unchanged(&mut self.tally);
-        if to.is_some() && std::mem::take(&mut queue.kept_event) {
+        let kept = to.is_some() && std::mem::take(&mut queue.kept_event);
+        self.define_handler(number);
+        if kept {
             self.tally.record(Situation::Owed);
             self.deliver_event(number);
         }
@@ -213,6 +228,38 @@ impl Scene {
         let interval = Some(interval).filter(|interval| !interval.is_zero() && self.rng.below(2) == 0);
         self.trace.note(number, format_args!("handler is moderated: {interval:?}"));
         self.handlers[number].moderate(interval, self.queues.len() + number, &self.timers);
+    }
+
+    /// Resizes the event queue of a handler, has its program poll or arm it, or creates another handler.
+    fn change_handler(&mut self, number: usize) {
+        let handler = &mut self.handlers[number];
+        match self.rng.below(8) {
+            0..=3 => {
+                let size = EVENT_QUEUE_SIZES[index(&mut self.rng, EVENT_QUEUE_SIZES.len())];
+                self.trace.note(number, format_args!("event queue is resized to {size}"));
+                handler.resize(size, &mut self.tally);
+            }
+            4 => {
+                self.trace.note(number, format_args!("handler is polled"));
+                handler.poll();
+            }
+            5..=6 => {
+                self.trace.note(number, format_args!("handler is armed"));
+                handler.arm(&mut self.tally);
+            }
+            _ if self.handlers.len() < MAX_HANDLERS => {
+                self.handlers.push(Handler::new(&self.device, &self.clock));
+            }
+            _ => {}
+        }
+    }
+
+    /// Records in the model that the handler of a queue which may raise events has memory.
+    fn define_handler(&mut self, number: usize) {
+        let queue = &self.queues[number];
+        if let (true, Some(handler)) = (queue.may_raise, queue.handler) {
+            self.handlers[handler].define();
+        }
     }
 
     /// Records in the model that a queue has raised its event: at its handler, or for the next handler.
@@ -251,6 +298,7 @@ impl Scene {
         for number in 0..self.queues.len() {
             self.move_to(number, Some(0));
         }
+        self.handlers.iter_mut().for_each(|handler| handler.arm(&mut self.tally));
         loop {
             self.check();
             if (0..self.handlers.len()).any(|handler| self.take_event(handler)) {

@@ -47,12 +47,24 @@ pub(super) enum Situation {
     RangInVain,
     /// The wakeup of a handler was held back.
     WakeHeld,
-    /// The event queue of a handler was switched with events in it.
+    /// The event queue of a handler was full, and switched to a larger ring.
     QueueSwitched,
+    /// The program resized the event queue of a handler, with events in it that were not taken.
+    QueueEnlarged,
+    /// Resized to less than the number of events in it.
+    QueueShrunk,
+    /// Resized before it got memory.
+    QueueSizedEarly,
+    /// An event was polled from a handler.
+    Polled,
+    /// The event queue of a handler was armed after polling, with events in it.
+    ArmedLate,
+    /// A completion queue overran before the program opened the queues of asynchronous events.
+    OverrunUnopened,
 }
 
 impl Situation {
-    const ALL: [Self; 26] = [
+    const ALL: [Self; 32] = [
         Self::ArmedNext,
         Self::ArmedSolicited,
         Self::ArmedAgain,
@@ -79,6 +91,12 @@ impl Situation {
         Self::RangInVain,
         Self::WakeHeld,
         Self::QueueSwitched,
+        Self::QueueEnlarged,
+        Self::QueueShrunk,
+        Self::QueueSizedEarly,
+        Self::Polled,
+        Self::ArmedLate,
+        Self::OverrunUnopened,
     ];
 }
 

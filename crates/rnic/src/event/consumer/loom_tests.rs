@@ -93,3 +93,19 @@ fn revoke_against_next() {
         assert_eq!(usize::from(consumer.try_next().is_some()), left.min(1));
     });
 }
+
+/// A thread that polls takes the wakeup away, and arms the queue later: no event is left without a wakeup.
+#[test]
+fn polling_and_arming_against_writing() {
+    loom::model(|| {
+        let (consumer, semaphore) = consumer();
+        let writers = [spawn_writer(&consumer, 1), spawn_writer(&consumer, 2)];
+        let polled = usize::from(consumer.poll_one().is_some());
+        assert_eq!(semaphore.signals(), 0, "not armed");
+        consumer.arm();
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        let left = 2 - polled;
+        assert_eq!(semaphore.signals(), left.min(1));
+        assert_eq!(std::iter::from_fn(|| consumer.try_next()).count(), left);
+    });
+}

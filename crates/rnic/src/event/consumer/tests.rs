@@ -57,12 +57,39 @@ fn readable_until_the_last_was_taken() {
 #[test]
 fn what_came_before_it_was_opened_is_found_then() {
     let (consumer, readable) = consumer();
+    assert!(consumer.queue().define());
     post(&consumer, 1);
     post(&consumer, 2);
     assert_eq!(consumer.revoke(|event| event.object == 2), 1);
     assert_eq!((readable(), next(&consumer)), (false, None));
     consumer.open();
     assert_eq!((readable(), next(&consumer), readable()), (true, Some(1), false));
+}
+
+/// Requirement I10: the driver decides when to arm.
+#[test]
+fn a_program_that_polls_is_not_woken_until_it_arms() {
+    let (consumer, readable) = consumer();
+    consumer.open();
+    let poll = || consumer.poll_one().map(|event| event.object);
+    assert_eq!(poll(), None);
+    (1..=3).for_each(|n| post(&consumer, n));
+    assert_eq!((readable(), next(&consumer), poll()), (false, None, Some(1)));
+    assert_eq!((consumer.queue().stats().wakes, consumer.queue().stats().unread), (0, 2));
+    consumer.arm();
+    consumer.arm();
+    assert_eq!((readable(), consumer.queue().stats().wakes), (true, 1), "there are events: woken at once");
+    assert_eq!((poll(), readable()), (Some(2), false), "polling takes the wakeup away");
+    assert_eq!((poll(), poll(), readable()), (Some(3), None, false));
+    consumer.arm();
+    assert!(!readable(), "there is no event");
+    post(&consumer, 4);
+    assert_eq!((readable(), next(&consumer), readable()), (true, Some(4), false));
+    consumer.unarm();
+    post(&consumer, 5);
+    assert_eq!((readable(), next(&consumer)), (false, None));
+    consumer.arm();
+    assert_eq!((readable(), next(&consumer)), (true, Some(5)));
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! Loom tests of event queues: all interleavings of writers, the reader, arming, the switch to a larger ring, and the
-//! moderation timer.
+//! Loom tests of event queues: all interleavings of writers, the reader, arming, memory that is given, the switch to
+//! another ring, and the moderation timer.
 
+use super::super::reader::Reader;
 use super::*;
 use crate::sync::atomic::AtomicUsize;
 use loom::thread;
@@ -29,9 +30,27 @@ impl Timer for Vector {
     fn start(&self, _: Duration) {}
 }
 
-fn queue(initial: usize, max: usize) -> (Arc<EventQueue>, Reader, Arc<Vector>) {
+/// A timer that counts its starts.
+#[derive(Debug)]
+struct Starts(Arc<Vector>);
+
+impl Timer for Starts {
+    fn start(&self, _: Duration) {
+        self.0.signal();
+    }
+}
+
+/// Creates a queue without memory.
+fn undefined(initial: usize, max: usize) -> (Arc<EventQueue>, Reader, Arc<Vector>) {
     let vector = Arc::new(Vector(AtomicUsize::new(0)));
-    let (queue, reader) = EventQueue::new(7, Sizes { initial, max }, Box::new(vector.clone()));
+    let (queue, reader) = Reader::new(7, Sizes { initial, max }, Box::new(vector.clone()));
+    (queue, reader, vector)
+}
+
+/// Creates an unarmed queue.
+fn queue(initial: usize, max: usize) -> (Arc<EventQueue>, Reader, Arc<Vector>) {
+    let (queue, reader, vector) = undefined(initial, max);
+    queue.define();
     (queue, reader, vector)
 }
 
@@ -107,6 +126,85 @@ fn switch_against_reading() {
         writer.join().unwrap();
         taken.extend(take_all(&mut reader));
         assert_eq!((taken, vector.wakes() <= 1), (vec![1, 2, 3], true));
+    });
+}
+
+/// The driver switches the ring while events are written and read, without a lock between reader and writer.
+#[test]
+fn resize_against_writing_and_reading() {
+    for size in [2, 8] {
+        loom::model(move || {
+            let (queue, mut reader, vector) = queue(3, 8);
+            reader.arm();
+            let writer = spawn_writer(&queue, 1..4);
+            let driver = queue.clone();
+            let driver = thread::spawn(move || driver.resize(size).unwrap());
+            let mut taken = take_all(&mut reader);
+            reader.advance();
+            taken.extend(take_all(&mut reader));
+            writer.join().unwrap();
+            driver.join().unwrap();
+            taken.extend(take_all(&mut reader));
+            assert_eq!((taken, vector.wakes() <= 1), (vec![1, 2, 3], true));
+        });
+    }
+}
+
+/// An event is written after the queue got memory, or refused; the driver arms the queue meanwhile.
+#[test]
+fn memory_against_writing_and_arming() {
+    loom::model(|| {
+        let (queue, mut reader, vector) = undefined(4, 4);
+        let other = queue.clone();
+        let other = thread::spawn(move || other.post(Event { code: Code::Completion, object: 1 }));
+        assert!(queue.define());
+        reader.arm();
+        let written = other.join().unwrap();
+        assert!(written.is_ok() || written == Err(PostEventError::Undefined));
+        assert_eq!(take_all(&mut reader).len(), usize::from(written.is_ok()));
+        assert_eq!(vector.wakes(), usize::from(written.is_ok()), "armed: one wakeup for the event");
+    });
+}
+
+/// The writer knows of no event that was taken until a write of the register with a valid read indicator reports it.
+#[test]
+fn a_read_indicator_that_is_not_valid_against_writing() {
+    loom::model(|| {
+        let (queue, mut reader, vector) = queue(2, 2);
+        queue.post(Event { code: Code::Completion, object: 1 }).unwrap();
+        assert_eq!(take_all(&mut reader), [1]);
+        let other = queue.clone();
+        let other = thread::spawn(move || other.post(Event { code: Code::Completion, object: 2 }));
+        reader.write(true, false);
+        assert_eq!(other.join().unwrap(), Err(PostEventError::Overflow), "no entry is known to be free");
+        assert_eq!(vector.wakes(), 1, "armed, with an event that is not reported");
+    });
+}
+
+/// Enough events, the timer, and arming: together they wake the reader once, and no event waits without a timer.
+#[test]
+fn moderation_by_count_against_expiry_and_arming() {
+    loom::model(|| {
+        let (queue, mut reader, vector) = queue(4, 4);
+        let timer = Arc::new(Vector(AtomicUsize::new(0)));
+        let starts: Arc<dyn Timer> = Arc::new(Starts(timer.clone()));
+        let settings = Moderation { count: 2, period: Duration::from_millis(1), timer: starts };
+        queue.moderate_by_count(Some(settings));
+        reader.arm();
+        let writer = spawn_writer(&queue, 1..2);
+        let expiry = queue.clone();
+        let expiry = thread::spawn(move || expiry.on_timer());
+        let taken = take_all(&mut reader);
+        reader.arm();
+        writer.join().unwrap();
+        expiry.join().unwrap();
+        let left = 1 - taken.len();
+        if left > 0 && vector.wakes() == 0 {
+            assert_eq!((queue.state(), timer.wakes() > 0), (QueueState::Armed, true), "no timer runs");
+            queue.on_timer();
+            assert_eq!(vector.wakes(), 1);
+        }
+        assert_eq!(take_all(&mut reader).len(), left);
     });
 }
 

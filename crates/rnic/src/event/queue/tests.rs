@@ -1,5 +1,6 @@
 //! Unit tests of event queues: step by step with one thread, and under load with several.
 
+use super::super::reader::Reader;
 use super::*;
 use std::sync::atomic::AtomicUsize;
 use std::thread;
@@ -36,9 +37,17 @@ impl Timer for Vector {
 
 const INTERVAL: Duration = Duration::from_millis(3);
 
-fn queue(initial: usize, max: usize) -> (Arc<EventQueue>, Reader, Arc<Vector>) {
+/// Creates a queue without memory.
+fn undefined(initial: usize, max: usize) -> (Arc<EventQueue>, Reader, Arc<Vector>) {
     let vector = Arc::<Vector>::default();
-    let (queue, reader) = EventQueue::new(7, Sizes { initial, max }, Box::new(vector.clone()));
+    let (queue, reader) = Reader::new(7, Sizes { initial, max }, Box::new(vector.clone()));
+    (queue, reader, vector)
+}
+
+/// Creates an unarmed queue.
+fn queue(initial: usize, max: usize) -> (Arc<EventQueue>, Reader, Arc<Vector>) {
+    let (queue, reader, vector) = undefined(initial, max);
+    assert!(queue.define());
     (queue, reader, vector)
 }
 
@@ -56,8 +65,17 @@ fn take_all(reader: &mut Reader) -> Vec<u32> {
 
 #[test]
 fn unarmed_it_is_written_armed_it_wakes_once_undefined_it_refuses() {
-    let (queue, mut reader, vector) = queue(8, 8);
-    assert_eq!((queue.number(), queue.state()), (7, QueueState::Unarmed));
+    let (queue, mut reader, vector) = undefined(8, 8);
+    assert_eq!((queue.number(), queue.state()), (7, QueueState::Undefined));
+    reader.arm();
+    assert_eq!(
+        (queue.state(), queue.post(event(0)), reader.take(), vector.wakes()),
+        (QueueState::Undefined, Err(PostEventError::Undefined), None, 0),
+        "undefined: nothing is written, and it cannot be armed"
+    );
+    assert_eq!((queue.stats().size, queue.stats().written), (0, 0), "it has no memory");
+    assert!(queue.define() && !queue.define(), "memory is given once");
+    assert_eq!((queue.state(), queue.stats().size), (QueueState::Unarmed, 8));
     queue.post(event(1)).unwrap();
     assert_eq!(
         (queue.state(), vector.wakes()),
@@ -76,10 +94,8 @@ fn unarmed_it_is_written_armed_it_wakes_once_undefined_it_refuses() {
     reader.arm();
     assert_eq!(vector.wakes(), 3, "armed although nothing was taken");
     queue.shut_down();
-    assert_eq!(
-        (queue.state(), queue.post(event(5))),
-        (QueueState::Undefined, Err(PostEventError::Undefined))
-    );
+    assert_eq!((queue.state(), queue.post(event(5))), (QueueState::Undefined, Err(PostEventError::ShutDown)));
+    assert!(!queue.define(), "it gets no memory any more");
     reader.arm();
     assert_eq!(vector.wakes(), 4, "woken for the remaining events");
     assert_eq!(take_all(&mut reader), [3, 4]);
@@ -130,6 +146,95 @@ fn a_full_ring_is_followed_by_a_larger_one() {
     assert_eq!(vector.wakes(), 4, "it was not armed the first time");
 }
 
+/// Requirement I3: the valid bit says whether the read indicator is valid.
+#[test]
+fn a_write_without_a_valid_read_indicator_arms_and_unarms_only() {
+    let (queue, mut reader, vector) = queue(4, 4);
+    (0..3).for_each(|n| post(&queue, n));
+    assert_eq!(take_all(&mut reader), [0, 1, 2]);
+    reader.write(false, false);
+    assert_eq!((queue.state(), queue.stats().unread), (QueueState::Unarmed, 3), "they are reported later");
+    reader.write(true, false);
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Unarmed, 1), "armed, with events not reported");
+    reader.write(true, true);
+    assert_eq!((queue.state(), queue.stats().unread, vector.wakes()), (QueueState::Armed, 0, 1));
+    reader.write(true, false);
+    assert_eq!((queue.state(), queue.stats().unread, vector.wakes()), (QueueState::Armed, 0, 1));
+    reader.write(false, false);
+    post(&queue, 3);
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Unarmed, 1), "the driver has unarmed it");
+    assert_eq!(take_all(&mut reader), [3]);
+    reader.write(false, true);
+    assert_eq!((queue.state(), queue.stats().unread), (QueueState::Unarmed, 0));
+}
+
+/// Requirement I3: the driver switches to a larger or a smaller ring, with unread events in the old one.
+#[test]
+fn the_driver_resizes_a_queue_and_its_events_stay_in_order() {
+    let (queue, mut reader, vector) = undefined(4, 64);
+    queue.resize(3).unwrap();
+    assert_eq!(queue.state(), QueueState::Undefined, "a size is no memory");
+    assert!(queue.define());
+    reader.arm();
+    let mut written = 0..;
+    let mut sizes = vec![queue.stats().size];
+    for size in [2, 64, 2, 2, 8, 3, 64, 64, 5] {
+        (&mut written).take(2).for_each(|n| post(&queue, n));
+        queue.resize(size).unwrap();
+        sizes.push(queue.stats().size);
+        (&mut written).take(1).for_each(|n| post(&queue, n));
+        if size == 8 {
+            assert_eq!(reader.take(), Some(event(0)));
+            reader.advance();
+        }
+    }
+    assert_eq!(sizes, [3, 2, 64, 2, 2, 8, 3, 64, 64, 5]);
+    assert!(take_all(&mut reader).into_iter().eq(1..written.start), "none is lost, doubled or reordered");
+    assert_eq!((vector.wakes(), queue.stats().written), (1, 27));
+    reader.arm();
+    assert_eq!((queue.state(), queue.stats().unread), (QueueState::Armed, 0));
+    queue.resize(2).unwrap();
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Armed, 1), "a resize does not change the state");
+    for size in [0, 1, 65] {
+        assert_eq!(queue.resize(size), Err(ResizeQueueError::Size { size, max: 64 }));
+    }
+    queue.shut_down();
+    assert_eq!(queue.resize(2), Err(ResizeQueueError::Undefined));
+}
+
+#[test]
+fn rings_that_nobody_reads_are_freed_one_by_one() {
+    let (queue, reader, _) = queue(2, 2);
+    (0..200_000).for_each(|_| queue.resize(2).unwrap());
+    drop((queue, reader));
+}
+
+#[test]
+fn a_queue_is_resized_while_others_write_and_read() {
+    const EVENTS: u32 = 30_000;
+    let (queue, mut reader, _) = queue(2, 1 << 16);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| (0..EVENTS).for_each(|n| post(&queue, n)));
+        scope.spawn(|| {
+            for size in (2..100).cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
+                queue.resize(size).unwrap();
+                thread::yield_now();
+            }
+        });
+        let mut next = 0;
+        while next < EVENTS {
+            for object in take_all(&mut reader) {
+                assert_eq!(object, next, "in order, none missing");
+                next += 1;
+            }
+            reader.advance();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!((reader.take(), queue.stats().unread), (None, 0));
+}
+
 #[test]
 fn at_the_bound_the_last_entry_says_so_and_the_queue_is_undefined() {
     let (queue, mut reader, vector) = queue(2, 4);
@@ -144,6 +249,29 @@ fn at_the_bound_the_last_entry_says_so_and_the_queue_is_undefined() {
     assert_eq!((0..4).map(|_| reader.take().unwrap().object).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert_eq!(reader.take(), Some(Event { code: Code::EventQueueOverflow, object: 7 }));
     assert_eq!((reader.take(), vector.wakes()), (None, 1));
+    assert!(!queue.define(), "the adapter stops");
+}
+
+/// Requirement I5: nothing comes after an overflow, or a shutdown, that would wake the reader.
+#[test]
+fn a_reader_whose_wakeup_is_held_back_is_woken_at_the_end() {
+    for overflows in [true, false] {
+        let (queue, mut reader, vector) = queue(4, 4);
+        queue.moderate(Some((INTERVAL, vector.clone())));
+        reader.arm();
+        post(&queue, 0);
+        assert_eq!(take_all(&mut reader), [0]);
+        reader.arm();
+        (1..4).for_each(|n| post(&queue, n));
+        assert_eq!(vector.wakes(), 1, "held");
+        match overflows {
+            true => assert_eq!(queue.post(event(4)), Err(PostEventError::Overflow)),
+            false => queue.shut_down(),
+        }
+        assert_eq!((vector.wakes(), queue.state()), (2, QueueState::Undefined));
+        queue.on_timer();
+        assert_eq!((vector.wakes(), reader.take()), (2, Some(event(1))));
+    }
 }
 
 /// Requirement I10: each queue has its own timer, and no event is lost.
@@ -187,6 +315,43 @@ fn changed_moderation_waits_for_no_timer_of_before() {
     queue.moderate(Some((INTERVAL, vector.clone())));
     let timers = vector.timers.load(Ordering::Relaxed);
     assert_eq!((queue.state(), vector.wakes(), timers), (QueueState::Unarmed, 2, 2));
+}
+
+/// Requirement I10: moderation by count and period, as completion queues have it.
+#[test]
+fn a_wakeup_waits_for_a_number_of_events_or_a_time() {
+    let (queue, mut reader, vector) = queue(16, 16);
+    let settings = |count, period| Some(Moderation { count, period, timer: vector.clone() });
+    let timers = || vector.timers.load(Ordering::Relaxed);
+    queue.moderate_by_count(settings(3, INTERVAL));
+    reader.arm();
+    (1..3).for_each(|n| post(&queue, n));
+    assert_eq!((queue.state(), vector.wakes(), timers()), (QueueState::Armed, 0, 1), "one timer for both");
+    post(&queue, 3);
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Unarmed, 1), "enough");
+    queue.on_timer();
+    assert_eq!(vector.wakes(), 1, "the queue is not armed");
+    assert_eq!(reader.take(), Some(event(1)));
+    reader.arm();
+    assert_eq!((vector.wakes(), timers()), (1, 2), "two are left when it is armed: the time begins");
+    queue.on_timer();
+    assert_eq!((vector.wakes(), take_all(&mut reader)), (2, vec![2, 3]));
+    reader.arm();
+    queue.on_timer();
+    assert_eq!(vector.wakes(), 2, "a timer without events");
+    post(&queue, 4);
+    assert_eq!((vector.wakes(), timers()), (2, 3));
+    queue.wake_now();
+    assert_eq!((vector.wakes(), take_all(&mut reader)), (3, vec![4]), "urgent");
+    queue.moderate_by_count(settings(2, Duration::ZERO));
+    reader.arm();
+    post(&queue, 5);
+    assert_eq!((vector.wakes(), timers()), (3, 3), "without a period there is no timer");
+    queue.moderate_by_count(None);
+    assert_eq!((vector.wakes(), take_all(&mut reader)), (4, vec![5]), "no more moderation: delivered");
+    reader.arm();
+    post(&queue, 6);
+    assert_eq!(vector.wakes(), 5);
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub(super) struct Ring {
     pub(super) waking: usize,
     /// The completion that raises an event. `None` if the queue is not armed.
     pub(super) armed: Option<Arm>,
+    /// Whether the queue was armed once, so that its handler is [ready](super::EventTarget::prepare) for events.
+    pub(super) may_raise: bool,
     /// A completion was lost.
     pub(super) overrun: bool,
     /// The clock for the times of completions. `None` if they need none.
@@ -48,6 +50,7 @@ impl Ring {
             completions: VecDeque::with_capacity(capacity),
             waking: 0,
             armed: None,
+            may_raise: false,
             overrun: false,
             clock: None,
             moderation: None,

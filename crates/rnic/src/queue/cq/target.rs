@@ -8,6 +8,8 @@ use std::sync::Arc;
 pub(super) struct EventTarget {
     /// None if the queue has no handler, one that has all events, or one for each lane (requirement I8).
     handlers: Vec<Target>,
+    /// Whether the queue may raise events: it was armed once. Its handlers then have memory for them (requirement I2).
+    raises: bool,
     /// An event of this lane was raised while there was no handler. The next handler gets it.
     pending: Option<u16>,
     /// Whether the queue is shut down. Then it has no handler and gets none any more, so no event is delivered.
@@ -23,6 +25,19 @@ struct Target {
 }
 
 impl EventTarget {
+    /// Makes the handlers, and each that follows them, ready for events. Call before the first event.
+    pub(super) fn prepare(&mut self) {
+        self.raises = true;
+        self.open_handlers();
+    }
+
+    /// Gives the event queues of the handlers memory, if the queue may raise events.
+    fn open_handlers(&self) {
+        if self.raises {
+            self.handlers.iter().for_each(|target| target.handler.open());
+        }
+    }
+
     /// Raises an event of the queue `cq` at its handler for this lane, or keeps the event for the next handler. Lanes
     /// that are out of range wrap around, as in the event map.
     pub(super) fn raise(&mut self, cq: u32, lane: u16) {
@@ -42,6 +57,7 @@ impl EventTarget {
             return;
         }
         self.handlers = handlers.map(|handler| Target { handler, last: None }).collect();
+        self.open_handlers();
         if let Some(lane) = self.pending.take() {
             self.raise(cq, lane);
         }

@@ -260,6 +260,51 @@ fn an_overrun_is_one_asynchronous_event() {
     assert_eq!([reports.try_next(), reports.try_next()], [Some(AsyncEvent::CqError(ID)), None]);
 }
 
+/// Requirement I2: a handler has memory before it gets an event, whatever the order of steps. All orders of up to six
+/// steps are tried.
+#[test]
+fn no_order_of_arming_and_moving_raises_an_event_at_a_handler_without_memory() {
+    const STEPS: u32 = 6;
+    const KINDS: u32 = 6;
+    for order in 0..KINDS.pow(STEPS) {
+        let reports = Arc::new(AsyncEvents::new(Sizes::default(), &Routing::new(1)));
+        let handler = |id| CompletionHandler::new(HandlerId(id), Box::new(Silent), Some(&reports));
+        let (cq, handlers) = (Cq::new(ID, 9), [handler(2), handler(3)]);
+        let (mut armed, mut due) = (false, 0);
+        for step in 0..STEPS {
+            match order / KINDS.pow(step) % KINDS {
+                0 => {
+                    let _ = cq.arm(Arm::Next);
+                    armed = true;
+                }
+                1 => cq.set_handler(Some(handlers[0].clone())),
+                2 => cq.set_handler(Some(handlers[1].clone())),
+                3 => cq.set_handler(None),
+                4 => {
+                    cq.push(plain(1)).unwrap();
+                    due += u32::from(std::mem::take(&mut armed));
+                }
+                _ => cq.resize(10 + step as usize).unwrap(),
+            }
+        }
+        assert!(!reports.is_stopped(), "order {order}");
+        cq.set_handler(Some(handlers[0].clone()));
+        let taken = handlers.iter().any(|handler| handler.try_next().is_some());
+        assert_eq!((reports.is_stopped(), taken), (false, due > 0), "order {order}");
+    }
+}
+
+/// A completion queue that is only polled needs no memory for events.
+#[test]
+fn a_handler_gets_memory_when_a_queue_is_armed() {
+    let (cq, count) = cq(9);
+    let size = || count.0.stats().size;
+    cq.push(plain(1)).unwrap();
+    assert_eq!((poll(&cq, 9), size()), (Ok(vec![1]), 0));
+    assert!(!cq.arm(Arm::Next));
+    assert_eq!(size(), Sizes::default().initial);
+}
+
 /// Requirement N11.
 #[test]
 fn after_the_shutdown_completions_come_and_events_do_not() {
