@@ -259,7 +259,7 @@ impl Engine {
     }
 
     /// Returns the queue of asynchronous events, which report what happens to objects of the adapter outside of any
-    /// work request. The first call creates the queue; events before that are lost.
+    /// work request. The first call opens the queue, and finds the events so far: the latest for each kind and object.
     pub fn async_events(&self) -> io::Result<Arc<AsyncEventQueue>> {
         let mut events = lock(&self.events);
         if let Some(events) = &*events {
@@ -273,6 +273,14 @@ impl Engine {
             tracing::warn!(%error, "changes of the port will not be reported");
         }
         Ok(queue)
+    }
+
+    /// Delays the wakeup for asynchronous events until an event queue has `count` of them, or `period` has passed since
+    /// the first (requirement I10). A count of one or less turns moderation off; a period of zero waits for the count
+    /// as long as it takes. An event that reports the end of the adapter is not delayed.
+    pub fn moderate_async_events(&self, count: usize, period: Duration) -> io::Result<()> {
+        self.async_events()?.moderate(count, period, self.steering().default_lane()?.handle());
+        Ok(())
     }
 
     /// Reports changes to the ports and their GIDs to `watcher` from now on, until the adapter is closed. Fails if

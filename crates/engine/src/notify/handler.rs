@@ -8,7 +8,8 @@ use crate::reactor::handle::LaneHandle;
 use crate::sys::sched::set_low_latency;
 use crate::sys::thread::{Awaited, wait_readable};
 use ironwarp_rnic::event::{
-    self, AsyncEvent, AsyncEvents, CqEvent, EventQueueStats, HandlerId, Moderated, Timer,
+    self, AsyncEvent, AsyncEvents, CqEvent, EventQueueStats, HandlerId, Moderated, Moderation,
+    ResizeQueueError, Timer,
 };
 use ironwarp_rnic::sync::lock;
 use std::io;
@@ -136,12 +137,29 @@ impl CompletionHandler {
         self.inner.try_next()
     }
 
+    /// Takes the oldest event, if there is one, whether the descriptor is readable or not. Leaves the event queue
+    /// unarmed: the program is not woken before [`arm`](Self::arm) or [`wait`](Self::wait) (requirement I10).
+    pub fn poll_one(&self) -> Option<CqEvent> {
+        self.inner.poll_one()
+    }
+
+    /// Arms the event queue again after [`poll_one`](Self::poll_one).
+    pub fn arm(&self) {
+        self.inner.arm();
+    }
+
+    /// Switches the event queue to a ring with `size` entries, while events are raised and taken (requirement I3).
+    pub fn resize(&self, size: usize) -> Result<(), ResizeQueueError> {
+        self.inner.resize(size)
+    }
+
     /// Waits for an event and takes it. Returns `None` if the timeout expires first, or the adapter is shut down.
     ///
     /// A thread that waits for events of a low-latency handler is scheduled before others, like the low-latency lane.
     /// This lasts until the thread waits for events of a handler of another class.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<CqEvent> {
         set_low_latency(self.class() == Class::LowLatency);
+        self.arm(); // the program may have polled before
         if !self.is_served_directly() {
             return wait_for(&self.wake, Some(&self.end), timeout, || self.try_next());
         }
@@ -235,7 +253,7 @@ pub struct AsyncEventQueue {
 }
 
 impl AsyncEventQueue {
-    /// Opens the queue: `events` keeps events from now on.
+    /// Opens the queue, which finds the events so far.
     pub(crate) fn open(events: &Arc<AsyncEvents>, end: &Arc<EndSignal>) -> io::Result<Arc<Self>> {
         let wake = EventFdWake::new()?;
         events.open(Box::new(wake.clone()));
@@ -247,8 +265,28 @@ impl AsyncEventQueue {
         self.events.try_next()
     }
 
+    /// Takes the oldest event, if there is one, whether the descriptor is readable or not. Leaves the event queues
+    /// unarmed: the program is not woken before [`arm`](Self::arm) or [`wait`](Self::wait) (requirement I10).
+    pub fn poll_one(&self) -> Option<AsyncEvent> {
+        self.events.poll_one()
+    }
+
+    /// Arms the event queues again after [`poll_one`](Self::poll_one).
+    pub fn arm(&self) {
+        self.events.arm();
+    }
+
+    /// Wakes the program when an event queue has `count` events, or `period` after the first, with timers of this lane
+    /// (requirement I10).
+    pub(crate) fn moderate(&self, count: usize, period: Duration, lane: &Arc<LaneHandle>) {
+        self.events.moderate(|queue| {
+            (count > 1).then(|| Moderation { count, period, timer: LaneTimer::new(lane, queue) })
+        });
+    }
+
     /// Waits for an event and takes it. Returns `None` if the timeout expires first, or the adapter is shut down.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<AsyncEvent> {
+        self.arm(); // the program may have polled before
         wait_for(&self.wake, Some(&self.end), timeout, || self.try_next())
     }
 }
