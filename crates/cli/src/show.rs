@@ -181,16 +181,21 @@ impl Page<'_> {
         let title = say::bold(format_args!("{} (process {process})", printable(program.trim_end())));
         let Some(adapter) = self.rows("adapter").next() else { return title };
         let stopped = if adapter.text("stopped") == "true" { ", STOPPED after an overflow" } else { "" };
+        let retired = match adapter.number("retired_indices") {
+            0 => String::new(),
+            retired => format!(", {retired} of {} indices used up", adapter.text("indices")),
+        };
         let down = self.rows("port").filter(|port| port.text("state") != "active");
         let down: Vec<String> =
             down.map(|port| format!(", port {} {}", port.text("number"), port.text("state"))).collect();
         format!(
-            "{title}: device {}{}, persona {}, {} of {} tags in use{stopped}",
+            "{title}: device {}{}, persona {}, {} of {} tags in use ({} KiB{retired}){stopped}",
             adapter.text("device"),
             down.concat(),
             adapter.text("persona"),
             adapter.text("tags"),
-            adapter.text("max_tags")
+            adapter.text("max_tags"),
+            adapter.number("table_bytes") >> 10
         )
     }
 

@@ -291,7 +291,10 @@ impl StatusServer {
         let logical = steering.logical();
         let adapter = Row::new("adapter").with("device", logical.name());
         let adapter = adapter.with("persona", config.persona).with("crc", config.crc);
-        let adapter = adapter.with("tags", device.table().len()).with("max_tags", config.tags);
+        let usage = device.table().usage();
+        let adapter = adapter.with("tags", usage.entries).with("max_tags", config.tags);
+        let adapter = adapter.with("retired_indices", usage.retired).with("indices", usage.indices);
+        let adapter = adapter.with("table_bytes", usage.bytes);
         let mut rows = vec![adapter.with("stopped", device.events().is_stopped())];
         rows.extend(logical.ports().iter().map(port_row));
         let (mut cqs, mut qps) = (BTreeMap::new(), BTreeMap::new());

@@ -5,6 +5,7 @@ use crate::shared::Shared;
 use ironwarp_engine::gid::GidEntry;
 use ironwarp_engine::{Config, Shutdown, Statistics, logical};
 use ironwarp_rnic::device::HANDLERS;
+use ironwarp_rnic::memory::Usage;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -190,6 +191,22 @@ impl Adapter {
     /// ```
     pub fn shutdown(&self, how: Shutdown) {
         self.shared.engine.shut_down(how);
+    }
+
+    /// Returns how many tags are in use, and how many indices of tags are used up (requirement M4). A tag is never
+    /// assigned twice. After about four billion registrations and bindings, further ones fail with
+    /// [`RegisterError::UsedUp`](crate::memory::RegisterError::UsedUp), and the adapter has to be opened again.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let domain = adapter.protection_domain();
+    /// let region = domain.register(ironwarp::memory::Buffer::new(64)?, ironwarp::memory::Access::LOCAL_READ)?;
+    /// let usage = adapter.tag_usage();
+    /// assert_eq!((usage.entries, usage.retired), (1, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tag_usage(&self) -> Usage {
+        self.shared.device().table().usage()
     }
 
     /// Returns counters of the adapter's threads: how many run, and how often they woke up.

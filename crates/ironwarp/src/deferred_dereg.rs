@@ -11,10 +11,10 @@ use std::sync::Mutex;
 #[derive(Debug, Default)]
 pub(crate) struct DeferredDeregs(Mutex<Vec<DroppedEntry>>);
 
-/// The table entry of a dropped region or window: all tags that the entry may have now, the most likely first. Empty if
-/// the entry is already deregistered.
+/// The table entry of a dropped region or window: the tag that the last posted request assigns. `None` if the entry is
+/// already deregistered.
 #[derive(Debug)]
-pub(crate) struct DroppedEntry(pub(crate) Vec<Tag>);
+pub(crate) struct DroppedEntry(pub(crate) Option<Tag>);
 
 impl DeferredDeregs {
     /// Deregisters the entry of a dropped region or window, and retries all deferred entries. Entries that still cannot
@@ -36,9 +36,11 @@ impl DeferredDeregs {
 impl DroppedEntry {
     /// Tries to deregister the entry. Returns whether the entry is deregistered now, by this call or before.
     fn try_deregister(&self, device: &Device) -> bool {
-        for &tag in &self.0 {
-            match device.table().deregister(tag) {
-                Ok(()) => break,
+        let Some(tag) = self.0 else { return true };
+        // A request that is executed meanwhile can give the entry another tag: then try again.
+        while let Some(current) = device.table().current_tag(tag) {
+            match device.table().deregister(current) {
+                Ok(()) => return true,
                 Err(DeregisterError::Unknown(_)) => {}
                 // Windows are bound to the region. Error variants added later also mean that the entry still exists.
                 Err(_) => return false,

@@ -59,7 +59,11 @@ fn model(test: impl Fn() + Sync + Send + 'static) {
 }
 
 fn world(entries: usize) -> Arc<World> {
-    let table = Table::new(Limits { entries, strict: false }, std::sync::Arc::clone(&CIPHER));
+    world_within(Limits::new(entries))
+}
+
+fn world_within(limits: Limits) -> Arc<World> {
+    let table = Table::new(limits, std::sync::Arc::clone(&CIPHER));
     Arc::new(World { table, cell: UnsafeCell::new(()) })
 }
 
@@ -377,5 +381,45 @@ fn loom_an_access_is_admitted_or_deferred_while_a_registration_ends() {
         });
         world.table.finish_registration(HOME, tag, memory(OLD), Ok(())).unwrap();
         request.join().unwrap();
+    });
+}
+
+/// The storage of a retired index is given to another, while a thread looks the old tag up (requirement M4).
+#[test]
+fn loom_storage_of_a_retired_index_changes_hands() {
+    model(|| {
+        let world = world_within(Limits { instances: 1, ..Limits::new(1) });
+        let tag = world.register(OLD);
+        let reader = spawn(&world, move |world| world.use_old(tag));
+        world.table.deregister(tag).unwrap();
+        world.reuse_memory();
+        // A chunk has two entries under loom: when both are retired, the next index gets the storage of the first.
+        let second = world.register(NEW);
+        world.table.deregister(second).unwrap();
+        let third = world.register(NEW);
+        assert_eq!(world.table.look_up(tag), None);
+        world.table.look_up(third).expect("registered");
+        reader.join().unwrap();
+    });
+}
+
+/// A binding moves a window to another index, while a thread uses the old tag and another looks for the window.
+#[test]
+fn loom_a_window_moves_to_another_index() {
+    model(|| {
+        let world = world_within(Limits { instances: 2, ..Limits::new(3) });
+        let (old, new) = (world.register(OLD), world.register(NEW));
+        let window = world.table.allocate_window(HOME).unwrap();
+        let window = world.table.bind(STREAM, window, world.binding(old)).unwrap();
+        let next = world.table.reserve_next_tag(window).unwrap();
+        let reader = spawn(&world, move |world| world.use_old(window));
+        let seeker = spawn(&world, move |world| {
+            let found = world.table.current_tag(next);
+            assert!(found == Some(window) || found == Some(next), "{found:?}");
+        });
+        assert_eq!(world.table.bind(STREAM, window, world.binding(new)), Ok(next));
+        world.reuse_memory();
+        reader.join().unwrap();
+        seeker.join().unwrap();
     });
 }

@@ -129,6 +129,9 @@ fn causes_of_check(check: Check) -> Lines {
         Check::Invalidate => &["a region registered by a call cannot be invalidated by a message"],
         Check::Windows => &["windows are still bound to the region"],
         Check::Pending => &["the peer used a region before its registration by a control queue was complete"],
+        Check::InstancesUsed => {
+            &["the program has used up all tags of the adapter, after four billion registrations"]
+        }
         _ => &[],
     }
 }

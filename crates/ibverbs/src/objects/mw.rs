@@ -47,6 +47,12 @@ impl Mw {
         Tag(unsafe { (*self.c.get()).rkey })
     }
 
+    /// Returns the tag that the adapter will give the window with the next binding, if the window is of type 1. After 255
+    /// bindings, the tag has another index (requirement M4).
+    pub(crate) fn next_tag(&self) -> Result<Tag, Errno> {
+        Ok(self.pd.context().engine().device().table().reserve_next_tag(self.tag())?)
+    }
+
     /// Sets the tag that the window has once it is bound.
     pub(crate) fn set_tag(&self, tag: Tag) {
         // SAFETY: `c` is valid. The program must not bind the same window in two threads at once.

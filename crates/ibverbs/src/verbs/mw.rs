@@ -7,7 +7,6 @@ use crate::objects::pd::Pd;
 use crate::objects::qp::Qp;
 use crate::support::errno::{Errno, code, destroy_code, object};
 use crate::support::object::{CObject, find};
-use ironwarp_rnic::memory::next_tag;
 use ironwarp_rnic::queue::{Data, Operation, Sges, WorkRequest};
 use std::ffi::c_int;
 
@@ -45,7 +44,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
             fence: bind.send_flags & IBV_SEND_FENCE != 0,
             ..WorkRequest::new(bind.wr_id, operation, Data::Memory(Sges::default()))
         };
-        let next = next_tag(window.tag()); // the tag that the adapter will give the window
+        let next = window.next_tag()?;
         pair.post_send(vec![request])?;
         window.set_tag(next);
         Ok(())

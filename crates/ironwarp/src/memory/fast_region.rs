@@ -64,7 +64,7 @@ impl FastRegion {
     /// Returns the tag that the next posted registration will assign. The message of the same request, and requests in
     /// the same list, can use that tag, for example to send it to the peer.
     pub fn next_tag(&self) -> Tag {
-        self.registration.tags.next_registration()
+        self.registration.tags.next_registration(self.registration.table())
     }
 
     /// Returns a scatter/gather element for a range of bytes, with the tag of the last posted registration.

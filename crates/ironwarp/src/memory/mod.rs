@@ -58,7 +58,7 @@ pub use fast_region::FastRegion;
 pub use ironwarp_rnic::host::Span;
 pub use ironwarp_rnic::memory::{
     Check, Denied, DeregisterError, Domain, EntryInfo, Kind, RegisterError, ReregisterError,
-    Rights as Access, TranslationError,
+    Rights as Access, TranslationError, Usage as TagUsage,
 };
 pub use ironwarp_rnic::queue::Sge;
 pub use ironwarp_wire::{RemoteAddr, Tag};

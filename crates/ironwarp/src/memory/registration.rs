@@ -3,7 +3,7 @@
 use super::tag_tracker::TagSequence;
 use crate::deferred_dereg::DroppedEntry;
 use crate::shared::Shared;
-use ironwarp_rnic::memory::DeregisterError;
+use ironwarp_rnic::memory::{DeregisterError, Table};
 use ironwarp_wire::Tag;
 use std::sync::Arc;
 
@@ -24,6 +24,11 @@ impl Registration {
         Self { shared: Arc::clone(shared), tags, deregistered: false }
     }
 
+    /// Returns the table that the entry belongs to.
+    pub(super) fn table(&self) -> &Table {
+        self.shared.device().table()
+    }
+
     /// Drops this value without deregistering the entry, which has a new tag and another owner.
     pub(crate) fn forget(mut self) {
         self.deregistered = true;
@@ -39,8 +44,8 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Without tags, this call only retries the entries that were deferred before.
-        let tags = if self.deregistered { Vec::new() } else { self.tags.candidates() };
-        self.shared.deferred.deregister(self.shared.device(), DroppedEntry(tags));
+        // Without a tag, this call only retries the entries that were deferred before.
+        let tag = (!self.deregistered).then(|| self.tags.tag());
+        self.shared.deferred.deregister(self.shared.device(), DroppedEntry(tag));
     }
 }

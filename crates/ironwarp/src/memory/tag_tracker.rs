@@ -15,9 +15,8 @@ pub(crate) struct TagSequence(Mutex<TagState>);
 /// The state of a tag sequence after the last posted request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TagState {
-    /// The oldest tag that the table entry may have now: posted requests may be executed later, or never.
-    oldest: Tag,
-    /// The tag after the last posted request: the newest that the table entry may have.
+    /// The tag after the last posted request. The table entry may have an older one, because posted requests may be
+    /// executed later, or never.
     tag: Tag,
     /// Whether a request assigned `tag`. If not, a region's first registration uses `tag`, which the region was
     /// allocated with.
@@ -29,7 +28,7 @@ pub(crate) struct TagState {
 impl TagSequence {
     /// Creates the sequence of a table entry that was allocated with this tag.
     pub(crate) fn new(tag: Tag) -> Self {
-        Self(Mutex::new(TagState { oldest: tag, tag, used: false, by: None }))
+        Self(Mutex::new(TagState { tag, used: false, by: None }))
     }
 
     /// Returns the tag that the last posted request assigns.
@@ -38,26 +37,20 @@ impl TagSequence {
     }
 
     /// Returns the tag that the next binding assigns to a window.
-    pub(crate) fn next_binding(&self) -> Tag {
-        next_tag(self.tag())
+    pub(crate) fn next_binding(&self, table: &Table) -> Tag {
+        tag_after(table, self.tag())
     }
 
     /// Returns the tag that the next registration assigns to a region.
-    pub(crate) fn next_registration(&self) -> Tag {
-        let state = lock(&self.0);
-        if state.used { next_tag(state.tag) } else { state.tag }
+    pub(crate) fn next_registration(&self, table: &Table) -> Tag {
+        let TagState { tag, used, .. } = *lock(&self.0);
+        if used { tag_after(table, tag) } else { tag }
     }
 
     /// Advances the sequence to `tag`, which a request that is about to be posted to the queue pair `by` assigns.
     /// Returns the previous state, which the caller must [restore](Self::restore) if it cannot post the request.
-    pub(crate) fn advance(&self, table: &Table, tag: Tag, by: u32) -> TagState {
-        let mut state = lock(&self.0);
-        let before = *state;
-        // If the entry has the previous tag, all earlier requests were executed, and older tags are gone.
-        let executed = table.look_up(before.tag).is_some();
-        let oldest = if executed { before.tag } else { before.oldest };
-        *state = TagState { oldest, tag, used: true, by: Some(by) };
-        before
+    pub(crate) fn advance(&self, tag: Tag, by: u32) -> TagState {
+        std::mem::replace(&mut lock(&self.0), TagState { tag, used: true, by: Some(by) })
     }
 
     /// Adopts the tag that the table entry has now. Does nothing unless the last request was posted to the queue pair
@@ -67,8 +60,7 @@ impl TagSequence {
         if state.by == Some(by)
             && let Some(tag) = table.current_tag(state.tag)
         {
-            let used = table.next_registration_tag(tag) != Some(tag);
-            *state = TagState { oldest: tag, tag, used, by: None };
+            *state = TagState { tag, used: table.has_been_valid(tag), by: None };
         }
     }
 
@@ -76,21 +68,12 @@ impl TagSequence {
     pub(crate) fn restore(&self, before: TagState) {
         *lock(&self.0) = before;
     }
+}
 
-    /// Returns all tags that the table entry may have now, newest first.
-    pub(crate) fn candidates(&self) -> Vec<Tag> {
-        let TagState { oldest, tag, .. } = *lock(&self.0);
-        let mut tags = vec![oldest];
-        // The instance in a tag has eight bits, so there are at most 256 tags.
-        while let Some(&last) = tags.last()
-            && last != tag
-            && tags.len() < 256
-        {
-            tags.push(next_tag(last));
-        }
-        tags.reverse();
-        tags
-    }
+/// Returns the tag that follows `tag` on the same window or region. If no tag is left, returns one that the device
+/// refuses, so that the request that would assign it fails.
+fn tag_after(table: &Table, tag: Tag) -> Tag {
+    table.reserve_next_tag(tag).unwrap_or_else(|_| next_tag(tag))
 }
 
 /// The tag sequences that posted requests of one queue pair have advanced, keyed by the address of the sequence. Only

@@ -48,7 +48,7 @@ impl Window {
     /// Returns the tag that the next posted binding will assign. A request in the same list as the binding can send
     /// that tag to the peer.
     pub fn next_tag(&self) -> Tag {
-        self.registration.tags.next_binding()
+        self.registration.tags.next_binding(self.registration.table())
     }
 
     /// Returns the remote address of offset `at` of the window, to be sent to the peer, with the tag of the last posted

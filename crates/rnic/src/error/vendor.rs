@@ -73,7 +73,7 @@ pub enum VendorError {
 const MARK: u32 = 0x49 << 24;
 
 /// All checks, in the order of their numbers.
-const CHECKS: [Check; 15] = [
+const CHECKS: [Check; 16] = [
     Check::Valid,
     Check::Kind,
     Check::Domain,
@@ -89,6 +89,7 @@ const CHECKS: [Check; 15] = [
     Check::Invalidate,
     Check::Windows,
     Check::Pending,
+    Check::InstancesUsed,
 ];
 
 impl QpError {

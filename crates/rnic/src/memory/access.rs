@@ -1,7 +1,7 @@
 //! The checks that an access to memory has to pass: the steps of requirements M8 and M9, in their order.
 
 use super::entry::{Body, State};
-use super::{Check, Denied, Domain, EntryInfo, Kind, Rights, instance_of};
+use super::{Check, Denied, Domain, EntryInfo, Kind, Rights};
 use ironwarp_wire::Tag;
 
 /// An access to memory, or a request to change an entry, that is to be checked.
@@ -44,7 +44,7 @@ impl Access {
     #[inline]
     pub(super) fn check(&self, body: &Body, state: State) -> Result<u64, Check> {
         self.check_owner(body)?;
-        if instance_of(self.tag) != state.instance() {
+        if self.tag != state.tag() {
             return Err(Check::Instance);
         }
         if self.offset.checked_add(self.len).is_none() {

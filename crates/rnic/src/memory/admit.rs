@@ -2,9 +2,7 @@
 //! addresses. Every access to registered memory comes through here.
 
 use super::access::{Access, Kinds};
-use super::{
-    CachedGuard, Denied, Domain, Guard, Kind, Rights, Spans, Stream, Table, Touch, Translation, index_of,
-};
+use super::{CachedGuard, Denied, Domain, Guard, Kind, Rights, Spans, Stream, Table, Touch, Translation};
 use ironwarp_wire::{RemoteAddr, Tag};
 
 impl Table {
@@ -150,7 +148,7 @@ impl Table {
         let within = match checked {
             Ok(within) => within,
             Err(check) => {
-                let info = entry.describe(body, index_of(access.tag), *state);
+                let info = entry.describe(body, *state);
                 return Err(access.deny(check, Some(info)));
             }
         };

@@ -14,7 +14,6 @@ use super::access::Access;
 use super::entry::Body;
 use super::{
     Check, Denied, Domain, Kind, Memory, RegisterError, RegistrationWaiter, Spans, Stream, Table, index_of,
-    instance_of,
 };
 use crate::host::{Host, Span};
 use crate::sync::lock;
@@ -30,11 +29,11 @@ impl Table {
     /// Begins a registration and returns its tag. The entry is pending until
     /// [`finish_registration`](Self::finish_registration) or [`deregister`](Self::deregister).
     pub fn begin_registration(&self, domain: Domain) -> Result<Tag, RegisterError> {
-        let (index, entry) = self.slab.take()?;
+        let (_, entry) = self.slab.take()?;
         let mut change = entry.begin_change();
-        let tag = change.tag(index);
+        let tag = change.tag();
         self.pending.count.fetch_add(1, Ordering::Relaxed); // before another thread can know the tag
-        change.allocate_pending(instance_of(tag), Body { kind: Kind::Region, domain, ..Body::default() });
+        change.allocate_pending(tag, Body { kind: Kind::Region, domain, ..Body::default() });
         Ok(tag)
     }
 
@@ -54,10 +53,10 @@ impl Table {
             return Err(change.deny(&access, Check::Valid).into());
         }
         match prepared {
-            Ok(()) => change.publish(instance_of(tag), memory.into_body(domain)),
+            Ok(()) => change.publish(tag, memory.into_body(domain)),
             Err(_) => {
                 let empty = change.entry.body().without_memory();
-                change.allocate(instance_of(tag), empty);
+                change.allocate(tag, empty);
             }
         }
         drop(change);
@@ -94,7 +93,7 @@ impl Table {
         let tag = access.tag;
         let retry = self.slab.entry(index_of(tag)).is_some_and(|entry| {
             let state = entry.state();
-            (state.is_pending() || state.is_valid()) && state.instance() == instance_of(tag)
+            (state.is_pending() || state.is_valid()) && state.tag() == tag
         });
         let check = if retry { Check::Pending } else { Check::Valid };
         access.deny(check, self.glance_at(access.tag))
@@ -104,7 +103,7 @@ impl Table {
     pub fn is_pending(&self, tag: Tag) -> bool {
         self.slab.entry(index_of(tag)).is_some_and(|entry| {
             let state = entry.state();
-            state.is_pending() && state.instance() == instance_of(tag)
+            state.is_pending() && state.tag() == tag
         })
     }
 }

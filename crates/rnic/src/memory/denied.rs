@@ -42,6 +42,8 @@ pub enum Check {
     /// The registration of the entry has ended (requirement X6). A local request that fails this check is retried
     /// when the registration ends.
     Pending,
+    /// The index of the window has an instance left, or the table has another index (requirement M4).
+    InstancesUsed,
 }
 
 /// Describes the failed check alone, without the memory it failed for.
@@ -63,6 +65,7 @@ impl fmt::Display for Check {
             Self::Invalidate => "the memory cannot be invalidated",
             Self::Windows => "windows are still bound to the region",
             Self::Pending => "the registration is still in progress",
+            Self::InstancesUsed => "all tags of the adapter are used up: open the adapter again",
         })
     }
 }
@@ -158,6 +161,9 @@ impl Denied {
             Check::Invalidate => write!(f, "this {kind} cannot be invalidated"),
             Check::Windows => f.write_str("windows are still bound to the region"),
             Check::Pending => write!(f, "the registration of the {kind} is still in progress"),
+            Check::InstancesUsed => {
+                write!(f, "no new tag for the {kind}: all tags are used up; open the adapter again")
+            }
         }
     }
 }
@@ -171,6 +177,12 @@ pub enum RegisterError {
     Full {
         /// Maximum number of entries.
         entries: usize,
+    },
+    /// All tags that the table can ever assign are used up (requirement M4). What is registered stays usable.
+    #[error("all {indices} tag indices are used up: open the adapter again to register more memory")]
+    UsedUp {
+        /// Number of indices, each of which has 256 tags.
+        indices: usize,
     },
     /// The fault plan made the registration fail.
     #[error("injected fault no-register: the registration fails as if the table were full")]

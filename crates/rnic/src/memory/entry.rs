@@ -9,11 +9,12 @@
 //! A revocation makes the entry invalid and then takes the write lock of the body, for which it waits until all guards
 //! are dropped. Accesses never wait for that: an access to an invalid entry is refused.
 
-use super::{Domain, EntryInfo, Kind, Rights, Translation, tag_of};
+use super::{Domain, EntryInfo, INSTANCE_BITS, Kind, Rights, Translation, index_of, instance_of, tag_of};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, lock, read, try_read, write, yield_now};
 use ironwarp_wire::Tag;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 /// Keeps a tag from being revoked: a thread that revokes the tag waits until the guard is dropped.
@@ -87,20 +88,30 @@ pub(super) struct Control {
     pub(super) reusable: bool,
     /// Whether the entry has been valid since it was allocated, so that its next registration needs a new instance.
     pub(super) used: bool,
+    /// Number of instances after the current one that the index has never had (requirement M4).
+    pub(super) instances_left: u8,
+    /// Number of instances after the current one that are promised: the program may have given their tags to peers, for
+    /// requests that are not executed yet.
+    pub(super) promised: u8,
+    /// The index that is reserved for the next tag of this window or region, which has no instances left.
+    pub(super) successor: Option<NonZeroU32>,
+    /// The index whose successor this free entry is reserved to be.
+    pub(super) predecessor: Option<NonZeroU32>,
     /// The queue pair whose peer may invalidate the entry while it is valid. `None` if no peer may.
     pub(super) invalidator: Option<u32>,
 }
 
-/// The value of the state word. Bits 0 to 7 are the instance, the rest are flags.
+/// The value of the state word. Bits 0 to 31 are the tag, the rest are flags. The tag tells to which index the entry
+/// belongs now: the storage of retired indices is used again (`slab.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State(u64);
 
 /// Flag: accesses may take guards.
-const VALID: u64 = 1 << 8;
+const VALID: u64 = 1 << 32;
 /// Flag: the entry is allocated, valid or not.
-const TAKEN: u64 = 1 << 9;
+const TAKEN: u64 = 1 << 33;
 /// Flag: the registration of the entry is in progress (requirement X6), and the entry is not valid yet.
-const PENDING: u64 = 1 << 10;
+const PENDING: u64 = 1 << 34;
 
 /// A change to an entry. Holds the lock of the control part, which excludes other changes.
 #[derive(Debug)]
@@ -124,31 +135,38 @@ impl State {
         self.0 & PENDING != 0
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "only the low eight bits are wanted")]
-    pub(super) const fn instance(self) -> u8 {
-        self.0 as u8
+    /// Returns whether the entry is valid and belongs to the index of `tag`.
+    #[inline]
+    const fn is_valid_at(self, tag: Tag) -> bool {
+        (self.0 ^ tag.0 as u64) >> INSTANCE_BITS == (VALID | TAKEN) >> INSTANCE_BITS
     }
 
-    const fn new(instance: u8, flags: u64) -> Self {
-        Self(instance as u64 | flags)
+    /// Returns whether the entry is allocated and belongs to the index of `tag`.
+    pub(super) const fn is_taken_at(self, tag: Tag) -> bool {
+        self.is_taken() && index_of(self.tag()) == index_of(tag)
+    }
+
+    /// Returns the current tag of the entry.
+    #[expect(clippy::cast_possible_truncation, reason = "only the low 32 bits are wanted")]
+    pub(super) const fn tag(self) -> Tag {
+        Tag(self.0 as u32)
+    }
+
+    const fn new(tag: Tag, flags: u64) -> Self {
+        Self(tag.0 as u64 | flags)
     }
 }
 
 impl Entry {
-    /// Creates a free entry, whose first tag will have this instance.
-    pub(super) fn new(instance: u8) -> Self {
-        Self { state: AtomicU64::new(State::new(instance, 0).0), ..Self::default() }
-    }
-
-    /// Takes a guard. `None` if the entry is not valid, or is being changed. Does not check the instance: other checks
-    /// come first, and the instance cannot change while the guard is held.
+    /// Takes a guard. `None` if the entry is not valid, is being changed, or belongs to another index than `tag` by now.
+    /// Does not check the instance: other checks come first, and the tag cannot change while the guard is held.
     #[inline]
-    pub(super) fn guard(&self) -> Option<Guard<'_>> {
+    pub(super) fn guard(&self, tag: Tag) -> Option<Guard<'_>> {
         let body = self.try_body().or_else(|| self.body_after_change())?;
         // Read with the body locked: either a thread that makes the entry invalid waits for this guard, or it has had
         // the write lock since, and the change of the state is visible here.
         let state = self.state();
-        state.is_valid().then_some(Guard { entry: self, body, state })
+        state.is_valid_at(tag).then_some(Guard { entry: self, body, state })
     }
 
     /// Locks the body for reading, after it was found locked for writing. Returns `None` as soon as the state shows that
@@ -196,18 +214,18 @@ impl Entry {
         self.state.fetch_and(!VALID, Ordering::Relaxed);
     }
 
-    /// Describes the entry, which has this index and whose body is locked. `None` if it is free.
-    pub(super) fn describe_taken(&self, body: &Body, index: u32) -> Option<EntryInfo> {
+    /// Describes the entry, whose body is locked. `None` if it is free, or belongs to another index than `tag`.
+    pub(super) fn describe_taken(&self, body: &Body, tag: Tag) -> Option<EntryInfo> {
         // Read with the body locked: `Change::store` writes both with the body locked, so they belong together.
         let state = self.state();
-        state.is_taken().then(|| self.describe(body, index, state))
+        state.is_taken_at(tag).then(|| self.describe(body, state))
     }
 
-    /// Describes the entry, which has this index, for queries and error messages. `body` and `state` are its contents
-    /// as the caller has read them.
-    pub(super) fn describe(&self, body: &Body, index: u32, state: State) -> EntryInfo {
+    /// Describes the entry, for queries and error messages. `body` and `state` are its contents as the caller has read
+    /// them.
+    pub(super) fn describe(&self, body: &Body, state: State) -> EntryInfo {
         EntryInfo {
-            tag: tag_of(index, state.instance()),
+            tag: state.tag(),
             kind: body.kind,
             valid: state.is_valid(),
             domain: body.domain,
@@ -239,38 +257,62 @@ impl Change<'_> {
         drop(write(&self.entry.body)); // waits for the guards
     }
 
-    /// Makes the entry valid with this body and instance.
-    pub(super) fn publish(&mut self, instance: u8, body: Body) {
+    /// Returns the current tag of the entry.
+    pub(super) fn tag(&self) -> Tag {
+        self.entry.state().tag()
+    }
+
+    /// Gives a free entry to another index, which was never used: `tag` will be its first tag, and `instances_left` more
+    /// can follow.
+    pub(super) fn assign(&mut self, tag: Tag, instances_left: u8) {
+        self.store(tag, 0, Body::default());
+        *self.control = Control { instances_left, ..Control::default() };
+    }
+
+    /// Makes the entry valid with this body and tag.
+    pub(super) fn publish(&mut self, tag: Tag, body: Body) {
         self.control.used = true;
-        self.store(instance, VALID | TAKEN, body);
+        self.store(tag, VALID | TAKEN, body);
     }
 
     /// Marks the entry as allocated but not valid.
-    pub(super) fn allocate(&mut self, instance: u8, body: Body) {
-        self.store(instance, TAKEN, body);
+    pub(super) fn allocate(&mut self, tag: Tag, body: Body) {
+        self.store(tag, TAKEN, body);
     }
 
     /// Marks the entry as allocated and its registration as in progress.
-    pub(super) fn allocate_pending(&mut self, instance: u8, body: Body) {
-        self.store(instance, TAKEN | PENDING, body);
+    pub(super) fn allocate_pending(&mut self, tag: Tag, body: Body) {
+        self.store(tag, TAKEN | PENDING, body);
     }
 
-    /// Frees the entry and advances its instance, so that the old tag stays invalid when the entry is reused
-    /// (requirement M4).
-    pub(super) fn release(&mut self) {
-        *self.control = Control::default();
-        self.store(self.entry.state().instance().wrapping_add(1), 0, Body::default());
+    /// Frees the entry and advances its instance, so that its tags stay invalid when the entry is reused, also those
+    /// that were promised (requirement M4). Returns whether the index can be used again. If not, the index has had all of its instances,
+    /// and is to be retired.
+    pub(super) fn release(&mut self) -> bool {
+        let Control { instances_left, promised, .. } = *self.control;
+        let is_reusable = instances_left > promised;
+        let tag = self.tag();
+        let next = tag_of(index_of(tag), instance_of(tag).wrapping_add(promised).wrapping_add(1));
+        self.store(if is_reusable { next } else { tag }, 0, Body::default());
+        *self.control = Control { instances_left: self.control.instances_left, ..Control::default() };
+        is_reusable
     }
 
     /// Stores body and state with the body locked, so that a thread that locks the body and then reads the state
     /// gets a pair that belongs together. No other thread writes the state meanwhile: no guard is held or granted,
     /// because the entry was revoked, and this change excludes others.
-    fn store(&self, instance: u8, flags: u64, body: Body) {
-        assert!(!self.entry.state().is_valid(), "entry changed while it is in use");
+    ///
+    /// The instances from the current one to that of `tag` count as used, also those that a program has skipped.
+    fn store(&mut self, tag: Tag, flags: u64, body: Body) {
+        let state = self.entry.state();
+        assert!(!state.is_valid(), "entry changed while it is in use");
+        let steps = instance_of(tag).wrapping_sub(instance_of(state.tag()));
+        self.control.instances_left = self.control.instances_left.saturating_sub(steps);
+        self.control.promised = self.control.promised.saturating_sub(steps);
         let mut place = write(&self.entry.body);
         *place = body;
         self.entry.claimed_by.store(0, Ordering::Relaxed);
-        self.entry.state.store(State::new(instance, flags).0, Ordering::Release);
+        self.entry.state.store(State::new(tag, flags).0, Ordering::Release);
     }
 }
 

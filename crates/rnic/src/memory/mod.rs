@@ -23,7 +23,8 @@
 //! | registrations in progress, and the queues that wait for them | `deferred.rs`, `pending.rs` |
 //! | one-touch memory, and its decision table | `touch.rs` |
 //! | guards, and how revocation waits for guards | `entry.rs` |
-//! | storage of entries, and the choice of the next index | `slab.rs` |
+//! | storage of entries, the choice of the next index, and retired indices | `slab.rs` |
+//! | the next tag of a window or region whose index is to be retired | `succession.rs` |
 //! | why tags cannot be guessed | `cipher.rs` |
 //! | translation of offsets to addresses | `translation.rs` |
 
@@ -34,10 +35,12 @@ mod deferred;
 mod denied;
 mod entry;
 mod guards;
+mod limits;
 mod pending;
 mod reregister;
 mod slab;
 mod spans;
+mod succession;
 mod table;
 mod touch;
 mod translation;
@@ -51,10 +54,12 @@ pub use cipher::TagCipher;
 pub use denied::{Check, Denied, DeregisterError, RegisterError, ReregisterError};
 pub use entry::{CachedGuard, Guard};
 pub(crate) use guards::Guards;
+pub use limits::Limits;
 pub use pending::RegistrationWaiter;
 pub use reregister::{Bytes, Reregistration};
+pub use slab::Usage;
 pub use spans::Spans;
-pub use table::{Limits, Table};
+pub use table::Table;
 pub use touch::{Position, Touch, Verdict, decide};
 pub use translation::{PageSize, Translation, TranslationError};
 pub use window::{Binding, Scope};
@@ -68,7 +73,7 @@ use std::sync::Arc;
 pub struct Domain(pub u32);
 
 /// Identifies the stream that makes an access: a queue pair and its protection domain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stream {
     /// The domain of the queue pair.
     pub domain: Domain,
@@ -186,9 +191,8 @@ const INSTANCE_BITS: u32 = 8;
 
 /// Returns the tag that follows `tag` on the same entry: the same index with the next instance.
 ///
-/// A binding gives its window this tag. A send-queue registration of an entry that was valid before must name
-/// this tag. The program can compute the tag in advance, so that later requests on the same queue can name it
-/// (requirement M6).
+/// A binding gives its window this tag, and a send-queue registration of an entry that was valid before must name
+/// this tag, unless the index has no instances left (requirement M4): [`Table::reserve_next_tag`] tells.
 pub const fn next_tag(tag: Tag) -> Tag {
     let [high @ .., instance] = tag.0.to_be_bytes();
     let [a, b, c] = high;

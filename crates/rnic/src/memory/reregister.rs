@@ -2,13 +2,11 @@
 //!
 //! The region gets a new tag, whatever changes, unless the program asks to keep the tag. A peer that knows the old
 //! tag was granted access to other memory or with other rights, and a partly placed message must not continue in
-//! other memory (requirement M4). The region also gets a new entry: an entry has only 256 instances, so a region
-//! that is often re-registered in the same entry would soon have its first tag again.
+//! other memory (requirement M4). The region also gets a new entry, as it would if the
+//! program deregistered it and registered it again.
 
 use super::access::{Access, Kinds};
-use super::{
-    Check, Domain, Kind, Memory, ReregisterError, Rights, Stream, Table, Translation, index_of, instance_of,
-};
+use super::{Check, Domain, Kind, Memory, ReregisterError, Rights, Stream, Table, Translation, index_of};
 use crate::host::Host;
 use ironwarp_wire::Tag;
 use std::sync::Arc;
@@ -52,14 +50,14 @@ impl Table {
         let index = index_of(tag);
         let entry = self.slab.entry(index).ok_or_else(unknown)?;
         let mut change = entry.begin_change();
-        if !entry.state().is_valid() {
+        if !entry.state().is_valid() || index_of(change.tag()) != index {
             return Err(access.deny(Check::Valid, self.look_up_any(tag)).into());
         }
         // A region for send-queue registrations cannot be changed here: posted requests already name its next tag.
         if entry.body().kind != Kind::Region || change.control.reusable {
             return Err(change.deny(&access, Check::Kind).into());
         }
-        if change.tag(index) != tag {
+        if change.tag() != tag {
             return Err(change.deny(&access, Check::Instance).into());
         }
         let windows = change.control.windows;
@@ -76,15 +74,15 @@ impl Table {
         let body = memory.into_body(to.domain.unwrap_or(body.domain));
         if to.keep_tag {
             change.revoke();
-            change.publish(instance_of(tag), body);
+            change.publish(tag, body);
             return Ok(tag);
         }
         // Take the new entry before revoking the old one: if the table is full, the region stays unchanged.
-        let (next_index, next_entry) = self.slab.take()?;
+        let (_, next_entry) = self.slab.take()?;
         change.revoke();
-        change.release();
+        let is_reusable = change.release();
         drop(change);
-        self.slab.release(index);
-        Ok(self.publish_at(next_index, next_entry, body))
+        self.slab.release(index, is_reusable);
+        Ok(self.publish_at(next_entry, body))
     }
 }

@@ -1,23 +1,31 @@
 //! Storage for the entries of the memory table, and the choice of the entry for a new tag. Storage grows as
-//! needed. Entries never move, so that a lookup takes no lock.
+//! needed. A lookup takes no lock.
 //!
 //! An entry has a slot, its position in storage, and its tag contains an index. Slots are used in order, so that
 //! storage can be allocated in chunks as the table grows. The indices that peers see are derived from the slots by
 //! a keyed permutation (`cipher.rs`), which covers all 24 bits, however few entries the table may have.
 //!
-//! A freed index is reused late. The instance has eight bits (requirement M4), so an entry has the same tag again
-//! only after its index was used 256 more times. As long as the table can grow, an index is reused only while more
+//! **Reuse.** A freed index is reused late. As long as the table can grow, an index is reused only while more
 //! than [`MIN_FREE_INDICES`] are free, and is chosen at random from the half that was freed longest ago: with a
-//! fixed order, a peer that saw all tags once could predict the next ones. An index is therefore reused after at
-//! least 512 other registrations, and a tag after 131,072. In a table that is nearly full, fewer indices are
-//! free: with one free index, a tag is reused after 256 registrations.
+//! fixed order, a peer that saw all tags once could predict the next ones.
+//!
+//! **Retirement.** The instance has eight bits. An index that has had all 256 instances is retired: it is never used
+//! again, so that no old tag is ever honoured again (requirement M4), and the next slot takes its place. When all slots
+//! of a chunk are retired, the next slots get its storage: the table takes no more memory than its largest number of
+//! entries needs, unless entries that stay keep a chunk of retired slots. A thread that looks up a retired tag
+//! meanwhile may find an entry of another index. It sees that in the tag in the state of the entry, which changes only
+//! while the entry is invalid, and is refused. So nothing has to wait until such threads are gone.
+//!
+//! **The end.** A table has tags for 2³² registrations, less 512. When all are used up, registrations fail with
+//! [`RegisterError::UsedUp`], and memory that is registered stays so.
 
 use super::cipher::{INDEX_BITS, TagCipher};
 use super::entry::Entry;
-use super::{INSTANCE_BITS, RegisterError};
+use super::{INSTANCE_BITS, Limits, RegisterError, tag_of};
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::private::SIGNAL_TAG;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::mem::size_of_val;
 use std::sync::{Arc, OnceLock};
 
 /// Binary logarithm of the number of entries that are allocated at a time. Small under loom, which tracks each
@@ -37,81 +45,143 @@ pub(super) const MIN_FREE_INDICES: usize = 1024;
 /// memory of a program may have that tag.
 const RESERVED: [u32; RESERVED_LEN as usize] = [0, SIGNAL_TAG.0 >> INSTANCE_BITS];
 const RESERVED_LEN: u32 = 2;
+/// Number of slots. Few under loom and when fuzzing, where tables are created often and live briefly.
+const SLOTS: u32 = if cfg!(any(loom, fuzzing)) { 1 << 12 } else { 1 << INDEX_BITS };
 /// Maximum number of entries of a table.
-pub(super) const MAX_ENTRIES: u32 = (1 << INDEX_BITS) - RESERVED_LEN;
+pub(super) const MAX_ENTRIES: u32 = SLOTS - RESERVED_LEN;
+
+/// Entries in the order of their slots.
+type Chunk = [Entry; CHUNK];
 
 /// The entries of a table, found by index.
 #[derive(Debug)]
 pub(super) struct Slab {
     /// Translates indices to slots and back.
     cipher: Arc<TagCipher>,
-    /// Storage in the order of slots. A chunk is allocated when its first slot is used.
-    chunks: Box<[OnceLock<Box<[Entry]>>]>,
+    /// Storage in the order of slots. A chunk is set when its first slot is used. A chunk of retired slots shares its
+    /// storage with the chunk that uses the storage now.
+    chunks: Box<[OnceLock<Arc<Chunk>>]>,
     free: Mutex<Free>,
     /// Maximum number of entries in use at once.
     pub(super) max_entries: u32,
+    /// Maximum number of indices that are ever used.
+    max_indices: u32,
+    /// Number of instances of an index after the first.
+    more_instances: u8,
 }
 
-/// The indices that can be taken.
+/// The indices that can be taken, and those that no longer can.
 #[derive(Debug, Default)]
 struct Free {
     /// Freed indices, oldest first.
     indices: VecDeque<u32>,
     /// The lowest slot that was never used.
     next_slot: u32,
-    /// Number of entries that have ever been used: slots below `next_slot` without those of reserved indices.
+    /// Number of indices that have ever been used: slots below `next_slot` without those of reserved indices.
     allocated: u32,
     /// Number of times that an index was reused. Input of the random choice among free indices.
     reused: u32,
+    /// Number of retired indices.
+    retired: u32,
+    /// For each chunk in use, the number of its slots that are retired, if there are any.
+    retired_slots: HashMap<u32, usize>,
+    /// Storage of chunks whose slots are all retired.
+    spare: Vec<Arc<Chunk>>,
+    /// Number of chunks that have storage of their own, the spare ones included.
+    stored: usize,
+}
+
+/// The number of indices in use and retired, and the memory of the table, for queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Number of entries in use.
+    pub entries: usize,
+    /// Number of indices that have had all of their instances, and are never used again.
+    pub retired: usize,
+    /// Number of indices that can be retired before registrations fail with [`RegisterError::UsedUp`].
+    pub indices: usize,
+    /// Size of the entries in bytes, used or not, and of the directory by which they are found.
+    pub bytes: usize,
 }
 
 impl Slab {
-    /// Creates an empty slab. `max_entries` is capped at [`MAX_ENTRIES`].
-    pub(super) fn new(max_entries: usize, cipher: Arc<TagCipher>) -> Self {
-        let max_entries = u32::try_from(max_entries).unwrap_or(MAX_ENTRIES).min(MAX_ENTRIES);
+    /// Creates an empty slab. The limits are capped.
+    pub(super) fn new(limits: Limits, cipher: Arc<TagCipher>) -> Self {
+        let cap = |limit| u32::try_from(limit).unwrap_or(MAX_ENTRIES).min(MAX_ENTRIES);
+        let max_indices = cap(limits.indices);
         // The slots of reserved indices may be among the first, and are skipped.
-        let slots = max_entries + RESERVED_LEN;
+        let slots = max_indices + RESERVED_LEN;
         let chunks = (0..slots.div_ceil(1 << CHUNK_BITS)).map(|_| OnceLock::new()).collect();
-        Self { cipher, chunks, free: Mutex::default(), max_entries }
+        let more_instances = u8::try_from(limits.instances.saturating_sub(1)).unwrap_or(u8::MAX);
+        let max_entries = cap(limits.entries);
+        Self { cipher, chunks, free: Mutex::default(), max_entries, max_indices, more_instances }
     }
 
-    /// Returns the entry with this index, in use or free. `None` if its storage was not allocated yet.
+    /// Returns the storage for this index: `None` if there is none yet. The entry may belong to another index by now,
+    /// which its [state](super::entry::State::tag) tells.
     #[inline]
     pub(super) fn entry(&self, index: u32) -> Option<&Entry> {
         let slot = self.cipher.slot(index);
         let chunk = self.chunks.get((slot >> CHUNK_BITS) as usize)?.get()?;
-        chunk.get(slot as usize % CHUNK)
+        Some(&chunk[slot as usize % CHUNK])
     }
 
     /// Takes a free index, and returns it with its entry.
     pub(super) fn take(&self) -> Result<(u32, &Entry), RegisterError> {
-        let mut free = lock(&self.free);
-        let index = if free.allocated < self.max_entries && free.indices.len() <= MIN_FREE_INDICES {
-            self.take_fresh(&mut free)
-        } else {
-            self.reuse(&mut free).ok_or(RegisterError::Full { entries: self.max_entries as usize })?
-        };
-        Ok((index, self.entry(index).expect("a used index has a chunk")))
+        self.take_within(self.max_entries)
     }
 
-    /// Takes a slot that was never used, and returns its index.
-    fn take_fresh(&self, free: &mut Free) -> u32 {
+    /// Takes a free index to replace one that has no instances left. It may exceed the maximum number of entries, because
+    /// the other index will be retired.
+    pub(super) fn take_successor(&self) -> Result<(u32, &Entry), RegisterError> {
+        self.take_within(u32::MAX)
+    }
+
+    /// Takes a free index, unless as many as `max_entries` are in use.
+    fn take_within(&self, max_entries: u32) -> Result<(u32, &Entry), RegisterError> {
+        let mut free = lock(&self.free);
+        let kept = free.allocated - free.retired; // in use or free
+        if kept as usize - free.indices.len() >= max_entries as usize {
+            return Err(RegisterError::Full { entries: self.max_entries as usize });
+        }
+        let can_grow = kept < max_entries && free.allocated < self.max_indices;
+        if can_grow && free.indices.len() <= MIN_FREE_INDICES {
+            let slot = self.take_slot(&mut free);
+            drop(free);
+            let index = self.cipher.index(slot);
+            let entry = self.used_entry(index);
+            let first = tag_of(index, self.cipher.first_instance(slot));
+            entry.begin_change().assign(first, self.more_instances);
+            return Ok((index, entry));
+        }
+        let index =
+            self.reuse(&mut free).ok_or(RegisterError::UsedUp { indices: self.max_indices as usize })?;
+        Ok((index, self.used_entry(index)))
+    }
+
+    /// Returns the entry of an index that has been taken.
+    fn used_entry(&self, index: u32) -> &Entry {
+        self.entry(index).expect("a used index has a chunk")
+    }
+
+    /// Takes a slot that was never used, and provides its storage.
+    fn take_slot(&self, free: &mut Free) -> u32 {
         loop {
             let slot = free.next_slot;
             free.next_slot += 1;
-            let index = self.cipher.index(slot);
-            if !RESERVED.contains(&index) {
+            self.chunks[(slot >> CHUNK_BITS) as usize].get_or_init(|| {
+                free.spare.pop().unwrap_or_else(|| {
+                    free.stored += 1;
+                    new_chunk()
+                })
+            });
+            if !RESERVED.contains(&self.cipher.index(slot)) {
                 free.allocated += 1;
-                let chunk = slot >> CHUNK_BITS;
-                self.chunks[chunk as usize].get_or_init(|| self.new_chunk(chunk << CHUNK_BITS));
-                return index;
+                return slot;
             }
+            self.retire_slot(free, slot);
         }
-    }
-
-    /// Creates the chunk of entries that starts at this slot.
-    fn new_chunk(&self, slot: u32) -> Box<[Entry]> {
-        (slot..).take(CHUNK).map(|slot| Entry::new(self.cipher.first_instance(slot))).collect()
     }
 
     /// Takes a random index among those that were freed longest ago.
@@ -121,14 +191,47 @@ impl Slab {
         free.indices.swap_remove_front(self.cipher.choose(free.reused, oldest_half))
     }
 
-    /// Frees an index. Its entry must have been released.
-    pub(super) fn release(&self, index: u32) {
-        lock(&self.free).indices.push_back(index);
+    /// Frees an index whose entry has been released. If not `is_reusable`, the index is retired.
+    pub(super) fn release(&self, index: u32, is_reusable: bool) {
+        let mut free = lock(&self.free);
+        if is_reusable {
+            free.indices.push_back(index);
+        } else {
+            free.retired += 1;
+            self.retire_slot(&mut free, self.cipher.slot(index));
+        }
+    }
+
+    /// Counts a slot that is never used again. If all slots of its chunk are, the storage becomes spare.
+    #[cold]
+    fn retire_slot(&self, free: &mut Free, slot: u32) {
+        let chunk = slot >> CHUNK_BITS;
+        let retired = free.retired_slots.entry(chunk).or_default();
+        *retired += 1;
+        if *retired == CHUNK {
+            free.retired_slots.remove(&chunk);
+            free.spare.extend(self.chunks[chunk as usize].get().cloned());
+        }
     }
 
     /// Returns the number of indices in use.
     pub(super) fn len(&self) -> usize {
         let free = lock(&self.free);
-        free.allocated as usize - free.indices.len()
+        (free.allocated - free.retired) as usize - free.indices.len()
     }
+
+    /// Returns the number of indices in use and retired, and the memory of the table.
+    pub(super) fn usage(&self) -> Usage {
+        let entries = self.len();
+        let free = lock(&self.free);
+        let bytes = size_of_val(&*self.chunks) + free.stored * size_of::<Chunk>();
+        Usage { entries, retired: free.retired as usize, indices: self.max_indices as usize, bytes }
+    }
+}
+
+/// Creates storage for the entries of a chunk.
+fn new_chunk() -> Arc<Chunk> {
+    // Collected on the heap, because program threads may have small stacks.
+    let entries: Arc<[Entry]> = (0..CHUNK).map(|_| Entry::default()).collect();
+    entries.try_into().expect("a chunk of entries")
 }

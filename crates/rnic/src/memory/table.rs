@@ -9,23 +9,14 @@ use super::entry::{Body, Change, Control, Entry};
 use super::pending::Pending;
 use super::slab::Slab;
 use super::{
-    Check, Denied, DeregisterError, Domain, EntryInfo, Guard, Kind, Memory, RegisterError, Rights, Spans,
-    Stream, TagCipher, index_of, instance_of, next_tag, tag_of,
+    Check, Denied, DeregisterError, Domain, EntryInfo, Guard, Kind, Limits, Memory, RegisterError, Rights,
+    Spans, Stream, TagCipher, Usage, index_of, next_tag,
 };
 use crate::host::Host;
 use crate::sync::atomic::AtomicU64;
 use ironwarp_wire::Tag;
 use std::fmt;
 use std::sync::Arc;
-
-/// The maximum size and the access policy of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Maximum number of entries, capped at 16,777,214. Storage grows as needed.
-    pub entries: usize,
-    /// Whether peers can access only windows, not regions (requirement M9).
-    pub strict: bool,
-}
 
 /// The translation and protection table of an adapter.
 pub struct Table {
@@ -43,7 +34,7 @@ impl Table {
     /// Creates an empty table whose tags are derived from `cipher`.
     pub fn new(limits: Limits, cipher: Arc<TagCipher>) -> Self {
         Self {
-            slab: Slab::new(limits.entries, cipher),
+            slab: Slab::new(limits, cipher),
             pending: Pending::default(),
             strict: limits.strict,
             claims: AtomicU64::new(0),
@@ -73,11 +64,11 @@ impl Table {
             return Err(self.explain_refusal(&access).into());
         };
         let (body, state) = (guard.body.clone(), guard.state);
-        let deny = |check| access.deny(check, Some(guard.entry.describe(&body, index_of(tag), state)));
+        let deny = |check| access.deny(check, Some(guard.entry.describe(&body, state)));
         if body.kind != Kind::Region {
             return Err(deny(Check::Kind).into());
         }
-        if instance_of(tag) != state.instance() {
+        if tag != state.tag() {
             return Err(deny(Check::Instance).into());
         }
         check_range(start, body.len)?;
@@ -98,7 +89,8 @@ impl Table {
 
     /// Executes a registration that was posted to the send queue of `stream`: gives an allocated entry its memory
     /// and makes `tag` valid. The first time, `tag` must be the one that [`allocate`](Self::allocate) returned;
-    /// after each invalidation, it must be the [`next_tag`] of the previous one.
+    /// after each invalidation, it must be the one that [`reserve_next_tag`](Self::reserve_next_tag) returns for the
+    /// previous one.
     ///
     /// All streams of the domain can use the region; only the peer of `stream` can invalidate it.
     pub fn fill(
@@ -115,19 +107,29 @@ impl Table {
             kinds: Kinds::Only(Kind::Region),
             ..Access::to_change(tag, stream)
         };
-        let mut change = self.begin_change(&access)?;
-        let expected = change.next_registration_tag(index_of(tag));
+        let mut change = match self.begin_change(&access) {
+            Err(Denied { check: Check::Valid, .. }) => {
+                return self.fill_successor(host, &access, stream.qp, memory);
+            }
+            change => change?,
+        };
         if change.entry.state().is_valid() || change.entry.state().is_pending() {
             return Err(change.deny(&access, Check::Idle).into());
         }
-        if tag != expected {
-            return Err(change.deny(&access, Check::Instance).into());
+        match self.next_registration_tag_of(&change) {
+            Some(expected) if expected == tag => {}
+            Some(_) => return Err(change.deny(&access, Check::Instance).into()),
+            None => {
+                // The program has not reserved the next tag: tell it why, if there is none.
+                self.reserve_successor(&mut change)?;
+                return Err(change.deny(&access, Check::Instance).into());
+            }
         }
         memory.check(host)?;
         // The entry is already invalid, but `Entry::invalidate_now` does not wait for guards: wait for them here.
         change.revoke();
         change.control.invalidator = Some(stream.qp);
-        change.publish(instance_of(tag), memory.into_body(stream.domain));
+        change.publish(tag, memory.into_body(stream.domain));
         Ok(())
     }
 
@@ -166,7 +168,7 @@ impl Table {
         let index = index_of(tag);
         let entry = self.slab.entry(index).ok_or(DeregisterError::Unknown(tag))?;
         let mut change = entry.begin_change();
-        if !entry.state().is_taken() || change.tag(index) != tag {
+        if !entry.state().is_taken() || change.tag() != tag {
             return Err(DeregisterError::Unknown(tag));
         }
         let windows = change.control.windows;
@@ -176,13 +178,15 @@ impl Table {
         change.revoke();
         self.unbind(&mut change);
         let pending = entry.state().is_pending();
-        change.release();
+        let successor = change.control.successor;
+        let is_reusable = change.release();
         drop(change);
         if pending {
             // Without the lock: this drives the queue pairs that wait for the registration.
             self.pending.remove(tag);
         }
-        self.slab.release(index);
+        self.slab.release(index, is_reusable);
+        self.release_successors(successor);
         Ok(())
     }
 
@@ -191,17 +195,31 @@ impl Table {
         self.look_up_any(tag).filter(|info| info.tag == tag)
     }
 
-    /// Returns the current tag of the entry that `tag` names: `tag` itself, or another instance if `tag` is stale.
+    /// Returns the current tag of the entry that `tag` names: `tag` itself, or another instance if `tag` is stale. If the
+    /// index of `tag` is [reserved](Self::reserve_next_tag) for a window or region, returns the current tag of that.
     /// `None` if the entry is free.
     pub fn current_tag(&self, tag: Tag) -> Option<Tag> {
-        self.look_up_any(tag).map(|info| info.tag)
+        loop {
+            // Read first: a window or region that moves meanwhile is then found at `tag`, now or in the next round.
+            let predecessor = self.predecessor_of(tag);
+            if let Some(info) = self.look_up_any(tag) {
+                return Some(info.tag);
+            }
+            if let Some(tag) = self.current_tag(predecessor?) {
+                return Some(tag);
+            }
+        }
     }
 
-    /// Returns the tag that the next send-queue registration of the entry named by `tag` must name. `None` if there
-    /// is no such entry.
-    pub fn next_registration_tag(&self, tag: Tag) -> Option<Tag> {
-        let entry = self.slab.entry(index_of(tag))?;
-        Some(entry.begin_change().next_registration_tag(index_of(tag)))
+    /// Returns whether `tag`, the current tag of an entry for send-queue registrations, has been valid, so that the next
+    /// registration assigns another.
+    pub fn has_been_valid(&self, tag: Tag) -> bool {
+        self.slab.entry(index_of(tag)).is_some_and(|entry| entry.begin_change().control.used)
+    }
+
+    /// Returns the number of entries in use, the number of retired indices, and the memory that the table takes.
+    pub fn usage(&self) -> Usage {
+        self.slab.usage()
     }
 
     /// Returns the number of entries in use.
@@ -225,21 +243,21 @@ impl Table {
     /// instance. Does not wait.
     #[inline]
     pub(super) fn guard(&self, tag: Tag) -> Option<Guard<'_>> {
-        self.slab.entry(index_of(tag))?.guard()
+        self.slab.entry(index_of(tag))?.guard(tag)
     }
 
     /// Returns the description of the entry with the index of `tag`, whatever its instance. `None` if the entry is
     /// free. While another thread revokes the entry, waits for its guards.
     pub(super) fn look_up_any(&self, tag: Tag) -> Option<EntryInfo> {
         let entry = self.slab.entry(index_of(tag))?;
-        entry.describe_taken(&entry.body(), index_of(tag))
+        entry.describe_taken(&entry.body(), tag)
     }
 
     /// Returns the description of the entry with the index of `tag`, whatever its instance. `None` if the entry is free,
     /// or is being changed. Does not wait: a thread that holds a guard may call this.
     pub(super) fn glance_at(&self, tag: Tag) -> Option<EntryInfo> {
         let entry = self.slab.entry(index_of(tag))?;
-        entry.describe_taken(&*entry.try_body()?, index_of(tag))
+        entry.describe_taken(&*entry.try_body()?, tag)
     }
 
     /// Locks the entry that `access` names, to change it. Checks that the entry is allocated and that kind, domain
@@ -247,7 +265,7 @@ impl Table {
     pub(super) fn begin_change(&self, access: &Access) -> Result<Change<'_>, Denied> {
         let entry = self.slab.entry(index_of(access.tag)).ok_or_else(|| access.deny(Check::Valid, None))?;
         let change = entry.begin_change();
-        if !entry.state().is_taken() {
+        if !entry.state().is_taken_at(access.tag) {
             return Err(access.deny(Check::Valid, None));
         }
         let checked = access.check_owner(&entry.body());
@@ -259,10 +277,20 @@ impl Table {
     /// instance of the tag.
     pub(super) fn begin_change_of_instance(&self, access: &Access) -> Result<Change<'_>, Denied> {
         let change = self.begin_change(access)?;
-        if change.tag(index_of(access.tag)) != access.tag {
+        if change.tag() != access.tag {
             return Err(change.deny(access, Check::Instance));
         }
         Ok(change)
+    }
+
+    /// Returns the tag that the next send-queue registration of a locked entry must name: the current tag if it was never
+    /// valid, else the next one, or that of the successor. `None` if no successor is reserved.
+    pub(super) fn next_registration_tag_of(&self, change: &Change<'_>) -> Option<Tag> {
+        match *change.control {
+            Control { used: false, .. } => Some(change.tag()),
+            Control { instances_left: 0, .. } => self.successor_tag(change),
+            _ => Some(next_tag(change.tag())),
+        }
     }
 
     /// Makes a locked entry invalid, if an entry of its kind can be invalidated and no window is bound to it.
@@ -282,7 +310,7 @@ impl Table {
         change.revoke();
         self.unbind(change);
         let emptied = change.entry.body().without_memory();
-        change.allocate(instance_of(tag), emptied);
+        change.allocate(tag, emptied);
     }
 
     /// Detaches a bound window from its region; does nothing for other entries. The entry must have been revoked.
@@ -294,26 +322,26 @@ impl Table {
 
     /// Takes a free entry, makes it valid with this body and returns its tag.
     fn publish_new(&self, body: Body) -> Result<Tag, RegisterError> {
-        let (index, entry) = self.slab.take()?;
-        Ok(self.publish_at(index, entry, body))
+        let (_, entry) = self.slab.take()?;
+        Ok(self.publish_at(entry, body))
     }
 
     /// Makes a free entry valid with this body and returns its tag.
-    pub(super) fn publish_at(&self, index: u32, entry: &Entry, body: Body) -> Tag {
+    pub(super) fn publish_at(&self, entry: &Entry, body: Body) -> Tag {
         let mut change = entry.begin_change();
-        let tag = change.tag(index);
-        change.publish(instance_of(tag), body);
+        let tag = change.tag();
+        change.publish(tag, body);
         tag
     }
 
     /// Takes a free entry and returns its tag. The entry is not valid yet, and can be invalidated without being
     /// deregistered.
     fn allocate_new(&self, body: Body) -> Result<Tag, RegisterError> {
-        let (index, entry) = self.slab.take()?;
+        let (_, entry) = self.slab.take()?;
         let mut change = entry.begin_change();
-        let tag = change.tag(index);
-        *change.control = Control { reusable: true, ..Control::default() };
-        change.allocate(instance_of(tag), body);
+        let tag = change.tag();
+        change.control.reusable = true;
+        change.allocate(tag, body);
         Ok(tag)
     }
 }
@@ -328,21 +356,9 @@ impl Access {
 }
 
 impl Change<'_> {
-    /// Returns the tag that the next send-queue registration must name: the current tag if it was never valid, else
-    /// the next one.
-    fn next_registration_tag(&self, index: u32) -> Tag {
-        let current = self.tag(index);
-        if self.control.used { next_tag(current) } else { current }
-    }
-
-    /// Returns the current tag of the entry, which has this index.
-    pub(super) fn tag(&self, index: u32) -> Tag {
-        tag_of(index, self.entry.state().instance())
-    }
-
     /// Creates the error for a request that failed `check` on this entry.
     pub(super) fn deny(&self, access: &Access, check: Check) -> Denied {
-        let info = self.entry.describe(&self.entry.body(), index_of(access.tag), self.entry.state());
+        let info = self.entry.describe(&self.entry.body(), self.entry.state());
         access.deny(check, Some(info))
     }
 }

@@ -6,7 +6,7 @@
 
 use super::access::{Access, Kinds};
 use super::entry::{Body, Change};
-use super::{Denied, Kind, Rights, Stream, Table, index_of, instance_of, next_tag};
+use super::{Denied, Kind, Rights, Stream, Table, index_of, next_tag};
 use ironwarp_wire::Tag;
 
 /// A binding of a window to part of a region.
@@ -39,13 +39,16 @@ pub enum Scope {
 }
 
 impl Table {
-    /// Binds a window to part of a region, and returns its new tag, which is the [`next_tag`] of `window`, the
-    /// current one. Revokes the previous binding, which waits for guards. If a check fails, the window is unchanged.
+    /// Binds a window to part of a region, and returns its new tag, which is the one that
+    /// [`reserve_next_tag`](Self::reserve_next_tag) returns for `window`, the current one. Revokes the previous binding, which waits for guards. If a check fails, the window is unchanged.
     ///
     /// A `len` of 0 unbinds the window; the other fields of the binding are then ignored.
     pub fn bind(&self, stream: Stream, window: Tag, binding: Binding) -> Result<Tag, Denied> {
         let access = Access { kinds: Kinds::Only(Kind::Window), ..Access::to_change(window, stream) };
         let change = self.begin_change_of_instance(&access)?;
+        if change.control.instances_left == 0 {
+            return self.bind_successor(change, &access, || self.attach_if_bound(stream, &binding));
+        }
         let tag = next_tag(window);
         self.bind_entry(stream, change, tag, &binding)?;
         Ok(tag)
@@ -53,6 +56,10 @@ impl Table {
 
     /// Binds a window as [`bind`](Self::bind) does, but with an instance that the program has chosen: `tag` becomes
     /// the tag of the window, whatever instance the window has now (verbs: a window of type 2).
+    ///
+    /// The window keeps its index, because the program derives the tag from it, and the program may choose an instance
+    /// again: only the program knows which tags its peers still have. When the window is deallocated, the instances that
+    /// it may have had are used up, so that the next owner of the index has none of its tags (requirement M4).
     pub fn bind_as(&self, stream: Stream, tag: Tag, binding: Binding) -> Result<(), Denied> {
         let access = Access { kinds: Kinds::Only(Kind::Window), ..Access::to_change(tag, stream) };
         let change = self.begin_change(&access)?;
@@ -69,18 +76,27 @@ impl Table {
     ) -> Result<(), Denied> {
         // Attach first: if that fails, the old binding stays. This also counts the window twice, for a moment, if it
         // stays on the same region.
-        let body = if binding.len == 0 { None } else { Some(self.attach(stream, binding)?) };
+        let body = self.attach_if_bound(stream, binding)?;
         change.revoke();
         self.unbind(&mut change);
-        if let Some(body) = body {
-            change.control.region = Some(index_of(binding.region));
+        if let Some((body, region)) = body {
+            change.control.region = Some(region);
             change.control.invalidator = body.qp;
-            change.publish(instance_of(tag), body);
+            change.publish(tag, body);
         } else {
             let emptied = change.entry.body().without_memory();
-            change.allocate(instance_of(tag), emptied);
+            change.allocate(tag, emptied);
         }
         Ok(())
+    }
+
+    /// Returns the body for the window and the index of the region, which counts the window from now on. `None` if the
+    /// binding unbinds the window.
+    fn attach_if_bound(&self, stream: Stream, binding: &Binding) -> Result<Option<(Body, u32)>, Denied> {
+        if binding.len == 0 {
+            return Ok(None);
+        }
+        Ok(Some((self.attach(stream, binding)?, index_of(binding.region))))
     }
 
     /// Checks that the window may be bound to the region (requirement M8, a to g), increments the region's number of

@@ -111,18 +111,19 @@ impl QueuePair {
         advanced: &mut Vec<(Arc<TagSequence>, TagState)>,
     ) -> InnerRequest {
         if let Some(tags) = request.tags {
+            let table = self.shared.device().table();
             let next = match &mut request.inner.operation {
                 Operation::Bind { window, .. } => {
                     *window = tags.tag();
-                    tags.next_binding()
+                    tags.next_binding(table)
                 }
                 Operation::Register { tag, .. } | Operation::RegisterSend { tag, .. } => {
-                    *tag = tags.next_registration();
+                    *tag = tags.next_registration(table);
                     *tag
                 }
                 operation => unreachable!("assigns no tag: {operation:?}"),
             };
-            let before = tags.advance(self.shared.device().table(), next, self.id());
+            let before = tags.advance(next, self.id());
             advanced.push((tags, before));
         }
         request.inner

@@ -151,7 +151,7 @@ impl WorkRequest {
     fn new_register(id: u64, region: &FastRegion, access: Rights, one_touch: bool) -> Self {
         let tags = &region.registration.tags;
         let memory = region.memory(access, one_touch);
-        Self::with_tags(id, Operation::Register { tag: tags.next_registration(), memory }, tags)
+        Self::with_tags(id, Operation::Register { tag: tags.tag(), memory }, tags)
     }
 
     /// Creates a request that assigns a new tag. The tag in `operation` is provisional: posting replaces it, because

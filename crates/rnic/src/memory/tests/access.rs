@@ -100,7 +100,7 @@ fn every_right_is_its_own() {
 fn strict_mode_opens_only_windows_to_peers() {
     let rights = Rights::LOCAL_READ | Rights::REMOTE_READ | Rights::BIND;
     for strict in [false, true] {
-        let table = Table::new(Limits { entries: 10, strict }, cipher());
+        let table = Table::new(Limits { strict, ..Limits::new(10) }, cipher());
         let tag = register(&table, rights);
         let window = table.allocate_window(HOME).unwrap();
         let window = table.bind(STREAM, window, whole(tag, Rights::REMOTE_READ)).unwrap();

@@ -39,8 +39,8 @@ fn few_tags_are_spread_over_all_bits() {
 
 #[test]
 fn tags_of_one_adapter_are_not_those_of_another() {
-    let limits = Limits { entries: 1024, strict: false };
-    let [one, other] = [1, 2].map(|key| tags(&Table::new(limits, TagCipher::new([key; 16])), 1024));
+    let [one, other] =
+        [1, 2].map(|key| tags(&Table::new(Limits::new(1024), TagCipher::new([key; 16])), 1024));
     let one = HashSet::<Tag>::from_iter(one);
     assert!(other.iter().all(|tag| !one.contains(tag)));
 }
@@ -83,7 +83,7 @@ fn reserved_indices_are_passed_over_and_cost_no_entry() {
     for (key, reserved) in [(10_847, Tag(0)), (16_646, SIGNAL_TAG)] {
         let cipher = TagCipher::new(u128::to_le_bytes(key));
         assert!(cipher.slot(index_of(reserved)) < 1000, "choose another key");
-        let table = Table::new(Limits { entries: 1000, strict: false }, cipher);
+        let table = Table::new(Limits::new(1000), cipher);
         let tags = tags(&table, 1000);
         assert!(tags.iter().all(|&tag| index_of(tag) != index_of(reserved)));
         assert_eq!(table.len(), 1000);

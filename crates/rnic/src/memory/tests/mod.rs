@@ -4,6 +4,7 @@ mod access;
 mod guessing;
 mod registration;
 mod reregister;
+mod retirement;
 mod threads;
 mod touch;
 mod translation;
@@ -56,7 +57,7 @@ fn table() -> Table {
 
 /// Creates a table with this maximum number of entries.
 fn table_of(entries: usize) -> Table {
-    Table::new(Limits { entries, strict: false }, cipher())
+    Table::new(Limits::new(entries), cipher())
 }
 
 /// Returns a cipher that is the same in every test and every run.
