@@ -19,14 +19,15 @@ use ironwarp_rnic::host::{Host, Span, Unmapped};
 use ironwarp_rnic::memory::{Memory, Rights, TagCipher};
 use ironwarp_rnic::qp::{Ready, State};
 use ironwarp_rnic::queue::{
-    Completion, Cq, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest,
+    Completes, Completion, Cq, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest,
 };
 use ironwarp_wire::Tag;
 use ironwarp_wire::mpa::Crc;
-use ironwarp_wire::private::{DATAGRAM_LEN, Datagram, Emitted, MAX_DATAGRAM_HEADER};
+use ironwarp_wire::private::{DATAGRAM_LEN, Datagram, DatagramKind, Emitted, MAX_DATAGRAM_HEADER};
 use libfuzzer_sys::fuzz_target;
 use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
 
 /// The program's memory: receives are in the middle third; the rest is registered as well, but must not change. It is followed by
 /// memory that is registered but not mapped.
@@ -96,6 +97,12 @@ impl DatagramLink for Script {
     }
 
     fn schedule(&self) {}
+
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn schedule_after(&self, _: Duration) {}
 }
 
 struct Bench {
@@ -107,7 +114,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Self {
+    fn new(completes: Completes) -> Self {
         let arena = Arc::new(Arena(Mutex::new(vec![CANARY; 3 * THIRD])));
         let config = DeviceConfig { tags: 4, ..DeviceConfig::default() };
         let device = Device::new(config, Arc::<Arena>::clone(&arena), Arc::clone(&CIPHER));
@@ -117,14 +124,13 @@ impl Bench {
         let tag = device.register(domain, memory).unwrap();
         let cq = Arc::new(Cq::new(1, 256));
         let attributes = DatagramAttributes {
-            domain,
-            send_cq: Arc::clone(&cq),
-            receive_cq: Arc::clone(&cq),
             send_depth: 8,
             receive_depth: 8,
-            shared: None,
             max_sges: 2,
             qkey: QKEY,
+            completes,
+            max_senders: 2,
+            ..DatagramAttributes::new(domain, &cq)
         };
         let link = Arc::<Script>::default();
         let qp = DatagramQp::new(qpn_of_port(PORT), &device, attributes, Arc::<Script>::clone(&link));
@@ -213,6 +219,7 @@ fn reseal(bytes: &mut [u8]) {
 
 fn proper(payload: &[u8]) -> Emitted<MAX_DATAGRAM_HEADER> {
     let header = Datagram {
+        kind: DatagramKind::Message,
         destination: qpn_of_port(PORT),
         source: qpn_of_port(STRANGER),
         qkey: QKEY,
@@ -228,8 +235,8 @@ fn proper(payload: &[u8]) -> Emitted<MAX_DATAGRAM_HEADER> {
 }
 
 fuzz_target!(|script: &[u8]| {
-    let bench = Bench::new();
     let [ready, rest @ ..] = script else { return };
+    let bench = Bench::new(if ready & 0x80 == 0 { Completes::WhenSent } else { Completes::WhenAcknowledged });
     if ready % 4 != 0 {
         for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
             bench.qp.modify(state).unwrap();

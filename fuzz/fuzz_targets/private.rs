@@ -4,8 +4,8 @@
 
 use ironwarp_wire::mpa::Crc;
 use ironwarp_wire::private::{
-    CmHeader, CmKind, DATAGRAM_LEN, Datagram, Emitted, Hello, HelloKind, MAX_DATAGRAM_HEADER, SIGNAL_TAG,
-    Signal, Unreadable,
+    CmHeader, CmKind, DATAGRAM_LEN, Datagram, DatagramKind, Emitted, Hello, HelloKind, MAX_DATAGRAM_HEADER,
+    SIGNAL_TAG, Signal, Unreadable,
 };
 use ironwarp_wire::{Header, RemoteAddr};
 use libfuzzer_sys::fuzz_target;
@@ -64,6 +64,7 @@ fn reseal(mut bytes: Vec<u8>, correct: bool) -> Vec<u8> {
 
 fn empty_datagram() -> Emitted<MAX_DATAGRAM_HEADER> {
     let header = Datagram {
+        kind: DatagramKind::Message,
         destination: 1,
         source: 2,
         qkey: 3,

@@ -96,6 +96,15 @@ pub enum QpError {
         /// Maximum length.
         limit: usize,
     },
+    /// The receiver of an acknowledged datagram has forgotten its sender: it was started again, or has served too many
+    /// other senders meanwhile (requirement P2).
+    #[error("the receiver has forgotten this sender: the message may or may not have been delivered")]
+    SessionLost,
+    /// The receive that an acknowledged datagram consumed has failed (requirement P2).
+    #[error(
+        "the receive at the peer failed: it was too short for the message, or its memory could not be written"
+    )]
+    ReceiveFailed,
     /// A completion queue overflowed (requirement I5).
     #[error(
         "completion queue {0} overflowed: create it with room for all completions that are not polled yet"
@@ -140,7 +149,10 @@ impl QpError {
                 Cause::UntaggedBuffer(_) => Status::RemoteInvalidRequest,
                 _ => Status::RemoteOperation,
             },
-            Self::Lost(_) | Self::Unreachable | Self::CutShort | Self::TimedOut(_) => Status::RetryExceeded,
+            Self::Lost(_) | Self::Unreachable | Self::CutShort | Self::TimedOut(_) | Self::SessionLost => {
+                Status::RetryExceeded
+            }
+            Self::ReceiveFailed => Status::RemoteOperation,
             Self::NotReady => Status::RnrRetryExceeded,
             _ => Status::Flushed,
         }

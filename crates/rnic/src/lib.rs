@@ -22,6 +22,7 @@ mod outbound;
 pub mod qp;
 pub mod queue;
 pub mod retry;
+mod siphash;
 pub mod state;
 mod status;
 pub mod steering;

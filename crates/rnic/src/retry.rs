@@ -26,7 +26,7 @@ pub struct Retries {
 }
 
 /// [`Retries::rnr_retry`]: retry forever.
-const FOREVER: u8 = 7;
+pub(crate) const FOREVER: u8 = 7;
 
 /// Minimum of [`Retries::response_timeout`], whatever the requested values. Programs choose values for hardware, which
 /// answers within microseconds. This adapter runs in threads, which a busy machine may delay for most of a second;
@@ -85,12 +85,14 @@ impl Retries {
     /// Returns how long a request may wait for any answer of the peer: the timeout for the first attempt and for each
     /// retry, but at least `FLOOR`. `None` means forever.
     pub fn response_timeout(&self) -> Option<Duration> {
-        let exponent = self.timeout & 0x1f;
-        if exponent == 0 {
-            return None;
-        }
-        let once = Duration::from_nanos(4096 << exponent);
+        let once = self.attempt_timeout()?;
         Some((once * u32::from(self.retry_count.min(7) + 1)).max(FLOOR))
+    }
+
+    /// Returns how long one attempt may wait for an answer. `None` means forever.
+    pub(crate) fn attempt_timeout(&self) -> Option<Duration> {
+        let exponent = self.timeout & 0x1f;
+        (exponent != 0).then(|| Duration::from_nanos(4096 << exponent))
     }
 
     /// Packs the values into a word, to be stored in an atomic.

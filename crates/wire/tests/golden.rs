@@ -9,9 +9,9 @@ use common::hex;
 use ironwarp_wire::ddp::{DdpHeader, DdpTagged};
 use ironwarp_wire::mpa::{Crc, Enhanced, MAX_STARTUP, Revision, Role, RtrSet, Startup};
 use ironwarp_wire::private::{
-    Capabilities, CmHeader, CmKind, DATAGRAM_LEN, Datagram, Hello, HelloKind, MAX_CM_HEADER,
-    MAX_DATAGRAM_HEADER, MAX_HELLO, PortSpace, RdmaPort, ReadV2Request, ReadV2Response, Reason, Route,
-    Secret, SendImmediate, Signal, Unreadable,
+    Capabilities, CmHeader, CmKind, DATAGRAM_LEN, Datagram, DatagramAnswer, DatagramKind, Hello, HelloKind,
+    MAX_CM_HEADER, MAX_DATAGRAM_HEADER, MAX_HELLO, PortSpace, RdmaPort, ReadV2Request, ReadV2Response,
+    Reason, Route, Secret, SendImmediate, Signal, Unreadable,
 };
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Dialect, Fpdu, Header, Immediate, ImmediateData,
@@ -615,6 +615,7 @@ fn candidates_of_an_rdma_port() {
 const DATAGRAM_FRONT: &str =
     r#""IRWD" 02 0c 0001 0001 01 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000"#;
 const DATAGRAM: Datagram = Datagram {
+    kind: DatagramKind::Message,
     destination: 0x0f_a0ff,
     source: 0x10_02ff,
     qkey: 0x1122_3344,
@@ -688,6 +689,66 @@ fn datagram() {
     longest[5] += 1;
     assert_eq!(Datagram::parse(&reseal(longest)), Err(Unreadable::Malformed), "too many extensions");
     assert_eq!(datagram.emit(&[0; 65_536]).map(|_| ()), Err(Misuse::DatagramTooLong(65_536)));
+}
+
+/// The datagrams of a session. Answers are no longer than what they answer. The CRCs were computed by another program.
+#[test]
+fn datagrams_of_a_session() {
+    let session = 0x0102_0304_0506_0708;
+    let (open, challenge) =
+        (DatagramKind::Open { session, cookie: 0 }, DatagramKind::Challenge { session, cookie: 0xc00c1e });
+    let answer = |answer| DatagramKind::Answer { session, answer };
+    let kinds = [
+        (
+            DatagramKind::Acknowledged { session },
+            2,
+            "31bfddb4",
+            "Acknowledged Datagram of session 0x102030405060708",
+        ),
+        (open, 3, "f95c7ad9", "Open session 0x102030405060708 with cookie 0x0"),
+        (challenge, 4, "9987d090", "Challenge for session 0x102030405060708: cookie 0xc00c1e"),
+        (answer(DatagramAnswer::Opened), 5, "4aec4071", "Answer of session 0x102030405060708: opened"),
+        (answer(DatagramAnswer::Placed), 6, "784e70b1", "Answer of session 0x102030405060708: placed"),
+        (answer(DatagramAnswer::NotReady), 7, "962f60f1", "Answer of session 0x102030405060708: not ready"),
+        (answer(DatagramAnswer::Rejected), 8, "7f9ea63f", "Answer of session 0x102030405060708: rejected"),
+        (answer(DatagramAnswer::Unknown), 9, "91ffb67f", "Answer of session 0x102030405060708: unknown"),
+    ];
+    for (kind, number, crc, shown) in kinds {
+        let (words, cookie) = match kind {
+            DatagramKind::Open { .. } => ("12", "8108 0000000000000000 0000"),
+            DatagramKind::Challenge { .. } => ("12", "8108 0000000000c00c1e 0000"),
+            _ => ("0f", ""),
+        };
+        let bytes = hex(&format!(
+            r#""IRWD" 02 {words} 0000 0000 0{number} 00 000fa0ff 001002ff 11223344 00000000 00000000 40 000000
+               01 0a 00000009 0000 {crc} 8008 0102030405060708 0000 {cookie}"#
+        ));
+        let header = Datagram {
+            kind,
+            sequence: 9,
+            solicited: false,
+            immediate: None,
+            traffic_class: 0,
+            flow_label: 0,
+            service_level: 0,
+            ..DATAGRAM
+        };
+        assert_eq!(header.emit(b"").unwrap()[..], bytes, "{shown}");
+        assert_eq!(Datagram::parse(&bytes), Ok((header, &[][..])), "{shown}");
+        assert_eq!(
+            header.to_string(),
+            format!("{shown}, from 0x1002ff to 0x0fa0ff, qkey 0x11223344, sequence 9")
+        );
+        assert_eq!(kind.header_len(), bytes.len(), "{shown}");
+        assert!(
+            bytes.len() <= if number < 5 { open.header_len() } else { kinds[0].0.header_len() },
+            "{shown}"
+        );
+        // Without its session, the datagram is refused.
+        let mut without = bytes.clone();
+        without[48..60].fill(0);
+        assert_eq!(Datagram::parse(&reseal(without)), Err(Unreadable::Malformed), "{shown}");
+    }
 }
 
 /// Corrects the CRC of a datagram, whose first extension is the cell.

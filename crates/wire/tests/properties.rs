@@ -10,8 +10,9 @@ use ironwarp_wire::mpa::{
     Enhanced, FpduReader, FpduWriter, Framing, MAX_STARTUP, Piece, Revision, Role, RtrSet, Startup,
 };
 use ironwarp_wire::private::{
-    Capabilities, CmHeader, CmKind, Datagram, Hello, HelloKind, MAX_ACKNOWLEDGED, PortSpace, RdmaPort,
-    ReadV2Request, ReadV2Response, Reason, Route, Secret, SendImmediate, Signal,
+    Capabilities, CmHeader, CmKind, Datagram, DatagramAnswer, DatagramKind, Hello, HelloKind,
+    MAX_ACKNOWLEDGED, PortSpace, RdmaPort, ReadV2Request, ReadV2Response, Reason, Route, Secret,
+    SendImmediate, Signal,
 };
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Dialect, Fpdu, Header, Immediate, ImmediateData,
@@ -370,12 +371,26 @@ proptest! {
         };
         let bytes = cm.emit();
         prop_assert_eq!(CmHeader::parse(&bytes), Ok((cm, &[][..])));
+        let session = u64::from(numbers.0) << 32 | u64::from(numbers.2);
+        let answer = |answer| DatagramKind::Answer { session, answer };
+        let kind = [
+            DatagramKind::Message,
+            DatagramKind::Acknowledged { session },
+            DatagramKind::Open { session, cookie: !session },
+            DatagramKind::Challenge { session, cookie: !session },
+            answer(DatagramAnswer::Opened),
+            answer(DatagramAnswer::Placed),
+            answer(DatagramAnswer::NotReady),
+            answer(DatagramAnswer::Rejected),
+            answer(DatagramAnswer::Unknown),
+        ][usize::from(small.2) % 9];
         let datagram = Datagram {
-            destination, source, qkey: numbers.2, sequence: numbers.3, solicited: small.3, immediate, hop_limit: small.0,
+            kind, destination, source, qkey: numbers.2, sequence: numbers.3, solicited: small.3, immediate, hop_limit: small.0,
             traffic_class: small.1, flow_label: numbers.3 >> 12, service_level: small.2 >> 4,
         };
         let payload = vec![small.0; usize::from(small.1) << 4];
         let mut bytes = [&datagram.emit(&payload).unwrap()[..], &payload].concat();
+        prop_assert_eq!(bytes.len(), kind.header_len() + payload.len());
         prop_assert_eq!(Datagram::parse(&bytes), Ok((datagram, &payload[..])));
         // A burst of up to 32 bits is detected.
         let burst = (u64::from(numbers.0) | 1) << (small.2 % 8);

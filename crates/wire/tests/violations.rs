@@ -10,7 +10,7 @@ use ironwarp_wire::mpa::{
     Enhanced, FpduReader, FpduWriter, Framing, MAX_HEAD, MAX_PRIVATE_DATA, MAX_STARTUP, MAX_TAIL, Revision,
     Role, Startup,
 };
-use ironwarp_wire::private::{Datagram, Hello, HelloKind};
+use ironwarp_wire::private::{Datagram, DatagramKind, Hello, HelloKind};
 use ironwarp_wire::{
     Cause, Dialect, Fpdu, Header, ImmediateData, MAX_HEADER, MAX_ULPDU, Misuse, MpaFault, Operation, Parse,
     Protection, ReadRequest, RemoteAddr, Send, SendWord, Tag, Tagged, TaggedBuffer, Terminate,
@@ -471,6 +471,7 @@ fn misuse_is_rejected() {
     assert_eq!(Hello::new(HelloKind::Dial, 1 << 24, 0).emit().map(|_| ()), qpn);
     assert_eq!(Hello::new(HelloKind::Dial, 0, 1 << 24).emit().map(|_| ()), qpn);
     let datagram = Datagram {
+        kind: DatagramKind::Message,
         destination: 0,
         source: 0,
         qkey: 0,

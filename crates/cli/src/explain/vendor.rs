@@ -85,6 +85,16 @@ fn hints(error: VendorError) -> (Lines, Lines) {
             &["IBV_WR_RDMA_WRITE_WITH_IMM, which every peer supports"],
         ),
         VendorError::DatagramTooLong => (&["a UD message of more than 4096 bytes"], SIZES),
+        VendorError::SessionLost => (
+            &[
+                "the program at the other end was started again",
+                "it receives from more senders than it can remember",
+            ],
+            PEER_STATE,
+        ),
+        VendorError::ReceiveFailed => {
+            (&["a receive at the other end without room for the 40-byte GRH and the message"], SIZES)
+        }
         VendorError::Overrun => (
             &[
                 "the completion queue is smaller than the number of requests that can complete before it is polled",

@@ -9,18 +9,21 @@ use crate::logical::LogicalDevice;
 use crate::reactor::handle::LaneHandle;
 use crate::reactor::member::{Member, Movable, Placement, ServedBy};
 use crate::reactor::poll_set::PollSet;
+use crate::sys::random::random;
 use crate::sys::udp::{LocalAddress, UdpPort, UdpSocket};
 use ironwarp_rnic::datagram::{Arrived, DatagramAttributes, DatagramLink, DatagramQp, Sent, qpn_of_port};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::gid::Gid;
-use ironwarp_rnic::qp::{Qp, Ready, State};
+use ironwarp_rnic::qp::{Completes, Qp, Ready, State};
 use ironwarp_rnic::queue::Cq;
 use ironwarp_rnic::sync::lock;
+use ironwarp_wire::private::Secret;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 /// The attributes of a connectionless queue pair.
 pub type DatagramQueuePairAttributes = DatagramAttributes<Arc<CompletionQueue>>;
@@ -62,6 +65,8 @@ struct UdpLink {
     receive_cq: Arc<CompletionQueue>,
     /// Records the datagrams; `None` if packets are not captured.
     capture: Option<Arc<Capture>>,
+    /// The start of the clock.
+    start: Instant,
     /// Set right after creation. Weak, because the device's queue pair holds the link.
     qp: OnceLock<Weak<DatagramQp>>,
 }
@@ -129,9 +134,20 @@ impl DatagramQueuePair {
         let logical = Arc::clone(receive_cq.steering().logical());
         let tokens = udp.sockets().iter().map(|_| set.lane().new_token()).collect();
         let lane = Mutex::new(Arc::clone(set.lane()));
-        let link = Arc::new(UdpLink { udp, device: logical, lane, receive_cq, capture, qp: OnceLock::new() });
+        let link = Arc::new(UdpLink {
+            udp,
+            device: logical,
+            lane,
+            receive_cq,
+            capture,
+            start: Instant::now(),
+            qp: OnceLock::new(),
+        });
         let device_link: Arc<dyn DatagramLink> = Arc::<UdpLink>::clone(&link);
-        let attributes = attributes.clone().map_cqs(|cq| Arc::clone(cq.cq()));
+        let mut attributes = attributes.clone().map_cqs(|cq| Arc::clone(cq.cq()));
+        if attributes.completes == Completes::WhenAcknowledged {
+            attributes.secret = Secret(random()?);
+        }
         let qp = DatagramQp::new(number, device, attributes, device_link);
         let _ = link.qp.set(Arc::downgrade(&qp)); // it is not set yet
         let state = Mutex::new(SocketsState { set, closed: false });
@@ -339,6 +355,19 @@ impl DatagramLink for UdpLink {
         if let Some(qp) = self.qp.get().and_then(Weak::upgrade) {
             lock(&self.lane).call(move || qp.resume());
         }
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn schedule_after(&self, after: Duration) {
+        let Some(qp) = self.qp.get().cloned() else { return };
+        lock(&self.lane).call_at(Instant::now() + after, move || {
+            if let Some(qp) = qp.upgrade() {
+                qp.resume();
+            }
+        });
     }
 }
 

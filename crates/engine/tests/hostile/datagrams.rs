@@ -15,7 +15,7 @@ use ironwarp_rnic::queue::{Completion, Data, Opcode, Operation, ReceiveRequest, 
 use ironwarp_testkit::mapping::{Mapping, PAGE};
 use ironwarp_wire::Tag;
 use ironwarp_wire::mpa::Crc;
-use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
+use ironwarp_wire::private::{DATAGRAM_LEN, Datagram, DatagramKind};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::Arc;
@@ -117,6 +117,7 @@ impl Stranger {
     /// Builds a valid datagram.
     fn proper(&self, payload: &[u8]) -> Vec<u8> {
         let header = Datagram {
+            kind: DatagramKind::Message,
             destination: u32::from(self.to) << 8 | 255,
             source: self.number(),
             qkey: QKEY,

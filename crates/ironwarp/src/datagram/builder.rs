@@ -8,7 +8,7 @@ use crate::queue::SharedReceiveQueue;
 use crate::queue::{DEFAULT_DEPTH, DEFAULT_MAX_SGES};
 use crate::shared::Shared;
 use ironwarp_rnic::datagram::DatagramAttributes;
-use ironwarp_rnic::qp::State;
+use ironwarp_rnic::qp::{Completes, Retries, State};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -93,6 +93,71 @@ impl DatagramQueuePairBuilder {
     /// Sets the Q_Key. The queue pair receives only datagrams that carry this Q_Key. Defaults to 0.
     pub fn qkey(mut self, qkey: u32) -> Self {
         self.attributes.qkey = qkey;
+        self
+    }
+
+    /// Sets when requests complete: when sent, or when the receiver has acknowledged the message (requirement P2). Defaults
+    /// to [`Completes::WhenSent`]. A queue pair exchanges messages only with queue pairs that have the same setting.
+    ///
+    /// With [`Completes::WhenAcknowledged`], a message that gets no answer is [sent again](Self::retries), and is placed
+    /// once. Its request completes when it is in the memory of a receive. Requests to different queue pairs complete in any
+    /// order, and if one fails, the others go on:
+    ///
+    /// | status | meaning |
+    /// |---|---|
+    /// | [`RetryExceeded`](crate::Status::RetryExceeded) | no answer. The message may have been delivered. |
+    /// | [`RetryExceeded`](crate::Status::RetryExceeded), with [`QpError::SessionLost`](crate::error::QpError::SessionLost) | the receiver was started again, or has forgotten this sender because more than 1024 others were active since. The message may have been delivered. |
+    /// | [`RnrRetryExceeded`](crate::Status::RnrRetryExceeded) | the receiver posted no receive in time |
+    /// | [`RemoteOperation`](crate::Status::RemoteOperation) | the receive was too short, or failed otherwise |
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::datagram::{DatagramRequest, Destination};
+    /// # use ironwarp::prelude::*;
+    /// # use std::time::Duration;
+    /// use ironwarp::queue::Completes;
+    ///
+    /// # let adapter = Adapter::new()?;
+    /// # let (sent, received, domain) = (adapter.completion_queue(16)?, adapter.completion_queue(16)?, adapter.protection_domain());
+    /// let client = domain.datagram_queue_pair(&sent).completes(Completes::WhenAcknowledged).create()?;
+    /// let server = domain.datagram_queue_pair(&received).completes(Completes::WhenAcknowledged).create()?;
+    /// let region = domain.register(Buffer::new(4136)?, Access::LOCAL_WRITE)?;
+    /// server.post_receive(1, &[region.slice(..4136)?])?;
+    ///
+    /// let to = Destination { address: client.address_handle("127.0.0.1".parse()?)?, qpn: server.qpn(), qkey: 0 };
+    /// client.post_send(DatagramRequest::send_inline(2, b"registered mail", to))?;
+    /// sent.wait(Duration::from_secs(5))?.success()?; // it is in the memory of the receive
+    /// # let mut bytes = [0; 15];
+    /// # region.read(40, &mut bytes)?;
+    /// # assert_eq!(&bytes, b"registered mail");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn completes(mut self, when: Completes) -> Self {
+        self.attributes.completes = when;
+        self
+    }
+
+    /// Sets how often a message is sent again if it is [acknowledged](Self::completes), and after which time. The time
+    /// doubles with each attempt, up to one second. `rnr_timer` is the time between attempts if the receiver has posted no
+    /// receive. Defaults to [`DEFAULT_RETRIES`](crate::datagram::DEFAULT_RETRIES): messages without an answer fail after 3
+    /// seconds, and those without a receive after 1.3 seconds.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::queue::{Completes, Retries};
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// // At most three attempts, 67 and 134 ms apart. Waits forever for a receive.
+    /// let retries = Retries::default().retry_count(2).timeout(14).rnr_retry(7).rnr_timer(12);
+    /// let builder = domain.datagram_queue_pair(&cq).completes(Completes::WhenAcknowledged);
+    /// let qp = builder.retries(retries).create()?;
+    /// # let _ = qp;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn retries(mut self, retries: Retries) -> Self {
+        self.attributes.retries = retries;
         self
     }
 

@@ -16,8 +16,9 @@ use std::sync::Arc;
 /// A datagram queue pair: can send to any other datagram queue pair, and receive from any sender that knows its
 /// address, number and Q_Key.
 ///
-/// Messages have at most 4096 bytes. They are delivered whole, at most once, and in no particular order; a request
-/// completes when its datagram is sent. Each received message is preceded by a 40-byte header that identifies its
+/// Messages have at most 4096 bytes. They are delivered whole or not at all, and in no particular order; a request
+/// completes when its datagram is sent, unless the [builder](crate::datagram::DatagramQueuePairBuilder::completes) was told
+/// otherwise. Each received message is preceded by a 40-byte header that identifies its
 /// sender ([`Grh`](crate::datagram::Grh)), and the receive needs room for the header and the message. A message is lost
 /// if no receive is posted for it.
 ///

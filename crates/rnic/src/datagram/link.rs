@@ -6,6 +6,7 @@
 
 use crate::gid::Gid;
 use std::fmt;
+use std::time::Duration;
 
 /// The result of sending a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,4 +54,11 @@ pub trait DatagramLink: Send + Sync + fmt::Debug {
     /// the calling thread must not do: its turn is over, it has other queue pairs to resume, or the queue pair has
     /// failed.
     fn schedule(&self);
+
+    /// Returns the time since an arbitrary start. Used only by queue pairs that acknowledge datagrams.
+    fn now(&self) -> Duration;
+
+    /// Makes another thread call [`DatagramQp::resume`](super::DatagramQp::resume) when this much time has passed on the
+    /// clock of [`now`](Self::now), and not earlier. Used only by queue pairs that acknowledge datagrams.
+    fn schedule_after(&self, after: Duration);
 }

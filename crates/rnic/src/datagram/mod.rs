@@ -2,9 +2,9 @@
 //! (requirement P2, "not connected").
 //!
 //! Requests are posted to the queue in `request.rs`; `tx.rs` turns them into datagrams; [`DatagramLink`] carries
-//! the datagrams; `rx.rs` places them in memory, each after a [`Grh`]. Datagrams are not acknowledged,
-//! retransmitted or kept in order. A datagram that cannot be delivered is dropped and counted. A request completes
-//! when the link has taken its datagram.
+//! the datagrams; `rx.rs` places them in memory, each after a [`Grh`]. Datagrams are not kept in order. A datagram that
+//! cannot be delivered is dropped and counted. A request completes when the link has taken its datagram, and nothing is
+//! acknowledged or sent again, unless the queue pair was created with [`Completes::WhenAcknowledged`]: see `acknowledged`.
 //!
 //! Locks are used as in [`Qp`](crate::qp::Qp):
 //!
@@ -13,15 +13,18 @@
 //! | `tx`, `rx` | what only the holder uses; it may send or receive | a half is driven; never waited for on the data path |
 //! | `errors` | the state, and the cause of an error state | either changes |
 //! | `sq`, `rq` | posted requests | an entry is added or taken |
+//! | `flows`, `senders` | sessions of acknowledged datagrams | a datagram is chosen, or has arrived |
 //!
-//! Lock order: a half first, then at most one of the other three, a completion queue last.
+//! Lock order: a half first, then at most one of the others, a completion queue last.
 
+mod acknowledged;
 mod grh;
 mod link;
 mod request;
 mod rx;
 mod tx;
 
+pub use acknowledged::MAX_SENDERS;
 pub use grh::Grh;
 pub use link::{Arrived, DatagramLink, Sent};
 pub use request::{AddressHandle, DatagramRequest, Destination};
@@ -33,9 +36,12 @@ use crate::event::AsyncEvent;
 use crate::half::{Half, Left, ROUNDS};
 use crate::link::Ready;
 use crate::memory::{Domain, RegistrationWaiter};
-use crate::queue::{Completion, Cq, ReceiveQueue, ReceiveRequest, SharedReceiveQueue};
+use crate::queue::{Completes, Completion, Cq, ReceiveQueue, ReceiveRequest, SharedReceiveQueue};
+use crate::retry::Retries;
 use crate::state::{IllegalTransition, State};
 use crate::sync::{Mutex, lock};
+use acknowledged::Acknowledged;
+use ironwarp_wire::private::Secret;
 use request::SendQueue;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -83,7 +89,21 @@ pub struct DatagramAttributes<C = Arc<Cq>> {
     pub max_sges: usize,
     /// The Q_Key. Datagrams with another Q_Key are dropped.
     pub qkey: u32,
+    /// When requests complete. With [`Completes::WhenAcknowledged`], the queue pair exchanges messages only with queue
+    /// pairs that acknowledge datagrams as well.
+    pub completes: Completes,
+    /// How often, and after which time, a message is sent again that the receiver does not acknowledge.
+    pub retries: Retries,
+    /// Maximum number of senders whose acknowledged messages are told apart. Another one replaces the sender that was
+    /// silent longest.
+    pub max_senders: usize,
+    /// The key of sessions and cookies. Must be random if messages are acknowledged.
+    pub secret: Secret,
 }
+
+/// The retries of a queue pair that acknowledges datagrams, by default: 8 attempts within 3 seconds, and 7 attempts within
+/// 1.3 seconds if the receiver has posted no receive.
+pub const DEFAULT_RETRIES: Retries = Retries { rnr_retry: 6, rnr_timer: 22, retry_count: 7, timeout: 12 };
 
 impl<C> DatagramAttributes<C> {
     /// Returns attributes of a queue pair with 16 requests in each queue, of up to four elements, and a Q_Key of zero.
@@ -100,6 +120,10 @@ impl<C> DatagramAttributes<C> {
             shared: None,
             max_sges: 4,
             qkey: 0,
+            completes: Completes::WhenSent,
+            retries: DEFAULT_RETRIES,
+            max_senders: MAX_SENDERS,
+            secret: Secret([0; 16]),
         }
     }
 
@@ -114,6 +138,10 @@ impl<C> DatagramAttributes<C> {
             shared: self.shared,
             max_sges: self.max_sges,
             qkey: self.qkey,
+            completes: self.completes,
+            retries: self.retries,
+            max_senders: self.max_senders,
+            secret: self.secret,
         }
     }
 }
@@ -138,6 +166,12 @@ pub struct DropCounts {
     pub not_ready: u64,
     /// Datagrams received while no receive was posted.
     pub no_receive: u64,
+    /// Received messages that are acknowledged, by a queue pair that does not acknowledge messages, or the other way round.
+    pub other_service: u64,
+    /// Received messages that had arrived before, of acknowledged senders.
+    pub duplicates: u64,
+    /// Received messages of acknowledged senders that have no session: they have to open another one.
+    pub no_session: u64,
     /// Sent datagrams that the network stack of this host refused.
     pub lost: u64,
 }
@@ -158,6 +192,8 @@ pub struct DatagramQp {
     qkey: AtomicU32,
     sq: Mutex<SendQueue>,
     rq: Mutex<ReceiveQueue>,
+    /// The state of acknowledged datagrams. `None` if requests complete when sent.
+    acknowledged: Option<Box<Acknowledged>>,
     tx: Half<Tx>,
     rx: Half<()>,
     /// Whether sending waits until the link reports room.
@@ -189,6 +225,9 @@ enum DropReason {
     Qkey,
     NotReady,
     NoReceive,
+    OtherService,
+    Duplicate,
+    NoSession,
     Lost,
 }
 
@@ -205,7 +244,10 @@ impl DatagramQp {
         attributes: DatagramAttributes,
         link: Arc<dyn DatagramLink>,
     ) -> Arc<Self> {
-        let DatagramAttributes { domain, send_depth, receive_depth, max_sges, qkey, .. } = attributes;
+        let DatagramAttributes { domain, send_depth, receive_depth, max_sges, qkey, completes, .. } =
+            attributes;
+        let acknowledges = completes == Completes::WhenAcknowledged;
+        let acknowledged = acknowledges.then(|| Box::new(Acknowledged::new(&attributes)));
         Arc::new_cyclic(|me| Self {
             id,
             me: Weak::clone(me),
@@ -217,6 +259,7 @@ impl DatagramQp {
             qkey: AtomicU32::new(qkey),
             sq: Mutex::new(SendQueue::new(send_depth, max_sges)),
             rq: Mutex::new(ReceiveQueue::new(domain, receive_depth, max_sges)),
+            acknowledged,
             tx: Half::new(Tx::default()),
             rx: Half::new(()),
             blocked: AtomicBool::new(false),
@@ -268,6 +311,9 @@ impl DatagramQp {
             qkey: count(DropReason::Qkey),
             not_ready: count(DropReason::NotReady),
             no_receive: count(DropReason::NoReceive),
+            other_service: count(DropReason::OtherService),
+            duplicates: count(DropReason::Duplicate),
+            no_session: count(DropReason::NoSession),
             lost: count(DropReason::Lost),
         }
     }
@@ -332,6 +378,9 @@ impl DatagramQp {
         let ((), _) = self.rx.with(|()| ());
         lock(&self.sq).take_all();
         lock(&self.rq).clear();
+        if let Some(state) = &self.acknowledged {
+            state.clear();
+        }
         let DatagramAttributes { send_cq, receive_cq, .. } = &self.attributes;
         send_cq.purge(self.id);
         receive_cq.purge(self.id);
@@ -434,6 +483,8 @@ impl DatagramQp {
         let left = self.rx.run(ROUNDS, |()| self.survive("receiving datagrams", || self.receive()));
         if self.state() == State::Error {
             self.drive_tx(); // flush requests that were waiting for room
+        } else if self.acknowledged.as_ref().is_some_and(|state| state.has_work()) {
+            self.drive_tx(); // an answer has arrived that lets more messages go
         }
         self.finish_turn(left);
     }

@@ -108,7 +108,8 @@ impl DatagramRequest {
     }
 }
 
-/// The send queue: requests that the link has not taken yet, in order.
+/// The send queue: requests that the link has not taken yet, in order. Requests that wait for an acknowledgement are kept
+/// elsewhere, but count towards the capacity.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     /// Maximum number of requests.
@@ -118,12 +119,14 @@ pub(super) struct SendQueue {
     /// The sequence number of the oldest request.
     first: u64,
     posted: VecDeque<DatagramRequest>,
+    /// Number of requests that [`take_posted`](Self::take_posted) has returned and that have not ended.
+    taken: usize,
 }
 
 impl SendQueue {
     /// Creates an empty queue.
     pub(super) fn new(capacity: usize, max_sges: usize) -> Self {
-        Self { capacity, max_sges, first: 0, posted: VecDeque::new() }
+        Self { capacity, max_sges, first: 0, posted: VecDeque::new(), taken: 0 }
     }
 
     /// Checks and appends all of `requests`, or none.
@@ -132,7 +135,7 @@ impl SendQueue {
         link: &dyn DatagramLink,
         requests: Vec<DatagramRequest>,
     ) -> Result<(), PostError> {
-        if self.posted.len() + requests.len() > self.capacity {
+        if self.posted.len() + self.taken + requests.len() > self.capacity {
             return Err(PostError::Full { capacity: self.capacity });
         }
         for request in &requests {
@@ -159,8 +162,21 @@ impl SendQueue {
         Some(request)
     }
 
-    /// Removes and returns all requests.
+    /// Removes and returns all requests, which keep their places in the queue until they end.
+    pub(super) fn take_posted(&mut self) -> VecDeque<DatagramRequest> {
+        self.taken += self.posted.len();
+        self.first += self.posted.len() as u64;
+        std::mem::take(&mut self.posted)
+    }
+
+    /// Frees the places of requests that [`take_posted`](Self::take_posted) has returned.
+    pub(super) fn free(&mut self, requests: usize) {
+        self.taken = self.taken.saturating_sub(requests);
+    }
+
+    /// Removes and returns all requests, and frees all places.
     pub(super) fn take_all(&mut self) -> VecDeque<DatagramRequest> {
+        self.taken = 0;
         self.first += self.posted.len() as u64;
         std::mem::take(&mut self.posted)
     }

@@ -23,13 +23,9 @@ use crate::memory::{Rights, Spans};
 use crate::queue::{Completion, Opcode, Receive, ReceiveRequest, Sender, Status};
 use crate::state::State;
 use crate::sync::lock;
-use ironwarp_wire::private::{DATAGRAM_LEN, Datagram, MAX_DATAGRAM_HEADER, Unreadable};
+use ironwarp_wire::private::{Datagram, DatagramKind, MAX_DATAGRAM_HEADER, Unreadable};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Where the GRH is created in a [`Packet`]: in place of the last bytes of the header, if that has no unknown extensions,
-/// so that the payload need not be moved.
-const GRH_START: usize = DATAGRAM_LEN - Grh::LEN;
 
 /// A buffer for the longest header and message, and one more byte to detect longer messages.
 type Packet = [u8; MAX_DATAGRAM_HEADER + MAX_PAYLOAD + 1];
@@ -76,20 +72,37 @@ impl DatagramQp {
         if header.destination != self.id {
             return Err(DropReason::OtherNumber);
         }
+        // The GRH takes the place of the last bytes of the header, which is longer, so that the payload need not be moved.
+        let message = arrived.len - len - Grh::LEN..arrived.len;
+        let place = |packet: &mut Packet| {
+            let receive = self.take_receive(arrived)?;
+            let grh = create_grh(&header, arrived, len).to_bytes();
+            packet[message.start..message.start + Grh::LEN].copy_from_slice(&grh);
+            Some(self.place(&receive, &header, &packet[message], arrived))
+        };
+        match (header.kind, &self.acknowledged) {
+            (DatagramKind::Message, None) => {
+                self.check_ready(&header)?;
+                place(packet).map(|_| ()).ok_or(DropReason::NoReceive)
+            }
+            (DatagramKind::Acknowledged { session }, Some(state)) => {
+                self.check_ready(&header)?;
+                self.place_once(state, (&header, session), arrived, || place(packet))
+            }
+            (_, Some(state)) => self.control(state, &header, arrived),
+            (_, None) => Err(DropReason::OtherService),
+        }
+    }
+
+    /// Checks that the queue pair is ready to receive a datagram with this Q_Key.
+    pub(super) fn check_ready(&self, header: &Datagram) -> Result<(), DropReason> {
         if header.qkey != self.qkey() {
             return Err(DropReason::Qkey);
         }
-        if matches!(self.state(), State::Reset | State::Init | State::Error) {
-            return Err(DropReason::NotReady);
+        match self.state() {
+            State::Reset | State::Init | State::Error => Err(DropReason::NotReady),
+            _ => Ok(()),
         }
-        let receive = self.take_receive(arrived).ok_or(DropReason::NoReceive)?;
-        let payload_at = arrived.len - len;
-        if payload_at != DATAGRAM_LEN {
-            packet.copy_within(payload_at..arrived.len, DATAGRAM_LEN); // the header has more extensions
-        }
-        packet[GRH_START..DATAGRAM_LEN].copy_from_slice(&create_grh(&header, arrived, len).to_bytes());
-        self.place(&receive, &header, &packet[GRH_START..DATAGRAM_LEN + len], arrived);
-        Ok(())
     }
 
     /// Returns the drop reason for a datagram whose header cannot be parsed. Logs the first datagram of another
@@ -108,16 +121,19 @@ impl DatagramQp {
         }
     }
 
-    /// Places `bytes`, the GRH and the message, in the memory of a receive, and completes the receive.
-    fn place(&self, receive: &Receive, header: &Datagram, bytes: &[u8], arrived: &Arrived) {
+    /// Places `bytes`, the GRH and the message, in the memory of a receive, and completes the receive. Returns whether the
+    /// receive succeeded.
+    fn place(&self, receive: &Receive, header: &Datagram, bytes: &[u8], arrived: &Arrived) -> bool {
         let found = bytes.len() as u64;
         if found > receive.room {
             let error = QpError::Protocol(Protocol::TooLong { room: receive.room, found });
-            return self.complete_failed_receive(receive, Status::LocalLength, &Arc::new(error), arrived);
+            self.complete_failed_receive(receive, Status::LocalLength, &Arc::new(error), arrived);
+            return false;
         }
         if let Err(error) = self.scatter(receive, bytes) {
             self.complete_failed_receive(receive, Status::LocalProtection, &Arc::new(error.clone()), arrived);
-            return self.fail(error);
+            self.fail(error);
+            return false;
         }
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let completion = Completion {
@@ -127,6 +143,7 @@ impl DatagramQp {
             ..Completion::succeeded(receive.request.id, Opcode::Receive, self.id, len)
         };
         self.complete_receive(receive, completion, arrived);
+        true
     }
 
     /// Copies `bytes` into the memory of a receive, if the checks of requirement M8 allow it.

@@ -9,9 +9,10 @@ use crate::host::{Host, Span, Unmapped};
 use crate::memory::{Memory, Rights, TagCipher};
 use crate::queue::{Data, Opcode, Operation, Sender, Sge, SrqSize, Status, WorkRequest};
 use ironwarp_wire::Tag;
-use ironwarp_wire::private::Datagram;
+use ironwarp_wire::private::{Datagram, DatagramKind};
 use std::collections::VecDeque;
 use std::sync::Mutex as StdMutex;
+use std::time::Duration;
 
 const LOCAL: &str = "10.0.0.1";
 const REMOTE: &str = "10.0.0.2";
@@ -37,6 +38,9 @@ struct MockNetwork {
     loses: AtomicBool,
     /// Number of calls to `schedule`.
     schedules: AtomicU64,
+    now: StdMutex<Duration>,
+    /// Number of calls to `schedule_after`.
+    timers: AtomicU64,
 }
 
 impl DatagramLink for MockNetwork {
@@ -67,6 +71,14 @@ impl DatagramLink for MockNetwork {
 
     fn schedule(&self) {
         self.schedules.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn now(&self) -> Duration {
+        *self.now.lock().unwrap()
+    }
+
+    fn schedule_after(&self, _: Duration) {
+        self.timers.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -232,6 +244,7 @@ fn inline(bytes: &[u8]) -> Data {
 }
 
 const HEADER: Datagram = Datagram {
+    kind: DatagramKind::Message,
     destination: LOCAL_QPN,
     source: REMOTE_QPN,
     qkey: QKEY,

@@ -2,6 +2,7 @@
 
 use super::{BATCH, DatagramQp, DatagramRequest, Destination, DropReason, MAX_PAYLOAD, Sent, port_of_qpn};
 use crate::error::QpError;
+use crate::gid::Gid;
 use crate::half::Left;
 use crate::memory::Guards;
 use crate::memory::{Check, Denied, RegistrationWaiter, Rights, Spans};
@@ -9,12 +10,12 @@ use crate::queue::{Completion, Data, Opcode, Sges, Status};
 use crate::state::State;
 use crate::sync::lock;
 use ironwarp_wire::Tag;
-use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
+use ironwarp_wire::private::{Datagram, DatagramKind, MAX_DATAGRAM_HEADER};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 /// A buffer for a header and the longest message.
-type Packet = [u8; DATAGRAM_LEN + MAX_PAYLOAD];
+pub(super) type Packet = [u8; MAX_DATAGRAM_HEADER + MAX_PAYLOAD];
 
 /// State of the sending half.
 #[derive(Debug, Default)]
@@ -28,15 +29,18 @@ pub(super) struct Tx {
 const OWN_QKEY: u32 = 1 << 31;
 
 /// Why a request cannot be sent: the status of its completion, and the error with its details.
-struct Failure {
+pub(super) struct Failure {
     status: Status,
-    error: QpError,
+    pub(super) error: QpError,
 }
 
 impl DatagramQp {
     /// Sends posted requests until there are none left, the link is full or the turn is over. In the error states,
     /// flushes them. Returns [`Left::Work`] if the turn is over. The tx half is held.
     pub(super) fn transmit(&self, tx: &mut Tx) -> Left {
+        if let Some(state) = &self.acknowledged {
+            return self.transmit_acknowledged(state);
+        }
         let mut packet: Option<Packet> = None;
         for _ in 0..BATCH {
             match self.state() {
@@ -49,7 +53,7 @@ impl DatagramQp {
             }
             let Some((seq, request)) = lock(&self.sq).front() else { return Left::Nothing };
             let packet = packet.get_or_insert([0; _]); // zeroed only if there is something to send
-            match self.build(&request, tx.sequence, packet) {
+            match self.build(&request, DatagramKind::Message, tx.sequence, packet) {
                 Ok(len) => {
                     if self.send(&request.destination, &packet[..len]) != Sent::Full {
                         tx.sequence = tx.sequence.wrapping_add(1);
@@ -73,13 +77,19 @@ impl DatagramQp {
 
     /// Schedules this queue pair for when the registration of `tag` ends. Returns false, without effect, if it has
     /// ended already.
-    fn defer_until_registered(&self, tag: Tag) -> bool {
+    pub(super) fn defer_until_registered(&self, tag: Tag) -> bool {
         let me: Weak<Self> = Weak::clone(&self.me);
         self.device.table().defer_until_registered(tag, &(me as Weak<dyn RegistrationWaiter>))
     }
 
     /// Builds the datagram of a request in `packet`: the header and a copy of the payload. Returns its length.
-    fn build(&self, request: &DatagramRequest, sequence: u32, packet: &mut Packet) -> Result<usize, Failure> {
+    pub(super) fn build(
+        &self,
+        request: &DatagramRequest,
+        kind: DatagramKind,
+        sequence: u32,
+        packet: &mut Packet,
+    ) -> Result<usize, Failure> {
         let DatagramRequest { request, destination: Destination { address, qpn, qkey } } = request;
         let len = request.data.len();
         let Some(len) = usize::try_from(len).ok().filter(|len| *len <= MAX_PAYLOAD) else {
@@ -87,9 +97,10 @@ impl DatagramQp {
             return Err(Failure { status: Status::LocalLength, error });
         };
         let header = Datagram {
+            kind,
             destination: *qpn,
             source: self.id,
-            qkey: if qkey & OWN_QKEY != 0 { self.qkey() } else { *qkey },
+            qkey: self.effective_qkey(*qkey),
             sequence,
             solicited: request.solicited,
             immediate: request.immediate,
@@ -98,7 +109,7 @@ impl DatagramQp {
             flow_label: address.flow_label,
             service_level: address.service_level,
         };
-        let (front, payload) = packet.split_at_mut(DATAGRAM_LEN);
+        let (front, payload) = packet.split_at_mut(kind.header_len());
         let payload = &mut payload[..len];
         match &request.data {
             Data::Inline(bytes) => payload.copy_from_slice(bytes),
@@ -107,7 +118,12 @@ impl DatagramQp {
         // Of the copy, because the program may change its memory meanwhile.
         let header = header.emit(payload).expect("queue pair numbers are checked when a request is posted");
         front.copy_from_slice(&header);
-        Ok(DATAGRAM_LEN + len)
+        Ok(front.len() + len)
+    }
+
+    /// Returns the Q_Key that a datagram carries, for the Q_Key of its request.
+    pub(super) fn effective_qkey(&self, qkey: u32) -> u32 {
+        if qkey & OWN_QKEY != 0 { self.qkey() } else { qkey }
     }
 
     /// Copies the payload from the program's memory to `into`, if the checks of requirement M8 allow it.
@@ -133,11 +149,15 @@ impl DatagramQp {
         gathered.map_err(|_| failure(QpError::Unmapped { addr: sges.addr(), len, remote: false }))
     }
 
-    /// Passes a datagram to the link, and counts it if it is lost at once. Returns whether the link took it.
+    /// Passes the datagram of a request to the link. Returns whether the link took it.
     fn send(&self, destination: &Destination, bytes: &[u8]) -> Sent {
         let Destination { address, qpn, .. } = destination;
-        let to = (address.destination, port_of_qpn(*qpn));
-        let sent = self.link.send(address.source, to, bytes);
+        self.send_to(address.source, (address.destination, port_of_qpn(*qpn)), bytes)
+    }
+
+    /// Passes a datagram from a local address to the link, and counts it if it is lost at once.
+    pub(super) fn send_to(&self, from: Gid, to: (Gid, u16), bytes: &[u8]) -> Sent {
+        let sent = self.link.send(from, to, bytes);
         if sent == Sent::Lost {
             self.count_drop(DropReason::Lost);
         }
@@ -157,29 +177,36 @@ impl DatagramQp {
 
     /// Removes the request with this sequence number, completes it with an error, and stops the send queue. Does
     /// nothing if another thread has emptied the queue meanwhile, at a change of the state.
-    fn complete_failed(&self, seq: u64, Failure { status, error }: Failure) {
-        let Some(DatagramRequest { request, .. }) = lock(&self.sq).pop(seq) else { return };
+    fn complete_failed(&self, seq: u64, failure: Failure) {
+        let Some(request) = lock(&self.sq).pop(seq) else { return };
+        self.fail_request(&request, failure);
+    }
+
+    /// Completes a request with an error, and stops the send queue.
+    pub(super) fn fail_request(&self, request: &DatagramRequest, Failure { status, error }: Failure) {
         let error = Arc::new(error);
         tracing::debug!(qp = self.id, %error, "failed to send a datagram");
         self.fail_sends(&error);
-        self.complete_send(Completion::failed(request.id, Opcode::Send, self.id, status, Some(error)));
+        let id = request.request.id;
+        self.complete_send(Completion::failed(id, Opcode::Send, self.id, status, Some(error)));
     }
 
     /// Completes all posted requests as flushed.
     pub(super) fn flush_sends(&self) {
+        let unanswered = self.acknowledged.as_ref().map_or(Vec::new(), |state| state.take_all());
         let requests = lock(&self.sq).take_all();
-        if requests.is_empty() {
+        if requests.is_empty() && unanswered.is_empty() {
             return;
         }
         let cause = self.error();
-        for DatagramRequest { request, .. } in requests {
+        for DatagramRequest { request, .. } in unanswered.into_iter().chain(requests) {
             let (opcode, status) = (Opcode::Send, Status::Flushed);
             self.complete_send(Completion::failed(request.id, opcode, self.id, status, cause.clone()));
         }
     }
 
     /// Appends a completion to the completion queue for sends.
-    fn complete_send(&self, completion: Completion) {
+    pub(super) fn complete_send(&self, completion: Completion) {
         self.complete(&self.attributes.send_cq, completion, None);
     }
 }

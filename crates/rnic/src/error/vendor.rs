@@ -67,6 +67,10 @@ pub enum VendorError {
     OtherRelease,
     /// [`QpError::Bug`].
     Bug,
+    /// [`QpError::SessionLost`].
+    SessionLost,
+    /// [`QpError::ReceiveFailed`].
+    ReceiveFailed,
 }
 
 /// The top byte of all numbers of Ironwarp.
@@ -131,6 +135,8 @@ impl VendorError {
             QpError::TimedOut(_) => Self::TimedOut,
             QpError::OtherRelease(_) => Self::OtherRelease,
             QpError::Bug(_) => Self::Bug,
+            QpError::SessionLost => Self::SessionLost,
+            QpError::ReceiveFailed => Self::ReceiveFailed,
         }
     }
 
@@ -159,6 +165,8 @@ impl VendorError {
             Self::TimedOut => (20, 0),
             Self::OtherRelease => (21, 0),
             Self::Bug => (22, 0),
+            Self::SessionLost => (23, 0),
+            Self::ReceiveFailed => (24, 0),
         };
         MARK | (kind as u32) << 16 | detail as u32
     }
@@ -192,6 +200,8 @@ impl VendorError {
             20 => Self::TimedOut,
             21 => Self::OtherRelease,
             22 => Self::Bug,
+            23 => Self::SessionLost,
+            24 => Self::ReceiveFailed,
             _ => return None,
         };
         // Encode again to reject other details: nonzero where the kind has none, or another encoding of a cause.
@@ -208,6 +218,8 @@ impl VendorError {
             | Self::Protocol(_)
             | Self::OtherRelease
             | Self::CutShort
+            | Self::SessionLost
+            | Self::ReceiveFailed
             | Self::NotReady => ErrorOrigin::Peer,
             Self::Local(_)
             | Self::Register
@@ -265,6 +277,8 @@ impl fmt::Display for VendorError {
             Self::TimedOut => f.write_str("a step of the connection timed out"),
             Self::OtherRelease => f.write_str("the peer runs another release of Ironwarp"),
             Self::Bug => f.write_str("a bug in Ironwarp: a panic while serving the connection"),
+            Self::SessionLost => QpError::SessionLost.fmt(f),
+            Self::ReceiveFailed => QpError::ReceiveFailed.fmt(f),
         }
     }
 }

@@ -18,7 +18,7 @@
 //! that has seen a tag can compute all other tags of the same entry with [`next_tag`](super::next_tag). Tags
 //! therefore do not replace protection domains, rights and windows bound to one stream.
 
-use std::array;
+use crate::siphash::{Key, key_of, siphash};
 use std::fmt;
 use std::sync::Arc;
 
@@ -41,21 +41,20 @@ pub struct TagCipher {
     /// The round functions as tables. Allocated on the heap directly, because program threads may have small stacks.
     rounds: Box<[[u16; HALF_VALUES]; ROUNDS]>,
     /// The SipHash key.
-    key: [u64; 2],
+    key: Key,
 }
 
 impl TagCipher {
     /// Derives the permutation from a key. Takes about 0.1 ms; share the result if several tables use one
     /// key.
     pub fn new(key: [u8; 16]) -> Arc<Self> {
-        let key_half = |at| u64::from_le_bytes(array::from_fn(|byte| key[at + byte]));
-        let key = [key_half(0), key_half(8)];
+        let key = key_of(key);
         let tables = vec![[0; HALF_VALUES]; ROUNDS].into_boxed_slice();
         let mut rounds: Box<[_; ROUNDS]> = tables.try_into().expect("one table per round");
         for (round, table) in (0..).zip(rounds.iter_mut()) {
             for (at, values) in (0..).zip(table.as_chunks_mut::<4>().0) {
-                let random = siphash(key, round << 32 | at);
-                *values = array::from_fn(|n| low_half(random >> (16 * n)));
+                let random = siphash(key, &[round << 32 | at]);
+                *values = std::array::from_fn(|n| low_half(random >> (16 * n)));
             }
         }
         Arc::new(Self { rounds, key })
@@ -87,12 +86,12 @@ impl TagCipher {
 
     /// Returns the first instance of the entry in a slot.
     pub(super) fn first_instance(&self, slot: u32) -> u8 {
-        siphash(self.key, FIRST_INSTANCE_INPUT << 32 | u64::from(slot)).to_le_bytes()[0]
+        siphash(self.key, &[FIRST_INSTANCE_INPUT << 32 | u64::from(slot)]).to_le_bytes()[0]
     }
 
     /// Returns the `n`th random choice: a number below `choices`, or zero if `choices` is zero.
     pub(super) fn choose(&self, n: u32, choices: usize) -> usize {
-        let random = siphash(self.key, REUSE_INPUT << 32 | u64::from(n)) >> 32;
+        let random = siphash(self.key, &[REUSE_INPUT << 32 | u64::from(n)]) >> 32;
         // Uniform up to one part in 2³² / choices.
         usize::try_from((random * choices as u64) >> 32).unwrap_or(0)
     }
@@ -110,41 +109,6 @@ fn low_half(random: u64) -> u16 {
     random as u16 & HALF_MASK as u16
 }
 
-/// Returns the SipHash-2-4 (Aumasson and Bernstein, 2012) of the eight bytes of `word`.
-fn siphash(key: [u64; 2], word: u64) -> u64 {
-    let mut v = [
-        key[0] ^ 0x736f_6d65_7073_6575,
-        key[1] ^ 0x646f_7261_6e64_6f6d,
-        key[0] ^ 0x6c79_6765_6e65_7261,
-        key[1] ^ 0x7465_6462_7974_6573,
-    ];
-    // The second block is the padding: the length of the input, 8 bytes, in its top byte.
-    for block in [word, 8 << 56] {
-        v[3] ^= block;
-        sip_rounds(&mut v, 2);
-        v[0] ^= block;
-    }
-    v[2] ^= 0xff;
-    sip_rounds(&mut v, 4);
-    v[0] ^ v[1] ^ v[2] ^ v[3]
-}
-
-/// Applies the SipRound permutation `rounds` times.
-fn sip_rounds([a, b, c, d]: &mut [u64; 4], rounds: usize) {
-    for _ in 0..rounds {
-        *a = a.wrapping_add(*b);
-        *b = b.rotate_left(13) ^ *a;
-        *a = a.rotate_left(32);
-        *c = c.wrapping_add(*d);
-        *d = d.rotate_left(16) ^ *c;
-        *a = a.wrapping_add(*d);
-        *d = d.rotate_left(21) ^ *a;
-        *c = c.wrapping_add(*b);
-        *b = b.rotate_left(17) ^ *c;
-        *c = c.rotate_left(32);
-    }
-}
-
 /// Omits the key and the tables derived from it, which are secret.
 impl fmt::Debug for TagCipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -155,13 +119,6 @@ impl fmt::Debug for TagCipher {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-
-    /// The eight-byte test vector of the reference implementation.
-    #[test]
-    fn siphash_is_as_published() {
-        let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
-        assert_eq!(siphash(key, 0x0706_0504_0302_0100), 0x93f5_f579_9a93_2462);
-    }
 
     /// Covers all 2²⁴ indices, so that the tags of a small table may be anywhere.
     #[test]

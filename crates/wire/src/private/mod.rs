@@ -15,7 +15,7 @@ mod signal;
 
 pub use crate::rdmap::{ReadV2Request, ReadV2Response, SendImmediate};
 pub use cm::{CmHeader, CmKind, MAX_CM_HEADER, Secret};
-pub use datagram::{DATAGRAM_LEN, Datagram, MAX_DATAGRAM_HEADER};
+pub use datagram::{DATAGRAM_LEN, Datagram, DatagramAnswer, DatagramKind, MAX_DATAGRAM_HEADER};
 pub use extension::{Emitted, Unreadable, VERSION};
 pub use hello::{Hello, HelloKind, MAX_HELLO, Reason, Token};
 pub use port::{PortSpace, RdmaPort};
