@@ -76,15 +76,16 @@ pub(crate) fn events(_: &Workspace, _: &[String]) -> Result {
     run(command("cargo", &["test", "--profile", "optimized", "--locked", "--quiet"]).args(test))
 }
 
-pub(crate) const SIM_USAGE: &str = "sim [--full | [--events] [--seed N | --seeds N]]";
+pub(crate) const SIM_USAGE: &str = "sim [--full | [--events | --datagrams] [--seed N | --seeds N]]";
 
 const SIM: [&str; 8] =
     ["run", "--profile", "optimized", "--locked", "--quiet", "--package", "ironwarp-sim", "--"];
 
-/// The simulator's options by default: first whole programs, then events only. With `--full` it runs with its
+/// The simulator's options by default: first whole programs, then events only, then acknowledged datagrams. With `--full` it runs with its
 /// own defaults, which reach everything the simulation is meant to reach, and checks that they do.
-const SOME_SEEDS: [&[&str]; 2] = [&["--seeds", "2000"], &["--events", "--seeds", "600"]];
-const ALL_SEEDS: [&[&str]; 2] = [&[], &["--events"]];
+const SOME_SEEDS: [&[&str]; 3] =
+    [&["--seeds", "2000"], &["--events", "--seeds", "600"], &["--datagrams", "--seeds", "1000"]];
+const ALL_SEEDS: [&[&str]; 3] = [&[], &["--events"], &["--datagrams"]];
 
 /// Deliberate bugs: it does not take back what was not sent, executes an atomic operation again when its
 /// response is sent again, does not wake a queue pair that waits for a shared receive, or drops the bytes that arrived
@@ -94,6 +95,10 @@ const BROKEN: [&str; 4] = ["batch", "atomic", "waiter", "unread"];
 /// Further deliberate bugs: a resized completion queue loses its last entry, one moved to another handler
 /// stays unarmed, or a moderated one does not start its timer. Both simulations must find these.
 const BROKEN_EVENTS: [&str; 3] = ["resize", "move", "timer"];
+
+/// Bugs of acknowledged datagrams: the cookies of a session stay valid after it was replaced, any cookie is valid, a message
+/// is placed whenever it arrives, or is sent again in another session.
+const BROKEN_DATAGRAMS: [&str; 4] = ["evicted", "cookie", "window", "resend"];
 
 /// Runs the simulator, with our options. Without options, or with `--full`, it must also find the deliberate
 /// bugs.
@@ -105,7 +110,8 @@ pub(crate) fn sim(workspace: &Workspace, options: &[String]) -> Result {
     };
     runs.iter().try_for_each(|options| run(simulator(workspace).args(*options)))?;
     BROKEN.into_iter().chain(BROKEN_EVENTS).try_for_each(|bug| find_bug(workspace, bug, &[]))?;
-    BROKEN_EVENTS.into_iter().try_for_each(|bug| find_bug(workspace, bug, &["--events"]))
+    BROKEN_EVENTS.into_iter().try_for_each(|bug| find_bug(workspace, bug, &["--events"]))?;
+    BROKEN_DATAGRAMS.into_iter().try_for_each(|bug| find_bug(workspace, bug, &["--datagrams"]))
 }
 
 /// One build serves all runs: `IRONWARP_BROKEN` enables a deliberate bug.

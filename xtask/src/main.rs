@@ -98,8 +98,14 @@ const JOBS: &[Job] = &[
         .nightly(FULL),
     job("loom", "model-check what threads share with loom", Ci, &[], cargo::loom),
     job("events", "pass ten million events between threads", Nightly, &[], cargo::events),
-    job(cargo::SIM_USAGE, "simulate 2,000 seeds, and 600 with events only", Ci, &[], cargo::sim)
-        .nightly(FULL),
+    job(
+        cargo::SIM_USAGE,
+        "simulate 2,000 seeds, 600 with events only and 1,000 with acknowledged datagrams",
+        Ci,
+        &[],
+        cargo::sim,
+    )
+    .nightly(FULL),
     job("seeds", "run the commands of docs/seeds.md, one for each mechanism", Ci, &["timeout"], pages::seeds),
     job(
         dist::USAGE,

@@ -1,6 +1,6 @@
 //! `ironwarp-sim`: runs simulations, each from a seed, until one fails.
 
-use ironwarp_sim::{Trace, notification, scenario};
+use ironwarp_sim::{Trace, datagrams, notification, scenario};
 use std::env::args;
 use std::fmt::Display;
 use std::ops::AddAssign;
@@ -19,6 +19,9 @@ Usage:
   ironwarp-sim --events           run ten million events of completion queues and handlers
   ironwarp-sim --events --seeds N
   ironwarp-sim --events --seed N
+  ironwarp-sim --datagrams        run the first 4,000 seeds of acknowledged datagrams
+  ironwarp-sim --datagrams --seeds N
+  ironwarp-sim --datagrams --seed N
   ironwarp-sim --help             print this help
 ";
 
@@ -28,6 +31,9 @@ const SCENARIO_SEEDS: u64 = 10_000;
 const EVENT_SEEDS: u64 = 6_000;
 /// Minimum number of completion events of a full run.
 const MIN_EVENTS: u64 = 10_000_000;
+
+/// Number of seeds of acknowledged datagrams that together cover everything.
+const DATAGRAM_SEEDS: u64 = 4_000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = args().skip(1).collect();
@@ -46,6 +52,11 @@ fn main() -> ExitCode {
         ["--events", "--seeds", number] => with_number(number, run_events),
         ["--events", "--seed", number] => {
             with_number(number, |seed| print_trace(seed, |keep| notification::trace(seed, keep)))
+        }
+        ["--datagrams"] => run_datagrams(DATAGRAM_SEEDS),
+        ["--datagrams", "--seeds", number] => with_number(number, run_datagrams),
+        ["--datagrams", "--seed", number] => {
+            with_number(number, |seed| print_trace(seed, |keep| datagrams::trace(seed, keep)))
         }
         _ => print_error("invalid arguments"),
     }
@@ -98,6 +109,13 @@ fn run_events(seeds: u64) -> ExitCode {
     }
     assert!(total.events >= MIN_EVENTS, "too few events: {}", total.events);
     check_coverage(&total.missing())
+}
+
+/// Runs the first `seeds` simulations of acknowledged datagrams, and prints what they covered.
+fn run_datagrams(seeds: u64) -> ExitCode {
+    let Some(total) = run_seeds(seeds, datagrams::run, "--datagrams ") else { return ExitCode::FAILURE };
+    println!("{total} in {seeds} seeds");
+    if seeds < DATAGRAM_SEEDS { ExitCode::SUCCESS } else { check_coverage(&total.missing()) }
 }
 
 /// Fails if anything that the seeds must cover is missing.

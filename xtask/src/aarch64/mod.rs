@@ -44,7 +44,8 @@ const TESTED: &[&str] = &[
 /// What computes a lot is optimised, because emulation takes ten times as long.
 const OPTIMIZED: [&str; 2] = ["--profile", "optimized"];
 /// Options of the simulator.
-const SIMULATIONS: [&[&str]; 2] = [&["--seeds", "500"], &["--events", "--seeds", "100"]];
+const SIMULATIONS: [&[&str]; 3] =
+    [&["--seeds", "500"], &["--events", "--seeds", "100"], &["--datagrams", "--seeds", "100"]];
 /// Simulations with this seed must be the same on all processors, step by step.
 const SEED: &str = "7";
 
@@ -74,7 +75,7 @@ fn compute(emulator: &Emulator) -> Result {
     run_command(emulator.cargo("test").args(OPTIMIZED).args(TESTED))?;
     const RUN: [&str; 6] = [OPTIMIZED[0], OPTIMIZED[1], "--quiet", "--package", "ironwarp-sim", "--"];
     SIMULATIONS.iter().try_for_each(|options| run_command(emulator.cargo("run").args(RUN).args(*options)))?;
-    for options in [&["--seed", SEED][..], &["--events", "--seed", SEED]] {
+    for options in [&["--seed", SEED][..], &["--events", "--seed", SEED], &["--datagrams", "--seed", SEED]] {
         let emulated = output(emulator.cargo("run").args(RUN).args(options))?;
         let native = output(Architecture::HOST.cargo(&["run"]).args(RUN).args(options))?;
         if emulated != native {

@@ -11,6 +11,7 @@
 //! not have been delivered. The others go on in a new session.
 
 use super::senders::{SESSION_INPUT, WINDOW};
+use crate::broken;
 use crate::datagram::{AddressHandle, DatagramRequest};
 use crate::error::QpError;
 use crate::gid::Gid;
@@ -354,7 +355,8 @@ impl Flows {
         let session = self.new_session();
         let Some(flow) = self.flows.get_mut(&target) else { return };
         let outstanding = std::mem::take(&mut flow.outstanding).into_iter();
-        let (sent, unsent): (Vec<_>, Vec<_>) = outstanding.partition(|message| message.was_sent);
+        let (sent, unsent): (Vec<_>, Vec<_>) =
+            outstanding.partition(|message| message.was_sent && !broken::is("resend"));
         let failed = |request| Finished { request, error: Some(QpError::SessionLost) };
         self.finished.extend(sent.into_iter().map(|message| failed(message.request)));
         let later = std::mem::take(&mut flow.waiting);
