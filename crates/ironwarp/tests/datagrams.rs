@@ -11,6 +11,8 @@ use ironwarp::queue::{CreateError, PostError, QpError, State};
 use ironwarp::{Adapter, Config, ProtectionDomain};
 use ironwarp_testkit::child::{self, Partner};
 use ironwarp_testkit::native::{ALL, Completions, SOON, pattern};
+use ironwarp_wire::mpa::Crc;
+use ironwarp_wire::private::Datagram;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::UdpSocket;
@@ -424,7 +426,7 @@ fn messages_of_many_threads_arrive_exactly_once() {
 }
 
 /// A plain socket receives the datagram that the documentation shows, except for the two queue pair numbers, which
-/// include the ports.
+/// include the ports, and the CRC, which covers them.
 #[test]
 fn the_documented_datagram_is_what_is_sent() {
     let page = include_str!("../../../docs/wire.md");
@@ -432,6 +434,7 @@ fn the_documented_datagram_is_what_is_sent() {
     let (dump, _) = dump.split_once("```").expect("the end of the dump");
     let bytes = "49 52 57 44".split_whitespace().chain(dump.split_whitespace());
     let mut shown: Vec<u8> = bytes.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    assert!(Datagram::parse(&shown).is_ok());
 
     let one = End::new();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -444,6 +447,9 @@ fn the_documented_datagram_is_what_is_sent() {
     assert_eq!(u32::from(from.port()) << 8 | 255, one.qp.qpn());
     shown[12..16].copy_from_slice(&qpn.to_be_bytes());
     shown[16..20].copy_from_slice(&one.qp.qpn().to_be_bytes());
+    let mut crc = Crc::of(&shown[..44]);
+    crc.update(&shown[48..]);
+    shown[44..48].copy_from_slice(&crc.to_bytes());
     assert_eq!(bytes[..len], shown);
 }
 

@@ -21,25 +21,31 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const QKEY: u32 = 0x1ee7;
-const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub(super) const QKEY: u32 = 0x1ee7;
+pub(super) const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A connectionless queue pair with three pages of memory.
-struct Post {
-    engine: Arc<Engine>,
-    cq: Arc<CompletionQueue>,
-    pair: Arc<DatagramQueuePair>,
-    memory: Mapping,
+pub(super) struct Post {
+    pub(super) engine: Arc<Engine>,
+    pub(super) cq: Arc<CompletionQueue>,
+    pub(super) pair: Arc<DatagramQueuePair>,
+    pub(super) memory: Mapping,
     tag: Tag,
 }
 
 impl Post {
     fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    /// Creates a queue pair with attributes that `change` changes.
+    pub(super) fn with(change: impl FnOnce(&mut DatagramQueuePairAttributes)) -> Self {
         let engine = Engine::new(Config::default().lanes(1)).unwrap();
         let domain = engine.device().allocate_domain();
         let cq = engine.create_cq(64).unwrap();
-        let attributes =
+        let mut attributes =
             DatagramQueuePairAttributes { qkey: QKEY, ..DatagramQueuePairAttributes::new(domain, &cq) };
+        change(&mut attributes);
         let udp = engine.bind_datagram_port(Some(&[LOCALHOST])).unwrap();
         let pair = engine.create_datagram_qp(&attributes, udp).unwrap();
         for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
@@ -53,7 +59,7 @@ impl Post {
         Self { engine, cq, pair, memory, tag }
     }
 
-    fn port(&self) -> u16 {
+    pub(super) fn port(&self) -> u16 {
         u16::try_from(self.pair.id() >> 8).unwrap()
     }
 
@@ -61,7 +67,7 @@ impl Post {
         Sge { tag: self.tag, addr: self.memory.addr(at), len }
     }
 
-    fn receive(&self, id: u64, at: usize, len: u32) {
+    pub(super) fn receive(&self, id: u64, at: usize, len: u32) {
         let buffers = self.sge(at, len).into();
         self.pair.qp().post_receive(ReceiveRequest { id, buffers }).unwrap();
     }
@@ -74,7 +80,7 @@ impl Post {
     }
 
     #[track_caller]
-    fn completes(&self, opcode: Opcode, id: u64, status: Status) -> Completion {
+    pub(super) fn completes(&self, opcode: Opcode, id: u64, status: Status) -> Completion {
         assert!(self.cq.wait(Some(TIMEOUT)).unwrap(), "nothing completed");
         let mut one = None;
         self.cq.poll(1, |completion| one = Some(completion)).unwrap();
@@ -96,32 +102,37 @@ impl Post {
 }
 
 /// A sender with a plain socket.
-struct Stranger {
-    socket: UdpSocket,
+pub(super) struct Stranger {
+    pub(super) socket: UdpSocket,
     to: u16,
 }
 
 impl Stranger {
-    fn new(to: u16) -> Self {
+    pub(super) fn new(to: u16) -> Self {
         Self { socket: UdpSocket::bind((LOCALHOST, 0)).unwrap(), to }
     }
 
-    fn number(&self) -> u32 {
+    pub(super) fn number(&self) -> u32 {
         u32::from(self.socket.local_addr().unwrap().port()) << 8 | 255
     }
 
-    fn send(&self, bytes: &[u8]) {
+    pub(super) fn send(&self, bytes: &[u8]) {
         self.socket.send_to(bytes, (LOCALHOST, self.to)).unwrap();
     }
 
     /// Builds a valid datagram.
     fn proper(&self, payload: &[u8]) -> Vec<u8> {
+        self.datagram(DatagramKind::Message, 1, payload)
+    }
+
+    /// Builds a datagram of this kind.
+    pub(super) fn datagram(&self, kind: DatagramKind, sequence: u32, payload: &[u8]) -> Vec<u8> {
         let header = Datagram {
-            kind: DatagramKind::Message,
+            kind,
             destination: u32::from(self.to) << 8 | 255,
             source: self.number(),
             qkey: QKEY,
-            sequence: 1,
+            sequence,
             solicited: false,
             immediate: None,
             hop_limit: 1,

@@ -8,7 +8,7 @@
 //! | `terminates` | every Terminate that this adapter can send, provoked |
 //! | `atomics`, `immediates`, `private`, `read_v2`, `shared` | atomic operations, immediate data, private messages, shared receive queues |
 //! | `tags`, `framing`, `signals`, `startups`, `flow`, `parking` | ways to get past the checks, and around them |
-//! | `datagrams` | datagrams from unexpected senders |
+//! | `datagrams`, `acknowledged_datagrams` | datagrams from unexpected senders |
 //! | `unmapped` | registered memory that the program has unmapped |
 //! | `revocation` | deregistered memory is no longer accessed, under load |
 //! | `rate` | the rate of the neighbour under attack |
@@ -16,6 +16,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
+mod acknowledged_datagrams;
 mod atomics;
 mod common;
 mod datagrams;
