@@ -346,6 +346,7 @@ fn new_qp(
             2 => Receives::Shared(Arc::clone(srq)),
             _ => Receives::Named(Arc::clone(xrc)),
         },
+        registration_by_request: true,
         rights: Rights::REMOTE,
         manual,
     };

@@ -180,7 +180,7 @@ impl DatagramQueuePair {
 
     /// Returns the addresses and the UDP port at which the queue pair can be reached (requirement N10).
     pub fn local_addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
-        self.link.udp.local_addresses()
+        self.sockets.link.udp.local_addresses()
     }
 
     /// Returns the local GID that the host's routes choose for datagrams to a remote GID.

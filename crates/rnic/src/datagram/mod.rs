@@ -345,7 +345,7 @@ impl DatagramQp {
     pub fn shut_down(&self) {
         let _ = self.modify(State::Error); // refused after a reset, when there is nothing to flush
         // Waits for threads that hold a half, to which `modify` has left the work.
-        let (left, _) = self.tx.with(|()| self.survive("flushing requests", || self.transmit()));
+        let (left, _) = self.tx.with(|tx| self.survive("flushing requests", || self.transmit(tx)));
         self.finish_turn(left);
         let (left, _) = self.rx.with(|()| self.survive("flushing receives", || self.receive()));
         self.finish_turn(left);

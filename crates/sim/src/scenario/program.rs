@@ -150,6 +150,7 @@ impl Program {
             shared_send: None,
             max_sges: 3,
             completes: self.completes,
+            registration_by_request: true,
             registration_failure: if self.rules.reactive {
                 RegistrationFailure::Reactive
             } else {

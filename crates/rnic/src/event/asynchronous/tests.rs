@@ -114,11 +114,11 @@ fn an_event_for_an_undefined_queue_stops_the_adapter() {
     events.open(Box::new(Arc::<Count>::default()));
     let handler = CompletionHandler::new(HandlerId(2), Box::new(Arc::<Count>::default()), Some(&events));
     assert_eq!(handler.stats().state, QueueState::Undefined);
-    handler.raise(9, &mut None);
+    handler.raise(9, 0, &mut None);
     assert_eq!((events.is_stopped(), stopped.get()), (true, 1));
     assert_eq!(take_all(&events), [AsyncEvent::DeviceFatal], "the global event");
     assert_eq!((handler.stats().written, handler.poll_one()), (0, None), "nothing was written");
-    handler.raise(9, &mut None);
+    handler.raise(9, 0, &mut None);
     assert_eq!(stopped.get(), 1, "it stops once");
 }
 
@@ -129,7 +129,7 @@ fn an_event_after_the_shutdown_does_not_stop_the_adapter() {
     let handler = CompletionHandler::new(HandlerId(2), Box::new(Arc::<Count>::default()), Some(&events));
     handler.shut_down();
     handler.open();
-    handler.raise(9, &mut None);
+    handler.raise(9, 0, &mut None);
     events.shut_down();
     events.raise(AsyncEvent::QpFatal(1));
     assert_eq!((events.is_stopped(), stopped.get()), (false, 0));
