@@ -52,6 +52,15 @@ pub trait Held: Send + Sync + fmt::Debug {
     fn write(&self, at: u64, from: &[u8]);
 }
 
+/// Memory that stays mapped, like [`Held`] memory, and of which page tables list pages by their addresses.
+pub trait HeldPages: Send + Sync + fmt::Debug {
+    /// Copies the bytes at `addr`, which are in one page, to `into`.
+    fn read_page(&self, addr: u64, into: &mut [u8]);
+
+    /// Copies `from` to the bytes at `addr`, which are in one page.
+    fn write_page(&self, addr: u64, from: &[u8]);
+}
+
 /// A buffer of the device, for bytes on their way between the link and the program's memory.
 pub type Buffer = Box<dyn DerefMut<Target = [u8]> + Send>;
 

@@ -5,7 +5,7 @@ use crate::ends::{
 };
 use ironwarp::Config;
 use ironwarp::completion::Status;
-use ironwarp::memory::{Access, Buffer, Check, FastRegion, MemoryRegion, RemoteAddr, Tag};
+use ironwarp::memory::{Access, Buffer, Check, FastRegion, MemoryRegion, PageSize, RemoteAddr, Tag};
 use ironwarp::queue::{PostError, QpError, RegistrationFailure, State, WorkRequest};
 
 /// Writes to an address that the server must refuse. Returns the failed check.
@@ -81,6 +81,32 @@ pub(crate) fn translation() -> Result {
     let failed = refused(&client, &server, read_only.remote_addr(0)?)?;
     check(failed == Check::Right && region.to_vec()? == read.as_bytes(), "rights are separate")?;
     println!("it has rights of its own: a Write is refused");
+    pages()
+}
+
+/// Requirement M3: a work request registers a list of pages, in any order and of any size. Its tables are of the first
+/// order, or of the second if the list is long.
+fn pages() -> Result {
+    let (client, server) = pair()?;
+    for (size, count) in [(PageSize::KIB_4, 8), (PageSize::KIB_4, 1000), (PageSize::MIB_2, 4)] {
+        let page = usize::try_from(size.bytes())?;
+        let buffer = Buffer::builder().page_size(size).allocate(count * page)?;
+        let region = server.domain.allocate_region([buffer])?;
+        // Backwards, from the middle of the last page to the middle of the first.
+        let list = region.pages(size, (0..count).rev().map(|n| n * page))?;
+        let list = list.range(page / 2..count * page - page / 2)?;
+        server.qp.post_send(WorkRequest::register_pages(1, &list, REMOTE))?;
+        server.done()?;
+        let boundary = list.len() / 2 / page * page + page / 2;
+        client.qp.post_send(WorkRequest::write_inline(2, b"two pages", list.remote_addr(boundary - 4)?))?;
+        client.done()?;
+        let (mut first, mut second) = ([0; 4], [0; 5]);
+        let after = count - 1 - (boundary + page / 2) / page;
+        region.read((after + 2) * page - 4, &mut first)?;
+        region.read(after * page, &mut second)?;
+        check(&first == b"two " && &second == b"pages", "each part is in its page")?;
+        println!("{count} pages of {size}, backwards: a Write across a boundary reaches both pages");
+    }
     Ok(())
 }
 

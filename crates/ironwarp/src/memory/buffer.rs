@@ -65,8 +65,8 @@ pub struct Buffer {
 /// The memory of a buffer.
 #[derive(Debug)]
 enum Memory {
-    /// The allocation that starts here. It contains the words from its first page boundary on.
-    Private(NonNull<u8>),
+    /// The allocation that starts here, with its layout. It contains the words from its first aligned address on.
+    Private(NonNull<u8>, Layout),
     /// A mapping of this file, which starts with the first word. Other processes can map the file as well.
     Shared(OwnedFd),
 }
@@ -89,24 +89,54 @@ impl Buffer {
     /// # Errors
     /// Fails if the memory cannot be allocated.
     pub fn new(len: usize) -> Result<Self, OutOfMemory> {
-        let layout = layout(len).ok_or(OutOfMemory { len })?;
-        // SAFETY: the size of the layout is not zero: it has at least two pages.
-        let block = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(OutOfMemory { len })?;
-        // The allocator does not align the block to pages (see `layout`).
-        // SAFETY: the layout has an extra page for this, and less than a page is skipped.
-        let start = unsafe { block.add(block.align_offset(PAGE)) }.cast();
-        Ok(Self { start, memory: Memory::Private(block), len })
+        Self::aligned(len, PAGE)
     }
 
-    /// Allocates a buffer of `len` zero bytes that other processes can map.
-    pub(super) fn shared(len: usize) -> io::Result<Self> {
+    /// Allocates a buffer of `len` zero bytes that starts at a multiple of `align`, a power of two that is at least the
+    /// size of a page.
+    pub(super) fn aligned(len: usize, align: usize) -> Result<Self, OutOfMemory> {
+        let layout = layout(len, align).ok_or(OutOfMemory { len })?;
+        // SAFETY: the size of the layout is not zero: it has at least two pages.
+        let block = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(OutOfMemory { len })?;
+        // The allocator does not align the block (see `layout`).
+        // SAFETY: the layout has `align` extra bytes for this, and fewer are skipped.
+        let start = unsafe { block.add(block.align_offset(align)) }.cast();
+        Ok(Self { start, memory: Memory::Private(block, layout), len })
+    }
+
+    /// Allocates a buffer of `len` zero bytes that other processes can map, and that starts at a multiple of `align`, a
+    /// power of two that is at least the size of a page.
+    pub(super) fn shared(len: usize, align: usize) -> io::Result<Self> {
         let file = memfd::create(len)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
+        // Reserves addresses, of which an aligned part is then replaced by the file.
+        let kept = mapped_len(len);
+        let reserved = kept.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: no address is requested, so the kernel chooses one that is not in use.
-        let start = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), mapped_len(len), access, MapFlags::SHARED, &file, 0)
-        }?;
-        let start = NonNull::new(start).expect("the kernel maps nothing at zero").cast();
+        let block =
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), flags) }?;
+        let skipped = block.cast::<u8>().align_offset(align);
+        // SAFETY: inside the reserved addresses, because fewer than `align` bytes are skipped.
+        let start = unsafe { block.byte_add(skipped) };
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: replaces a part of the reserved addresses, which nothing else uses.
+        let mapped = unsafe { rustix::mm::mmap(start, kept, access, flags, &file, 0) };
+        // SAFETY: the rest of the reserved addresses, before and after the mapping, or all if it failed. Nothing uses
+        // them. `start` and `kept` are multiples of the page size, as the kernel rounds lengths up.
+        unsafe {
+            if mapped.is_err() {
+                rustix::mm::munmap(block, reserved)?;
+            } else {
+                if skipped > 0 {
+                    rustix::mm::munmap(block, skipped)?;
+                }
+                if align > skipped {
+                    rustix::mm::munmap(start.byte_add(kept), align - skipped)?;
+                }
+            }
+        }
+        let start = NonNull::new(mapped?).expect("the kernel maps nothing at zero").cast();
         Ok(Self { start, memory: Memory::Shared(file), len })
     }
 
@@ -140,7 +170,7 @@ impl Buffer {
     /// unless the buffer was created as [shareable](super::BufferBuilder::shareable).
     pub fn shared_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.memory {
-            Memory::Private(_) => None,
+            Memory::Private(..) => None,
             Memory::Shared(file) => Some(file.as_fd()),
         }
     }
@@ -220,9 +250,8 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         match self.memory {
-            Memory::Private(block) => {
-                let layout = layout(self.len).expect("allocated with this layout");
-                // SAFETY: `new` allocated the block with this layout. No table entry leads to it any more: the entry's
+            Memory::Private(block, layout) => {
+                // SAFETY: `aligned` allocated the block with this layout. No table entry leads to it any more: the entry's
                 // translation would hold the buffer.
                 unsafe { dealloc(block.as_ptr(), layout) }
             }
@@ -236,18 +265,18 @@ impl Drop for Buffer {
     }
 }
 
-/// Returns the layout of an allocation for `len` bytes: whole pages, at least one, and one more page for alignment. The
-/// layout does not demand page alignment, because an allocator clears aligned memory itself, which touches all pages.
+/// Returns the layout of an allocation for `len` bytes: whole pages, at least one, and `align` bytes for alignment. The
+/// layout does not demand this alignment, because an allocator clears aligned memory itself, which touches all pages.
 /// Without alignment the kernel provides zero pages on first use. Returns `None` if the size overflows.
-fn layout(len: usize) -> Option<Layout> {
-    let size = len.max(1).checked_next_multiple_of(PAGE)?.checked_add(PAGE)?;
+fn layout(len: usize, align: usize) -> Option<Layout> {
+    let size = len.max(1).checked_next_multiple_of(PAGE)?.checked_add(align)?;
     Layout::from_size_align(size, WORD).ok()
 }
 
-/// Returns how many bytes of a file are mapped for a buffer of `len` bytes: at least one, because a mapping cannot be
-/// empty. The kernel maps whole pages, so that the last word is inside of the mapping.
+/// Returns how many bytes of a file are mapped for a buffer of `len` bytes: whole pages, at least one, because a mapping
+/// cannot be empty. The last word is inside of the mapping.
 fn mapped_len(len: usize) -> usize {
-    len.max(1)
+    len.max(1).next_multiple_of(PAGE)
 }
 
 /// Returns how many words `len` bytes take.
@@ -272,7 +301,8 @@ mod tests {
         let pattern: Vec<u8> = (0..=250_u8).cycle().take(3 * STRING).collect();
         let lengths = (0..20).chain([STRING - 1, STRING, STRING + 9, 2 * STRING + 5]);
         for (len, at) in lengths.flat_map(|len| (0..2 * WORD).map(move |at| (len, at))) {
-            for buffer in [Buffer::new(at + len + 11).unwrap(), Buffer::shared(at + len + 11).unwrap()] {
+            for buffer in [Buffer::new(at + len + 11).unwrap(), Buffer::shared(at + len + 11, PAGE).unwrap()]
+            {
                 buffer.write(0, &vec![0xee; at + len + 11]);
                 buffer.write(at, &pattern[..len]);
                 let mut all = vec![0; buffer.len()];
@@ -282,6 +312,19 @@ mod tests {
                 let mut some = vec![0; len];
                 buffer.read(at, &mut some);
                 assert!(some == pattern[..len], "{len} bytes from {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn buffers_are_aligned_and_keep_their_bytes() {
+        for align in [PAGE, 16 * PAGE, 2 << 20] {
+            for len in [1, PAGE, PAGE + 1, 3 * align] {
+                for buffer in [Buffer::aligned(len, align).unwrap(), Buffer::shared(len, align).unwrap()] {
+                    assert!(buffer.span().addr.is_multiple_of(align as u64), "{:?}", buffer.span());
+                    buffer.write(0, &[1]);
+                    buffer.write(len - 1, &[1]);
+                }
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Allocation of buffers with options.
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, PAGE};
 use super::error::AllocateError;
+use ironwarp_rnic::memory::PageSize;
 
 /// Options for a new [`Buffer`]. [`Buffer::new`] allocates one without options.
 ///
@@ -29,6 +30,8 @@ use super::error::AllocateError;
 pub struct BufferBuilder {
     /// Whether other processes can map the buffer.
     shareable: bool,
+    /// The alignment of the buffer. `None` aligns it to the smallest pages.
+    page_size: Option<PageSize>,
 }
 
 impl BufferBuilder {
@@ -50,6 +53,20 @@ impl BufferBuilder {
         self
     }
 
+    /// Aligns the buffer to pages of this size, of which a [`PageList`](super::PageList) can consist. Defaults to 4 KiB.
+    /// The kernel still allocates pages of its own size, when they are first used.
+    ///
+    /// ```
+    /// # use ironwarp::memory::{Buffer, PageSize};
+    /// let buffer = Buffer::builder().page_size(PageSize::MIB_2).allocate(4 << 20)?;
+    /// assert_eq!(buffer.len(), 4 << 20);
+    /// # Ok::<(), ironwarp::memory::AllocateError>(())
+    /// ```
+    pub fn page_size(mut self, size: PageSize) -> Self {
+        self.page_size = Some(size);
+        self
+    }
+
     /// Allocates a buffer of `len` zero bytes.
     ///
     /// ```
@@ -64,10 +81,12 @@ impl BufferBuilder {
     /// Fails if the memory cannot be allocated. A shareable buffer also needs a file descriptor, and its length must
     /// not exceed the maximum file size of the process (`RLIMIT_FSIZE`).
     pub fn allocate(&self, len: usize) -> Result<Buffer, AllocateError> {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 256 MiB")]
+        let align = self.page_size.map_or(PAGE, |size| size.bytes() as usize);
         if self.shareable {
-            Buffer::shared(len).map_err(|source| AllocateError::Shared { len, source })
+            Buffer::shared(len, align).map_err(|source| AllocateError::Shared { len, source })
         } else {
-            Ok(Buffer::new(len)?)
+            Ok(Buffer::aligned(len, align)?)
         }
     }
 }

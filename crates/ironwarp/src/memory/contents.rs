@@ -1,11 +1,11 @@
 //! The bytes of a region, and the methods with which programs copy them in and out.
 
 use super::buffer::{Buffer, PAGE};
-use super::error::AccessError;
+use super::error::{AccessError, PageListError};
 use super::range::{check, resolve};
 use ironwarp_rnic::device::Device;
-use ironwarp_rnic::host::{Held, Span};
-use ironwarp_rnic::memory::{Memory, Rights, Spans, Translation, TranslationError};
+use ironwarp_rnic::host::{Held, HeldPages, Span};
+use ironwarp_rnic::memory::{Memory, PageSize, Rights, Spans, Translation, TranslationError};
 use ironwarp_rnic::queue::Sge;
 use ironwarp_wire::{RemoteAddr, Tag};
 use std::fmt;
@@ -56,6 +56,35 @@ impl Parts {
             copy(part, at - begin, done..done + n);
             (at, done) = (at + n, done + n);
         }
+    }
+}
+
+/// Of each buffer, the address of its first byte and its index in [`Parts`], in the order of addresses.
+#[derive(Debug)]
+struct PartsByAddr {
+    parts: Arc<Parts>,
+    addrs: Box<[(u64, usize)]>,
+}
+
+impl PartsByAddr {
+    /// Returns the buffer with the byte at this address, and the offset of the byte in the buffer.
+    fn find(&self, addr: u64) -> (&Buffer, usize) {
+        let after = self.addrs.partition_point(|&(start, _)| start <= addr);
+        let (start, part) = self.addrs[after - 1];
+        let offset = usize::try_from(addr - start).expect("an offset in memory");
+        (&self.parts.0[part].1, offset)
+    }
+}
+
+impl HeldPages for PartsByAddr {
+    fn read_page(&self, addr: u64, into: &mut [u8]) {
+        let (buffer, at) = self.find(addr);
+        buffer.read(at, into);
+    }
+
+    fn write_page(&self, addr: u64, from: &[u8]) {
+        let (buffer, at) = self.find(addr);
+        buffer.write(at, from);
     }
 }
 
@@ -229,6 +258,34 @@ impl Contents {
     pub(crate) fn memory(&self, start: u64, rights: Rights) -> Memory {
         let translation = Arc::clone(&self.translation);
         Memory { start, len: self.len as u64, rights, one_touch: false, translation }
+    }
+
+    /// Returns the address of the page of this size at offset `at`. Fails unless the whole page is in one buffer, and its
+    /// address is a multiple of its size. Contents that the program owns have no pages.
+    pub(super) fn page_addr(&self, at: usize, size: PageSize) -> Result<u64, PageListError> {
+        let parts = self.parts.as_ref().map_or(&[][..], |parts| &parts.0[..]);
+        let part = parts[..parts.partition_point(|(begin, _)| *begin <= at)].last();
+        let out_of_bounds = PageListError::OutOfBounds { at, size, len: self.len };
+        let (begin, buffer) = part.ok_or(out_of_bounds)?;
+        let (within, Span { addr, len, .. }) = ((at - begin) as u64, buffer.span());
+        if within + size.bytes() > len as u64 {
+            return Err(out_of_bounds);
+        }
+        let addr = addr + within;
+        if addr.is_multiple_of(size.bytes()) {
+            Ok(addr)
+        } else {
+            Err(PageListError::Unaligned { at, addr, size })
+        }
+    }
+
+    /// Returns the memory that pages of these contents belong to. `None` if the program owns it.
+    pub(super) fn held_pages(&self) -> Option<Arc<dyn HeldPages>> {
+        let parts = Arc::clone(self.parts.as_ref()?);
+        let addrs = parts.0.iter().enumerate().map(|(index, (_, buffer))| (buffer.span().addr, index));
+        let mut addrs: Box<[_]> = addrs.collect();
+        addrs.sort_unstable();
+        Some(Arc::new(PartsByAddr { parts, addrs }))
     }
 
     /// Returns where in the program's memory the `len` bytes at offset `at` are.

@@ -1,6 +1,6 @@
 //! Errors of memory: allocation, access by the program, and changes of a region.
 
-use ironwarp_rnic::memory::ReregisterError;
+use ironwarp_rnic::memory::{PageSize, ReregisterError, TranslationError};
 
 /// An allocation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +60,41 @@ pub enum AccessError {
     /// [`register_raw`](crate::ProtectionDomain::register_raw).
     #[error("the program unmapped or write-protected this memory while it was registered")]
     Unmapped,
+}
+
+/// Reasons why pages of a region do not form a [`PageList`](super::PageList).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PageListError {
+    /// A page is not completely inside one buffer of the region.
+    #[error("page of {size} at offset {at:#x} is not inside one buffer of the region, which has {len} bytes")]
+    OutOfBounds {
+        /// Offset of the page in the region.
+        at: usize,
+        /// The size of a page.
+        size: PageSize,
+        /// Length of the region, in bytes.
+        len: usize,
+    },
+    /// A page does not start at a multiple of its size.
+    #[error(
+        "page at offset {at:#x} has the address {addr:#x}, which is not a multiple of {size}: allocate the buffer with \
+         BufferBuilder::page_size"
+    )]
+    Unaligned {
+        /// Offset of the page in the region.
+        at: usize,
+        /// Address of the page.
+        addr: u64,
+        /// The size of a page.
+        size: PageSize,
+    },
+    /// The range is not completely inside the pages.
+    #[error(transparent)]
+    Range(#[from] AccessError),
+    /// The list is empty or too long, or the range does not start in the first page.
+    #[error(transparent)]
+    Translation(#[from] TranslationError),
 }
 
 /// Reasons why [`MemoryRegion::reregister`](crate::memory::MemoryRegion::reregister) did not change a region. The

@@ -51,7 +51,7 @@ use std::sync::Arc;
 pub struct FastRegion {
     /// Dropped before `registration`, because fields are dropped in this order. The table entry then holds the last
     /// reference to the memory, which is freed when the entry is deregistered.
-    contents: Arc<Contents>,
+    pub(super) contents: Arc<Contents>,
     pub(crate) registration: Registration,
 }
 

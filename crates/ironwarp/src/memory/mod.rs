@@ -40,6 +40,7 @@ mod copy;
 mod error;
 mod fast_region;
 mod memfd;
+mod page_list;
 mod pool;
 mod range;
 mod raw;
@@ -53,15 +54,16 @@ mod window;
 pub use buffer::Buffer;
 pub use buffer_builder::BufferBuilder;
 pub use contents::Contents;
-pub use error::{AccessError, AllocateError, ChangeError, OutOfMemory};
+pub use error::{AccessError, AllocateError, ChangeError, OutOfMemory, PageListError};
 pub use fast_region::FastRegion;
 pub use ironwarp_rnic::host::Span;
 pub use ironwarp_rnic::memory::{
-    Check, Denied, DeregisterError, Domain, EntryInfo, Kind, RegisterError, ReregisterError,
+    Check, Denied, DeregisterError, Domain, EntryInfo, Kind, PageSize, RegisterError, ReregisterError,
     Rights as Access, TranslationError, Usage as TagUsage,
 };
 pub use ironwarp_rnic::queue::Sge;
 pub use ironwarp_wire::{RemoteAddr, Tag};
+pub use page_list::PageList;
 pub use pool::{Chunk, Pool};
 pub use region::MemoryRegion;
 pub use reregister::RegionChange;

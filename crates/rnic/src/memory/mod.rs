@@ -26,7 +26,7 @@
 //! | storage of entries, the choice of the next index, and retired indices | `slab.rs` |
 //! | the next tag of a window or region whose index is to be retired | `succession.rs` |
 //! | why tags cannot be guessed | `cipher.rs` |
-//! | translation of offsets to addresses | `translation.rs` |
+//! | translation of offsets to addresses | `translation.rs`, page tables in `pages.rs` |
 
 mod access;
 mod admit;
@@ -36,6 +36,8 @@ mod denied;
 mod entry;
 mod guards;
 mod limits;
+mod page_size;
+mod pages;
 mod pending;
 mod reregister;
 mod slab;
@@ -51,17 +53,18 @@ mod window;
 mod tests;
 
 pub use cipher::TagCipher;
-pub use denied::{Check, Denied, DeregisterError, RegisterError, ReregisterError};
+pub use denied::{Check, Denied, DeregisterError, RegisterError, ReregisterError, TranslationError};
 pub use entry::{CachedGuard, Guard};
 pub(crate) use guards::Guards;
 pub use limits::Limits;
+pub use page_size::PageSize;
 pub use pending::RegistrationWaiter;
 pub use reregister::{Bytes, Reregistration};
 pub use slab::Usage;
 pub use spans::Spans;
 pub use table::Table;
 pub use touch::{Position, Touch, Verdict, decide};
-pub use translation::{PageSize, Translation, TranslationError};
+pub use translation::Translation;
 pub use window::{Binding, Scope};
 
 use ironwarp_wire::Tag;

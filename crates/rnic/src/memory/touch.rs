@@ -9,6 +9,13 @@
 //! by itself it would let a second message write all segments but the last. Therefore the first segment of a
 //! message [claims](Touch) the memory, and segments of other messages are refused from then on. Segments arrive
 //! out of order only in `sim`, never over TCP.
+//!
+//! **The stored sequence number** of requirement M3 is the position in the byte stream at which the memory becomes
+//! invalid: the end of a last segment that has arrived early. Only the stream knows which bytes have arrived, so it is
+//! the stream that keeps this position, with the [`Touch`] of the message, and ends the touch when all bytes before it
+//! have arrived. The entry stores the number of the message instead. That is equivalent: the decision table compares
+//! the stored position with nothing but the arrived bytes of the stream whose message set it, and the number tells that
+//! message from all others, of all streams. A position would not: positions of two streams cannot be compared.
 
 use super::entry::Entry;
 use super::{Check, Table, index_of};
@@ -60,7 +67,6 @@ pub const fn decide(last: bool, one_touch: bool, touched: bool, position: Positi
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Touch {
     /// The number of the message, unique among the claims of the table. Zero if the message has not claimed memory.
-    /// As segments arrive in order, the sequence of requirement M3 needs no further state.
     number: u64,
     /// The tag of the claimed memory. A message names a single tag.
     tag: Tag,

@@ -1,11 +1,12 @@
-//! Translation of offsets to addresses (requirement M3): to a contiguous range, to pages of one size, or to buffers
-//! of any length.
+//! Translation of offsets to addresses (requirement M3): to a contiguous range, to pages of one size (`pages.rs`), or to
+//! buffers of any length.
 //!
 //! Ranges must have been checked in `access.rs` before they are translated. A translation has no rights, so several
 //! entries of the table may share one (requirement M5).
 
-use super::Spans;
-use crate::host::{Held, Host, Span, Unmapped};
+use super::pages::{HeldTable, PageTable};
+use super::{PageSize, Spans, TranslationError};
+use crate::host::{Held, HeldPages, Host, Span, Unmapped};
 use std::fmt;
 use std::sync::Arc;
 
@@ -23,20 +24,10 @@ pub struct Translation {
 enum Form {
     /// Contiguous bytes that start at `addr`.
     Direct { addr: u64 },
-    /// First-order indirect: a table of page addresses.
-    Pages { layout: Layout, pages: Box<[u64]> },
-    /// Second-order indirect: a table of page tables. Each but the last lists `1 << order` pages.
-    PageTables { layout: Layout, order: u32, tables: Box<[Box<[u64]>]> },
+    /// Pages of one size, listed in tables of the first or second order.
+    Pages(Arc<PageTable>),
     /// Separate buffers, in the order of their offsets.
     Buffers(Box<[Buffer]>),
-}
-
-/// The size of the pages, and where the memory starts in the first of them.
-#[derive(Clone, Copy, Debug)]
-struct Layout {
-    size: PageSize,
-    /// Offset of the memory's first byte within the first page.
-    first: u64,
 }
 
 /// One of several buffers. Its first offset is the end of the previous buffer; its address is unrelated.
@@ -46,63 +37,6 @@ struct Buffer {
     end: u64,
     /// The address just past the last byte.
     end_addr: u64,
-}
-
-/// The size of a page: a power of two from 4 KiB to 256 MiB (requirement M3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageSize {
-    /// The binary logarithm of the size.
-    order: u32,
-}
-
-/// Why addresses do not form a valid translation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TranslationError {
-    /// The memory, or a part of it, has length zero.
-    #[error("cannot register memory of length zero")]
-    Empty,
-    /// A part extends past the end of the address space.
-    #[error("memory at {addr:#x} extends past the end of the address space")]
-    Wrap {
-        /// The address of that part.
-        addr: u64,
-    },
-    /// The total length exceeds 64 bits.
-    #[error("the total length of the parts exceeds 64 bits")]
-    TooLong,
-    /// A page is not aligned to its size.
-    #[error("the page at {addr:#x} is not aligned to its size")]
-    Unaligned {
-        /// The address of the page.
-        addr: u64,
-    },
-    /// The first byte is not in the first page.
-    #[error("the first byte, at offset {first:#x}, is not in the first page")]
-    FirstByte {
-        /// The offset of the first byte.
-        first: u64,
-    },
-    /// A page table differs in length from the first, or that length is not a power of two. Only the last may be
-    /// shorter.
-    #[error("page table {table} differs in length from the first, or that length is not a power of two")]
-    Shape {
-        /// The index of the table.
-        table: usize,
-    },
-}
-
-impl PageSize {
-    /// Creates a page size. `None` if `bytes` is not a power of two from 4 KiB to 256 MiB.
-    pub const fn new(bytes: u64) -> Option<Self> {
-        let order = bytes.trailing_zeros();
-        if bytes.is_power_of_two() && order >= 12 && order <= 28 { Some(Self { order }) } else { None }
-    }
-
-    /// Returns the size in bytes.
-    pub const fn bytes(self) -> u64 {
-        1 << self.order
-    }
 }
 
 /// Omits the tables, which may be long.
@@ -119,34 +53,18 @@ impl Translation {
         Ok(Self { form: Form::Direct { addr }, len, held: None })
     }
 
-    /// Creates a translation to pages at any address, from byte `first` of the first page to the end of the
-    /// last.
-    pub fn pages(size: PageSize, first: u64, pages: Vec<u64>) -> Result<Self, TranslationError> {
-        let layout = Layout { size, first };
-        let len = layout.check(&pages)?;
-        Ok(Self { form: Form::Pages { layout, pages: pages.into() }, len, held: None })
-    }
-
-    /// Creates a translation to pages that are listed in several page tables, from byte `first` of the first page to
-    /// the end of the last. All tables but the last must have the same length, a power of two.
-    pub fn page_tables(size: PageSize, first: u64, tables: Vec<Vec<u64>>) -> Result<Self, TranslationError> {
-        let layout = Layout { size, first };
-        let table_len = tables.first().ok_or(TranslationError::Empty)?.len();
-        let last = tables.len() - 1;
-        let mut pages = 0;
-        for (table, entries) in tables.iter().enumerate() {
-            let fits = if table == last { entries.len() <= table_len } else { entries.len() == table_len };
-            if !fits || (last > 0 && !table_len.is_power_of_two()) {
-                return Err(TranslationError::Shape { table });
-            }
-            layout.check_pages(entries)?;
-            pages += entries.len();
-        }
-        let len = layout.len(pages)?;
-        // A single table may have any length.
-        let order = table_len.next_power_of_two().trailing_zeros();
-        let tables = tables.into_iter().map(Vec::into_boxed_slice).collect();
-        Ok(Self { form: Form::PageTables { layout, order, tables }, len, held: None })
+    /// Creates a translation to pages, in any order, from byte `first` of the first page to the end of the last. `memory`
+    /// contains the pages; it is kept alive, and copied through instead of the host.
+    pub fn pages(
+        size: PageSize,
+        first: u64,
+        pages: &[u64],
+        memory: Arc<dyn HeldPages>,
+    ) -> Result<Self, TranslationError> {
+        let (table, len) = PageTable::new(size, first, pages)?;
+        let table = Arc::new(table);
+        let held = HeldTable { table: Arc::clone(&table), memory };
+        Ok(Self { form: Form::Pages(table), len, held: Some(Arc::new(held)) })
     }
 
     /// Creates a translation to the concatenation of separate buffers of any length but zero.
@@ -175,6 +93,11 @@ impl Translation {
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Returns whether the translation keeps the memory alive, so that all of it is mapped.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.is_some()
     }
 
     /// Appends the address ranges of the `len` bytes at `offset` to `spans`, merging adjacent ranges.
@@ -266,10 +189,7 @@ impl Translation {
     fn contiguous_at(&self, offset: u64) -> (u64, u64) {
         match &self.form {
             Form::Direct { addr } => (addr + offset, self.len - offset),
-            Form::Pages { layout, pages } => layout.contiguous_at(offset, |page| pages[page]),
-            Form::PageTables { layout, order, tables } => {
-                layout.contiguous_at(offset, |page| tables[page >> order][page & ((1 << order) - 1)])
-            }
+            Form::Pages(table) => table.contiguous_at(offset),
             Form::Buffers(buffers) => {
                 let buffer = buffers[buffers.partition_point(|buffer| buffer.end <= offset)];
                 let run = buffer.end - offset;
@@ -279,47 +199,7 @@ impl Translation {
     }
 }
 
-impl Layout {
-    /// Checks the pages and the offset of the first byte, and returns the length of the translation.
-    fn check(self, pages: &[u64]) -> Result<u64, TranslationError> {
-        self.check_pages(pages)?;
-        self.len(pages.len())
-    }
-
-    /// Checks that there are pages, aligned to their size and within the address space.
-    fn check_pages(self, pages: &[u64]) -> Result<(), TranslationError> {
-        if pages.is_empty() {
-            return Err(TranslationError::Empty);
-        }
-        for &addr in pages {
-            if !addr.is_multiple_of(self.size.bytes()) {
-                return Err(TranslationError::Unaligned { addr });
-            }
-            end_of(addr, self.size.bytes())?;
-        }
-        Ok(())
-    }
-
-    /// Checks the offset of the first byte, and returns the length of a translation to this number of pages.
-    fn len(self, pages: usize) -> Result<u64, TranslationError> {
-        if self.first >= self.size.bytes() {
-            return Err(TranslationError::FirstByte { first: self.first });
-        }
-        let bytes = (pages as u64).checked_mul(self.size.bytes()).ok_or(TranslationError::TooLong)?;
-        Ok(bytes - self.first)
-    }
-
-    /// Returns the address of the byte at `offset`, and the number of bytes from there to the end of its page.
-    fn contiguous_at(self, offset: u64, page_addr: impl FnOnce(usize) -> u64) -> (u64, u64) {
-        let at = self.first + offset;
-        let within = at & (self.size.bytes() - 1);
-        #[expect(clippy::cast_possible_truncation, reason = "a page index is within a table in memory")]
-        let page = (at >> self.size.order) as usize;
-        (page_addr(page) + within, self.size.bytes() - within)
-    }
-}
-
-/// Returns the address just past the last byte of a buffer or page. Fails if its length is zero. Memory that ends
+/// Returns the address just past the last byte of a buffer. Fails if its length is zero. Memory that ends
 /// exactly at the end of the address space is refused, too, because this address would not fit 64 bits.
 fn end_of(addr: u64, len: u64) -> Result<u64, TranslationError> {
     if len == 0 {

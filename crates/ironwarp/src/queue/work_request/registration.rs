@@ -1,7 +1,7 @@
 //! Work requests that bind windows, register regions, and invalidate either.
 
 use super::request::{WorkRequest, memory};
-use crate::memory::{AccessError, FastRegion, MemoryRegion, TagSequence, Window};
+use crate::memory::{AccessError, FastRegion, MemoryRegion, PageList, TagSequence, Window};
 use ironwarp_rnic::memory::{Binding, Rights, Scope};
 use ironwarp_rnic::queue::Operation;
 use ironwarp_wire::Tag;
@@ -145,6 +145,49 @@ impl WorkRequest {
     pub fn register_once(id: u64, region: &FastRegion, access: Rights) -> Self {
         let one_touch = true;
         Self::new_register(id, region, access, one_touch)
+    }
+
+    /// Creates a request that registers a [list of pages](PageList) with the tag of their region, like
+    /// [`register`](Self::register) (requirement M3). To the peer the pages are contiguous, in the order of the list.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::memory::PageSize;
+    /// # use ironwarp::prelude::*;
+    /// # use std::time::Duration;
+    /// let region = server.domain.allocate_region([Buffer::new(64 << 10)?])?;
+    /// let pages = region.pages(PageSize::KIB_4, [0x8000, 0x3000])?;
+    /// let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    /// server.qp.post_send(WorkRequest::register_pages(1, &pages, access))?;
+    /// server.cq.wait(Duration::from_secs(5))?.success()?;
+    /// client.qp.post_send(WorkRequest::write_inline(2, b"two pages", pages.remote_addr(0xffc)?))?;
+    /// # server.qp.post_receive(3, &[])?;
+    /// # client.qp.post_send(WorkRequest::send(4, &[]))?;
+    /// # server.cq.wait(Duration::from_secs(5))?.success()?;
+    /// # let mut found = [0; 9];
+    /// # region.read(0x8ffc, &mut found[..4])?;
+    /// # region.read(0x3000, &mut found[4..])?;
+    /// # assert_eq!(&found, b"two pages");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn register_pages(id: u64, pages: &PageList, access: Rights) -> Self {
+        let one_touch = false;
+        Self::new_register_pages(id, pages, access, one_touch)
+    }
+
+    /// Creates a request that registers a list of pages for a single message of a peer, like
+    /// [`register_once`](Self::register_once).
+    pub fn register_pages_once(id: u64, pages: &PageList, access: Rights) -> Self {
+        let one_touch = true;
+        Self::new_register_pages(id, pages, access, one_touch)
+    }
+
+    /// Creates a request that registers a list of pages, for one message or for many.
+    fn new_register_pages(id: u64, pages: &PageList, access: Rights, one_touch: bool) -> Self {
+        let (tag, memory) = (pages.tag(), pages.memory(access, one_touch));
+        Self::with_tags(id, Operation::Register { tag, memory }, pages.tags())
     }
 
     /// Creates a request that registers a region, for one message or for many.

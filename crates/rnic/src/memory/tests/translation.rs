@@ -1,8 +1,10 @@
 //! Tests of translations, by comparison with a list of the address of every byte.
 
+use super::super::pages::MAX_PAGES;
 use super::super::{PageSize, Spans, Translation, TranslationError};
-use crate::host::{Held, Span};
+use crate::host::{Held, HeldPages, Span};
 use proptest::prelude::*;
+use std::ops::Range;
 use std::sync::Arc;
 
 const PAGE: u64 = 4096;
@@ -32,8 +34,13 @@ fn bytes_of_pages(pages: &[u64], first: u64) -> Vec<u64> {
 }
 
 /// Generates page addresses, some of them next to each other.
-fn pages() -> impl Strategy<Value = Vec<u64>> {
-    prop::collection::vec((1_u64..8).prop_map(|page| page * PAGE), 1..6)
+fn pages(count: Range<usize>) -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec((1_u64..8).prop_map(|page| page * PAGE), count)
+}
+
+/// Creates a translation to pages of memory of which nothing is copied.
+fn paged(size: PageSize, first: u64, pages: &[u64]) -> Result<Translation, TranslationError> {
+    Translation::pages(size, first, pages, Arc::new(Kept))
 }
 
 proptest! {
@@ -44,16 +51,9 @@ proptest! {
     }
 
     #[test]
-    fn one_table(pages in pages(), first in 0..PAGE, from: usize, to: usize) {
+    fn one_table(pages in pages(1..6), first in 0..PAGE, from: usize, to: usize) {
         let bytes = bytes_of_pages(&pages, first);
-        assert_maps(&Translation::pages(page_size(), first, pages).unwrap(), &bytes, from, to);
-    }
-
-    #[test]
-    fn two_orders(pages in pages(), order in 0_u32..3, first in 0..PAGE, from: usize, to: usize) {
-        let bytes = bytes_of_pages(&pages, first);
-        let tables = pages.chunks(1 << order).map(<[u64]>::to_vec).collect();
-        assert_maps(&Translation::page_tables(page_size(), first, tables).unwrap(), &bytes, from, to);
+        assert_maps(&paged(page_size(), first, &pages).unwrap(), &bytes, from, to);
     }
 
     #[test]
@@ -61,6 +61,35 @@ proptest! {
         let list: Vec<_> = list.into_iter().map(|(addr, len)| Span::new(addr, len)).collect();
         let bytes: Vec<_> = list.iter().flat_map(|span| span.addr..span.addr + span.len as u64).collect();
         assert_maps(&Translation::buffers(&list).unwrap(), &bytes, from, to);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))] // each has a list of two million addresses
+
+    #[test]
+    fn two_orders(pages in pages(513..530), first in 0..PAGE, from: usize, to: usize) {
+        let bytes = bytes_of_pages(&pages, first);
+        assert_maps(&paged(page_size(), first, &pages).unwrap(), &bytes, from, to);
+    }
+}
+
+/// The last page of the first table, the first page of the second, and the last page of a list of maximum length.
+#[test]
+fn tables_follow_each_other() {
+    let pages: Vec<_> = (0..MAX_PAGES as u64).map(|page| page * 2 * PAGE).collect();
+    for len in [512, 513, 1024, 1025, MAX_PAGES] {
+        let translation = paged(page_size(), 0, &pages[..len]).unwrap();
+        assert_eq!(translation.len(), len as u64 * PAGE);
+        for page in [0, 511, 512, 1023, 1024, len - 1].into_iter().filter(|page| *page < len) {
+            let mut spans = Spans::new();
+            translation.append_spans(page as u64 * PAGE + 1, 1, &mut spans);
+            assert_eq!(
+                *spans,
+                [Span { held: true, ..Span::new(pages[page] + 1, 1) }],
+                "page {page} of {len}"
+            );
+        }
     }
 }
 
@@ -73,39 +102,32 @@ fn page_sizes_from_4_kib_to_256_mib() {
     assert_eq!(PageSize::new(0), None);
     assert_eq!(PageSize::new(4097), None);
     let large = PageSize::new(1 << 28).unwrap();
-    let translation = Translation::pages(large, 5, vec![3 << 28, 1 << 28]).unwrap();
+    let translation = paged(large, 5, &[3 << 28, 1 << 28]).unwrap();
     let mut spans = Spans::new();
     translation.append_spans((1 << 28) - 6, 2, &mut spans);
-    assert_eq!(*spans, [Span::new((4 << 28) - 1, 1), Span::new(1 << 28, 1)]);
+    let held = |addr| Span { held: true, ..Span::new(addr, 1) };
+    assert_eq!(*spans, [held((4 << 28) - 1), held(1 << 28)]);
+    assert_eq!(PageSize::KIB_4.to_string() + ", " + &large.to_string(), "4 KiB, 256 MiB");
 }
 
 #[test]
 fn what_is_no_translation() {
-    use TranslationError::{Empty, FirstByte, Shape, TooLong, Unaligned, Wrap};
+    use TranslationError::{Empty, FirstByte, TooLong, TooManyPages, Unaligned, Wrap};
     let last = u64::MAX - PAGE + 1;
     assert_eq!(Translation::direct(1, 0).unwrap_err(), Empty);
     assert_eq!(Translation::direct(2, u64::MAX - 1).unwrap_err(), Wrap { addr: 2 });
     Translation::direct(1, u64::MAX - 1).unwrap();
 
-    let pages = |first, pages: &[u64]| Translation::pages(page_size(), first, pages.to_vec()).unwrap_err();
+    let size = page_size();
+    let pages = |first, pages: &[u64]| paged(size, first, pages).unwrap_err();
     assert_eq!(pages(0, &[]), Empty);
-    assert_eq!(pages(0, &[PAGE, PAGE + 8]), Unaligned { addr: PAGE + 8 });
-    assert_eq!(pages(PAGE, &[PAGE]), FirstByte { first: PAGE });
+    assert_eq!(pages(0, &[PAGE, PAGE + 8]), Unaligned { addr: PAGE + 8, size });
+    assert_eq!(pages(PAGE, &[PAGE]), FirstByte { first: PAGE, size });
     assert_eq!(pages(0, &[PAGE, last]), Wrap { addr: last });
-
-    let tables = |first, tables: &[&[u64]]| {
-        let tables = tables.iter().map(|table| table.to_vec()).collect();
-        Translation::page_tables(page_size(), first, tables).unwrap_err()
-    };
-    assert_eq!(tables(0, &[]), Empty);
-    assert_eq!(tables(0, &[&[]]), Empty);
-    assert_eq!(tables(0, &[&[0], &[]]), Empty);
-    assert_eq!(tables(0, &[&[0], &[0, 0]]), Shape { table: 1 });
-    assert_eq!(tables(0, &[&[0, 0], &[0], &[0]]), Shape { table: 1 });
-    assert_eq!(tables(0, &[&[0; 3], &[0]]), Shape { table: 0 });
-    assert_eq!(tables(0, &[&[0], &[8]]), Unaligned { addr: 8 });
-    assert_eq!(tables(PAGE, &[&[0]]), FirstByte { first: PAGE });
-    assert_eq!(tables(0, &[&[last]]), Wrap { addr: last });
+    let too_many = vec![PAGE; MAX_PAGES + 1];
+    let error = TooManyPages { pages: MAX_PAGES + 1, max: MAX_PAGES };
+    assert_eq!(pages(0, &too_many), error);
+    assert_eq!(error.to_string(), "a list of 262145 pages exceeds the maximum of 262144: use larger pages");
 
     let span = |addr, len| Span::new(addr, len);
     let buffers = |list: &[Span]| Translation::buffers(list).unwrap_err();
@@ -124,13 +146,16 @@ impl Held for Kept {
     fn write(&self, _: u64, _: &[u8]) {}
 }
 
+impl HeldPages for Kept {
+    fn read_page(&self, _: u64, _: &mut [u8]) {}
+    fn write_page(&self, _: u64, _: &[u8]) {}
+}
+
 #[test]
 fn spans_of_held_memory_are_held() {
     let forms = || {
         [
             Translation::direct(PAGE, 4 * PAGE),
-            Translation::pages(page_size(), 0, vec![PAGE, 3 * PAGE]),
-            Translation::page_tables(page_size(), 0, vec![vec![PAGE], vec![3 * PAGE]]),
             Translation::buffers(&[Span::new(1, 5000), Span::new(9000, 5000)]),
         ]
     };
