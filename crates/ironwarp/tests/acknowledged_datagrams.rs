@@ -194,11 +194,11 @@ impl Relay {
         let header = Datagram { source: self.qpn(), destination, ..header };
         let bytes = [&header.emit(payload).unwrap()[..], payload].concat();
         let copies = match self.rng.below(10) {
-            0..3 => {
+            0 => {
                 self.counts[0] += 1;
                 return;
             }
-            3..5 => 2,
+            1..3 => 2,
             _ => 1,
         };
         self.counts[1] += u32::from(copies == 2);
@@ -252,10 +252,10 @@ fn acknowledged_datagrams_arrive_exactly_once_over_a_network_that_loses_them() {
         done.store(true, Ordering::Relaxed);
         relaying.join().unwrap()
     });
-    // One in twenty thousand gets no answer in 8 attempts.
+    // One of 600,000 messages gets no answer in 8 attempts, if one in ten datagrams is dropped.
     let succeeded = ended.iter().filter(|status| **status == Some(Status::Success)).count();
-    assert!(succeeded >= MESSAGES - 5, "only {succeeded} succeeded");
-    assert!(counts.iter().all(|count| *count > 30), "dropped and duplicated: {counts:?}");
+    assert!(succeeded >= MESSAGES - 2, "only {succeeded} succeeded");
+    assert!(counts.iter().all(|count| *count > 10), "dropped and duplicated: {counts:?}");
     assert!(other.qp.drops().duplicates > 10, "{:?}", other.qp.drops());
 }
 

@@ -327,6 +327,8 @@ mod tests {
             TimedOut,
             OtherRelease,
             Bug,
+            SessionLost,
+            ReceiveFailed,
         ];
         all.extend(CHECKS.into_iter().flat_map(|check| [Local(check), Remote(check)]));
         all.extend(causes().into_iter().flat_map(|it| [Violation(it), Protocol(it), Terminated(it)]));

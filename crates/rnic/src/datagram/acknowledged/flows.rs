@@ -387,6 +387,12 @@ impl Flows {
         }
     }
 
+    /// Returns the number of flows.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn len(&self) -> usize {
+        self.flows.len()
+    }
+
     /// Notes that an attempt is due at this time.
     fn note_due(&mut self, due: Duration) {
         self.next_due = Some(self.next_due.map_or(due, |next| next.min(due)));

@@ -294,3 +294,6 @@ impl Outcome {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
