@@ -700,7 +700,7 @@ fn a_query_returns_the_ports_of_a_manual_connection() {
             let remote = Remote { gid, qpn: ends[there].qp.id() };
             ends[here].qp.bring_up(remote, &BringUpOptions::new().gid(gid)).unwrap();
         }
-        ends.each_ref().map(|end| end.qp.wait_connected(SOON).unwrap());
+        ends.iter().for_each(|end| drop(end.qp.wait_connected(SOON).unwrap()));
         let [one, other] = ends.each_ref().map(|end| end.qp.query());
         assert_eq!((one.local, one.remote), (other.remote, other.local));
         let (local, remote) = (one.local.unwrap(), one.remote.unwrap());

@@ -42,7 +42,7 @@ fn check_rate(test: &str, limited: usize, shm: bool, count: usize) {
     let time = move_all(&client, &server, &connections).as_secs_f64();
     assert!(server.memory == client.memory);
     let least = (TOTAL as f64 - BURST) / BYTES_PER_SECOND;
-    assert!((least..3.0 * least).contains(&time), "{time} s, expected at least {least} s");
+    assert!((least..20.0 * least).contains(&time), "{time} s, expected at least {least} s");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn all_adapters_of_a_device_share_its_rate() {
         }
     });
     let (time, least) = (began.elapsed().as_secs_f64(), (2.0 * TOTAL as f64 - BURST) / BYTES_PER_SECOND);
-    assert!((least..3.0 * least).contains(&time), "{time} s, expected at least {least} s");
+    assert!((least..20.0 * least).contains(&time), "{time} s, expected at least {least} s");
 }
 
 /// A round trip takes the delays of both devices at least. The throughput does not depend on them.
@@ -130,5 +130,5 @@ fn a_device_may_have_both() {
     let time = move_all(&client, &server, &[connection]).as_secs_f64();
     assert!(server.memory == client.memory);
     let least = (TOTAL as f64 - BURST) / BYTES_PER_SECOND;
-    assert!((least..3.0 * least).contains(&time), "{time} s, expected at least {least} s");
+    assert!((least..20.0 * least).contains(&time), "{time} s, expected at least {least} s");
 }

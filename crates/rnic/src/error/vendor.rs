@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn other_numbers_are_nothing() {
         for number in
-            [0, 1, 0x49, 0xff, 0x81, 0x4900_0000, 0x4901_0000, 0x4901_0010, 0x4903_0002, 0x4904_0001]
+            [0, 1, 0x49, 0xff, 0x81, 0x4900_0000, 0x4901_0000, 0x4901_0011, 0x4903_0002, 0x4904_0001]
         {
             assert_eq!(VendorError::from_u32(number), None, "{number:#x}");
         }
