@@ -1,6 +1,6 @@
 //! Tests of translations, by comparison with a list of the address of every byte.
 
-use super::super::pages::MAX_PAGES;
+use super::super::pages::{MAX_PAGES, PageTable};
 use super::super::{PageSize, Spans, Translation, TranslationError};
 use crate::host::{Held, HeldPages, Span};
 use proptest::prelude::*;
@@ -91,6 +91,16 @@ fn tables_follow_each_other() {
             );
         }
     }
+}
+
+#[test]
+fn a_list_that_fits_one_table_is_of_the_first_order() {
+    let order = |pages: usize| {
+        let (table, _) = PageTable::new(page_size(), 0, &vec![0; pages]).unwrap();
+        format!("{table:?}").rsplit_once("order: ").unwrap().1.to_owned()
+    };
+    assert_eq!([order(1), order(512)], ["First(1 pages) }", "First(512 pages) }"]);
+    assert_eq!([order(513), order(MAX_PAGES)], ["Second(2 tables) }", "Second(512 tables) }"]);
 }
 
 #[test]
