@@ -47,6 +47,7 @@ impl Program {
             self.coverage.record(Feature::TouchedAgain);
         }
         if completion.status != Status::Success {
+            self.expect_unregistered(&connection.requests[index], completion.status);
             return;
         }
         // All earlier messages have been received, so none of them delays this request at the peer.
@@ -71,6 +72,22 @@ impl Program {
         if connection.acknowledged && verb.uses_receive() && placed && theirs.received <= before {
             let pending = theirs.received + peer.supplies[number].outstanding() <= before;
             assert!(pending, "request {index} was acknowledged, but its message did not arrive");
+        }
+    }
+
+    /// Checks that a request that registers memory and sends has registered nothing, if it has failed because one of both
+    /// was refused.
+    fn expect_unregistered(&self, request: &Request, status: Status) {
+        let Operation::RegisterSend { tag, .. } = request.posted.operation else { return };
+        let refused = status == Status::WindowBind
+            || (status == Status::LocalProtection && request.defect == Some(Defect::LocalTag));
+        let right = match request.retry {
+            Some(Operation::RegisterSend { tag, .. }) => Some(tag),
+            _ => None,
+        };
+        for tag in [Some(tag), right].into_iter().flatten().filter(|_| refused) {
+            let valid = self.device.table().look_up(tag).is_some_and(|entry| entry.valid);
+            assert!(!valid, "{tag} is valid, but its request failed: {status}");
         }
     }
 
@@ -110,6 +127,9 @@ impl Program {
         }
         assert_eq!(connection.receives_failed, 0, "a receive succeeded after one that failed");
         let (index, request) = message.expect("a message");
+        let fails_before =
+            request.retry.is_some() || request.defect.is_some_and(|defect| !defect.is_remote());
+        assert!(!fails_before, "{index} was refused, but its message arrived");
         assert!(index < theirs.posted);
         assert_eq!(self.supply_of(number, request), Some(supply), "wrong receive queue");
         expect_matches_message(completion, request);
@@ -163,7 +183,7 @@ impl Program {
 fn expect_matches_message(completion: &Completion, request: &Request) {
     let opcode = if request.verb == Verb::WriteImmediate { Opcode::ReceiveWrite } else { Opcode::Receive };
     let invalidated = match request.posted.operation {
-        Operation::Send { invalidate } => invalidate,
+        Operation::Send { invalidate } | Operation::RegisterSend { invalidate, .. } => invalidate,
         _ => None,
     };
     let Completion { byte_len, solicited, immediate, .. } = *completion;

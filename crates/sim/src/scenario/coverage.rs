@@ -236,7 +236,7 @@ fn is_reachable(verb: Verb, column: usize) -> bool {
         Status::LocalAccess => receives && verb != Verb::ReceiveNamed,
         Status::LocalQpOperation => verb == Verb::SendImmediate,
         Status::LocalProtection => !local,
-        Status::WindowBind => local,
+        Status::WindowBind => local || verb == Verb::RegisterSend,
         // The receive that the request consumes may be missing or too short.
         Status::RemoteInvalidRequest => verb.uses_receive() && !receives,
         Status::RemoteAccess => {

@@ -66,6 +66,7 @@ impl Defect {
         match verb {
             Verb::Send => &[Self::LocalTag, Self::TooLong, Self::NoQueue],
             Verb::SendImmediate => &[Self::LocalTag, Self::TooLong, Self::NoQueue, Self::ForeignPeer],
+            Verb::RegisterSend => &[Self::LocalTag, Self::TooLong, Self::NoQueue, Self::Refused],
             Verb::SendInvalidate => &[Self::LocalTag, Self::TooLong, Self::Invalidate],
             Verb::Write | Verb::Read => {
                 &[Self::LocalTag, Self::RemoteTag, Self::RemoteRange, Self::RemoteRight]

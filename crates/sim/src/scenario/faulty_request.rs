@@ -53,7 +53,11 @@ impl Program {
                 true
             }
             // The program retries refused registrations, so the request would not fail.
-            Defect::Refused if rules.reactive && request.verb == Verb::Register => false,
+            Defect::Refused
+                if rules.reactive && matches!(request.verb, Verb::Register | Verb::RegisterSend) =>
+            {
+                false
+            }
             Defect::Refused => refuse(&mut request.posted.operation),
             Defect::RemoteTag | Defect::RemoteRange | Defect::RemoteRight | Defect::Misaligned => {
                 spoil_addr(defect, request, &hidden)
@@ -107,7 +111,11 @@ fn spoil_addr(defect: Defect, request: &mut Request, hidden: &Slot) -> bool {
 fn refuse(operation: &mut Operation) -> bool {
     match operation {
         Operation::Bind { binding, .. } => binding.len += 1 << 40,
-        Operation::Register { tag, .. } | Operation::Invalidate(tag) => *tag = NO_TAG,
+        Operation::Register { tag, .. }
+        | Operation::RegisterSend { tag, .. }
+        | Operation::Invalidate(tag) => {
+            *tag = NO_TAG;
+        }
         _ => return false,
     }
     true

@@ -211,16 +211,30 @@ impl Plan<'_> {
         }
     }
 
-    /// Plans a registration. If the program retries refused registrations, half of them are planned to be refused
-    /// first. Returns the index of the request.
+    /// Plans a registration, alone or with a Send. If the program retries refused registrations, half of them are
+    /// planned to be refused first. Returns the index of the request.
     fn plan_register(&mut self, owner: usize, tag: Tag, memory: Memory) -> usize {
-        let right = Operation::Register { tag, memory: memory.clone() };
-        if !self.programs[owner].rules.reactive || self.rng.below(2) == 0 {
-            return self.plan_local(owner, Verb::Register, right, After::Nothing);
-        }
-        let wrong = Operation::Register { tag: next_tag(tag), memory };
-        let index = self.plan_local(owner, Verb::Register, wrong, After::Nothing);
-        self.programs[owner].connections[self.connection].requests[index].retry = Some(right);
+        let combined = self.rng.below(2) == 0;
+        let operation = |tag, memory| match combined {
+            true => Operation::RegisterSend { tag, memory, invalidate: None },
+            false => Operation::Register { tag, memory },
+        };
+        let right = operation(tag, memory.clone());
+        let refused = self.programs[owner].rules.reactive && self.rng.below(2) == 0;
+        let (first, retry) =
+            if refused { (operation(next_tag(tag), memory), Some(right)) } else { (right, None) };
+        let index = if combined {
+            let verb = pick(self.rng, &[Verb::Send, Verb::SendImmediate]);
+            let verb = if self.programs[owner].rules.immediate { verb } else { Verb::Send };
+            let index = self.plan_simple(owner, verb);
+            let request = &mut self.programs[owner].connections[self.connection].requests[index];
+            (request.verb, request.posted.operation) = (Verb::RegisterSend, first);
+            request.posted.signaled = true; // the peer waits for its success
+            index
+        } else {
+            self.plan_local(owner, Verb::Register, first, After::Nothing)
+        };
+        self.programs[owner].connections[self.connection].requests[index].retry = retry;
         index
     }
 

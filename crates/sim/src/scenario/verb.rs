@@ -15,6 +15,7 @@ pub(super) enum Verb {
     CompareSwap,
     Bind,
     Register,
+    RegisterSend,
     Invalidate,
     Receive,
     ReceiveShared,
@@ -23,7 +24,7 @@ pub(super) enum Verb {
 
 impl Verb {
     /// All kinds.
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::Send,
         Self::SendInvalidate,
         Self::SendImmediate,
@@ -34,6 +35,7 @@ impl Verb {
         Self::CompareSwap,
         Self::Bind,
         Self::Register,
+        Self::RegisterSend,
         Self::Invalidate,
         Self::Receive,
         Self::ReceiveShared,
@@ -42,7 +44,14 @@ impl Verb {
 
     /// Returns whether a request of this kind consumes a receive of the peer.
     pub(super) const fn uses_receive(self) -> bool {
-        matches!(self, Self::Send | Self::SendInvalidate | Self::SendImmediate | Self::WriteImmediate)
+        matches!(
+            self,
+            Self::Send
+                | Self::SendInvalidate
+                | Self::SendImmediate
+                | Self::RegisterSend
+                | Self::WriteImmediate
+        )
     }
 
     /// Returns whether the peer sends a response to a request of this kind.
@@ -53,7 +62,7 @@ impl Verb {
     /// Returns the opcode in the completion of a request of this kind.
     pub(super) const fn opcode(self) -> Opcode {
         match self {
-            Self::Send | Self::SendInvalidate | Self::SendImmediate => Opcode::Send,
+            Self::Send | Self::SendInvalidate | Self::SendImmediate | Self::RegisterSend => Opcode::Send,
             Self::Write | Self::WriteImmediate => Opcode::Write,
             Self::Read => Opcode::Read,
             Self::FetchAdd => Opcode::FetchAdd,
