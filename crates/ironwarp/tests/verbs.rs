@@ -134,6 +134,50 @@ fn inline_data_is_copied_when_the_request_is_made() {
     assert_eq!(&bytes, b"other");
 }
 
+/// Requirement X5: data of any length goes to the queue with its request, which needs no other memory. Many requests are
+/// outstanding at a time, so that each has memory of its own.
+#[test]
+fn inline_data_of_any_length_is_posted_with_its_request() {
+    const AT_ONCE: usize = 64;
+    for case in CASES {
+        let (client, server) = pair(case);
+        let (inbox, target) = (server.region(&[0; 6000], ALL), server.region(&[0; 300 * AT_ONCE], ALL));
+        for len in [0, 1, 29, 30, 31, 64, 200, 255, 256, 257, 300] {
+            target.fill(0).unwrap();
+            let mut bytes = Vec::new();
+            for number in 0..AT_ONCE {
+                bytes = pattern(u8::try_from(number).unwrap(), len);
+                let to = target.remote_addr(number * len).unwrap();
+                client.qp.post_inline(WorkRequest::write(number as u64, &[], to), &bytes).unwrap();
+            }
+            (0..AT_ONCE as u64).for_each(|id| drop(client.done(Opcode::Write, id)));
+            server.qp.post_receive(1, &[inbox.slice(..).unwrap()]).unwrap();
+            client.qp.post_inline(WorkRequest::send(2, &[]).solicited(), &bytes).unwrap();
+            client.done(Opcode::Send, 2);
+            let received = server.done(Opcode::Receive, 1);
+            assert_eq!((received.byte_len as usize, received.solicited), (len, true));
+            assert_eq!(inbox.to_vec().unwrap()[..len], bytes);
+            let written = target.to_vec().unwrap();
+            for number in 0..AT_ONCE {
+                let expected = pattern(u8::try_from(number).unwrap(), len);
+                assert!(written[number * len..][..len] == expected, "{len} bytes of request {number}");
+            }
+        }
+        // Long data works as well.
+        let long = pattern(7, 6000);
+        client.qp.post_inline(WorkRequest::write(3, &[], inbox.remote_addr(0).unwrap()), &long).unwrap();
+        client.done(Opcode::Write, 3);
+        server.qp.post_receive(4, &[]).unwrap();
+        client.qp.post_send(WorkRequest::send(5, &[])).unwrap();
+        server.done(Opcode::Receive, 4);
+        client.done(Opcode::Send, 5);
+        assert!(inbox.to_vec().unwrap() == long);
+
+        let read = WorkRequest::read(6, &[], inbox.remote_addr(0).unwrap());
+        assert_eq!(client.qp.post_inline(read, b"a sink"), Err(PostError::InlineRead));
+    }
+}
+
 /// A fenced Send is sent only after the earlier Read has completed: the peer may then change the memory.
 #[test]
 fn a_fence_waits_for_reads() {

@@ -39,6 +39,8 @@ struct StepLink {
     inbox: Arc<Mutex<VecDeque<u8>>>,
     outbox: Arc<Mutex<VecDeque<u8>>>,
     room: Mutex<usize>,
+    /// Number of calls that send.
+    sends: Mutex<usize>,
     /// Runs once, after bytes have passed and before the call returns.
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     received: Mutex<Received>,
@@ -72,6 +74,7 @@ impl StepLink {
 
 impl Link for StepLink {
     fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
+        *self.sends.lock().unwrap() += 1;
         if let Some(errno) = self.lost.get() {
             return Err(LinkError::Lost(*errno));
         }
@@ -201,8 +204,10 @@ fn pair(options: &Options) -> [End; 2] {
         let here = usize::from(number);
         let (inbox, outbox) = (Arc::clone(&pipes[here]), Arc::clone(&pipes[1 - here]));
         let (room, meanwhile) = (Mutex::new(0), Mutex::default());
-        let (received, longest, lost) = Default::default();
-        let link = StepLink { arena: arena.clone(), inbox, outbox, room, meanwhile, received, longest, lost };
+        let (sends, received, longest, lost) = Default::default();
+        let arena_of_link = arena.clone();
+        let link =
+            StepLink { arena: arena_of_link, inbox, outbox, room, sends, meanwhile, received, longest, lost };
         End { arena, device, domain, cq, qp, link: Arc::new(link) }
     });
     for (number, end) in ends.iter().enumerate() {
@@ -296,6 +301,90 @@ fn a_local_operation_is_done_once_even_if_its_batch_is_rebuilt() {
     settle(&ends);
     assert_eq!(near.ended(), [1, 2, 3, 4].map(|id| (id, Status::Success)));
     assert_eq!(far.ended(), [(7, Status::Success)]);
+}
+
+/// The registration of a request that registers and sends (requirement M12) is done once, even if the link takes nothing
+/// of the message, or a part of it, and the peer cannot use the tag before that.
+#[test]
+fn a_combined_request_registers_once_even_if_its_batch_is_rebuilt() {
+    for first in [0, 1, 30, 2000] {
+        let ends = pair(&Options::default());
+        let [near, far] = &ends;
+        settle(&ends);
+        let inbox = far.register(far.domain, 3000, LOCAL_ACCESS);
+        far.qp.post_receive(ReceiveRequest { id: 7, buffers: inbox.into() }).unwrap();
+        let tag = near.device.table().allocate(near.domain).unwrap();
+        let span = near.arena.alloc(3000);
+        near.arena.fill_pattern(span, 5);
+        let memory = Memory::direct(span.addr, 3000, LOCAL_ACCESS).unwrap();
+        near.allow(first);
+        let operation = Operation::RegisterSend { tag, memory, invalidate: None };
+        near.post(1, operation, &[Sge { tag, addr: span.addr, len: 3000 }]);
+        assert!(near.device.table().look_up(tag).is_some_and(|entry| entry.valid));
+        near.allow(1);
+        settle(&ends);
+        assert_eq!((near.ended(), far.ended()), (vec![(1, Status::Success)], vec![(7, Status::Success)]));
+        far.arena.check_pattern(Span::new(inbox.addr, 3000), 5);
+    }
+}
+
+/// Requirement X5: inline data goes to the adapter with its request. One post of any number of requests passes all of
+/// them, with their data, to the link in one call, which the adapter makes because it was signaled once.
+#[test]
+fn posting_inline_data_signals_the_adapter_once() {
+    for (signaled, completes) in
+        [(true, Completes::WhenSent), (false, Completes::WhenSent), (true, Completes::WhenAcknowledged)]
+    {
+        for len in [0, 1, 30, 31, 128, 200, 256, 1000] {
+            for count in [1, 3] {
+                let ends = pair(&Options { completes, ..Options::default() });
+                let [near, far] = &ends;
+                settle(&ends);
+                let target = far.register(far.domain, 3000, LOCAL_ACCESS | Rights::REMOTE_WRITE);
+                // The stream has carried a request before, so that the call below sends nothing else.
+                near.post(9, Operation::Write(addr(target)), &[]);
+                settle(&ends);
+                let byte = |number: usize| u8::try_from(number + 1).unwrap();
+                let requests: Vec<_> = (0..count)
+                    .map(|number| {
+                        let data = near.qp.inline_data(len, 256, |to| to.fill(byte(number)));
+                        let to = RemoteAddr { offset: target.addr + (number * len) as u64, ..addr(target) };
+                        let write = WorkRequest::new(number as u64, Operation::Write(to), Data::Inline(data));
+                        WorkRequest { signaled, ..write }
+                    })
+                    .collect();
+                *near.link.sends.lock().unwrap() = 0;
+                near.qp.post_send(requests).unwrap();
+                assert_eq!(*near.link.sends.lock().unwrap(), 1, "{count} of {len} bytes");
+                settle(&ends);
+                let expected: Vec<u8> = (0..count).flat_map(|number| vec![byte(number); len]).collect();
+                assert_eq!(far.arena.read(Span::new(target.addr, count * len)), expected);
+            }
+        }
+    }
+}
+
+/// Requirement X5: many requests with inline data use the same memory of the send queue, one after the other.
+#[test]
+fn inline_data_of_many_requests_uses_the_same_memory() {
+    let ends = pair(&Options::default());
+    let [near, far] = &ends;
+    settle(&ends);
+    let target = far.register(far.domain, 256, LOCAL_ACCESS | Rights::REMOTE_WRITE);
+    let mut places = std::collections::BTreeSet::new();
+    for round in 0..1000_usize {
+        let len = 31 + round % 226;
+        let data = near.qp.inline_data(len, 256, |to| to.fill(round.to_le_bytes()[0]));
+        places.insert(data.as_ptr());
+        near.qp.post_send([WorkRequest::new(1, Operation::Write(addr(target)), Data::Inline(data))]).unwrap();
+        if round % 7 == 6 {
+            settle(&ends);
+            assert!(near.ended().len() == 7 && near.qp.queued_sends() == 0);
+            let expected = vec![round.to_le_bytes()[0]; len];
+            assert_eq!(far.arena.read(Span::new(target.addr, len)), expected);
+        }
+    }
+    assert!(places.len() <= 8, "{} places for at most 7 requests at a time", places.len());
 }
 
 /// A lane may be sending an acknowledgement while the program disconnects. The program may end its process next, so the

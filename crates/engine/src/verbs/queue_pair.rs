@@ -19,7 +19,7 @@ use crate::sys::socket::TcpLink;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::{PostError, QpError};
 use ironwarp_rnic::qp::{Attributes, IllegalTransition, Qp, Retries, State};
-use ironwarp_rnic::queue::{ReceiveRequest, WorkRequest};
+use ironwarp_rnic::queue::{InlineData, ReceiveRequest, WorkRequest};
 use ironwarp_rnic::sync::lock;
 use ironwarp_wire::private::Secret;
 use std::fmt;
@@ -145,6 +145,15 @@ impl QueuePair {
         let posted = qp.post_send(requests);
         self.receive_cq.record_post(|| qp.is_blocked());
         posted
+    }
+
+    /// Copies the data of an inline request to memory of the send queue: see [`Qp::inline_data`]. In a forked child, which
+    /// cannot post the request, a thread of the parent may have locked the queue at the fork.
+    pub fn inline_data(&self, len: usize, max: usize, write: impl FnOnce(&mut [u8])) -> InlineData {
+        if self.creator.is_parent() {
+            return InlineData::allocate(len, write);
+        }
+        self.qp.borrow().inline_data(len, max, write)
     }
 
     /// Posts a receive.

@@ -14,25 +14,24 @@ use ironwarp_rnic::queue::{ReceiveRequest, WrId};
 use std::ffi::c_int;
 use std::fmt;
 
-/// Posts requests up to the first that is refused. Returns the position of that one, and why.
+/// Posts several requests up to the first that is refused. Returns the position of that one, and why.
 fn post_until_refused<R: Clone>(
     requests: Vec<R>,
     post: impl Fn(Vec<R>) -> Result<(), PostError>,
+    post_one: impl Fn(R) -> Result<(), PostError>,
 ) -> Result<(), (usize, PostError)> {
-    if requests.len() == 1 {
-        return post(requests).map_err(|error| (0, error));
-    }
     if post(requests.clone()).is_ok() {
         return Ok(());
     }
     // `post` takes all requests or none, while C expects that those before the refused one are posted.
     for (at, request) in requests.into_iter().enumerate() {
-        post(vec![request]).map_err(|error| (at, error))?;
+        post_one(request).map_err(|error| (at, error))?;
     }
     Ok(())
 }
 
-/// Posts a chain of send requests up to the first that is refused. Returns that one, and why.
+/// Posts a chain of send requests up to the first that is refused. Returns that one, and why. `post_one` posts a chain of
+/// one without a list (requirement X5), and `post` any other.
 ///
 /// # Safety
 /// `first` is NULL or a chain of valid requests.
@@ -41,34 +40,44 @@ unsafe fn post_chain<R: Clone>(
     first: *mut ibv_send_wr,
     convert: unsafe fn(&Qp, &ibv_send_wr) -> Result<R, Errno>,
     post: impl Fn(Vec<R>) -> Result<(), PostError>,
+    post_one: impl Fn(R) -> Result<(), PostError>,
 ) -> Result<(), (*mut ibv_send_wr, Errno)> {
     // Stop after as many requests as the queue holds, because a faulty chain may be circular.
     let max = qp.init().cap.max_send_wr as usize;
+    // Names a request that is not posted, in the log.
+    let refused = |wr: *mut ibv_send_wr, wr_id: u64, errno: Errno| {
+        (wr, errno.about(RequestName { wr_id, queue: qp.number() }).log(POST_SEND))
+    };
+    // SAFETY: `first` is a link of the chain, which the caller guarantees to be valid.
+    if let Some(only) = unsafe { read_request(first) }.filter(|wr| wr.next.is_null() && max > 0) {
+        // SAFETY: the pointers of a valid request are valid.
+        let request = unsafe { convert(qp, &only) }.map_err(|errno| refused(first, only.wr_id, errno))?;
+        return post_one(request).map_err(|error| (first, log_refusal(qp, only.wr_id, error)));
+    }
     let mut requests = Vec::new();
     // The request that cannot be converted, if any. Those before it are posted.
     let mut unconverted = Ok(());
     let mut next = first;
     // SAFETY: `next` is a link of the chain, which the caller guarantees to be valid.
     while let Some(wr) = unsafe { read_request(next) } {
-        let name = || RequestName { wr_id: wr.wr_id, queue: qp.number() };
         if requests.len() == max {
             let errno = Errno::NO_MEMORY
                 .because(format_args!("more than {max} requests at once, the depth of the queue"));
-            unconverted = Err((next, errno.about(name()).log(POST_SEND)));
+            unconverted = Err(refused(next, wr.wr_id, errno));
             break;
         }
         // SAFETY: the pointers of a valid request are valid.
         match unsafe { convert(qp, &wr) } {
             Ok(request) => requests.push(request),
             Err(errno) => {
-                unconverted = Err((next, errno.about(name()).log(POST_SEND)));
+                unconverted = Err(refused(next, wr.wr_id, errno));
                 break;
             }
         }
         next = wr.next;
     }
     if !requests.is_empty() {
-        post_until_refused(requests, post).map_err(|(at, error)| {
+        post_until_refused(requests, post, post_one).map_err(|(at, error)| {
             let mut bad = first;
             for _ in 0..at {
                 // SAFETY: this link of the chain was read above, and so were the `at` links after the first.
@@ -76,11 +85,16 @@ unsafe fn post_chain<R: Clone>(
             }
             // SAFETY: `bad` is a link of the chain that was read above.
             let wr_id = unsafe { read_request(bad) }.map_or(0, |wr| wr.wr_id);
-            report::log_not_posted(qp.number(), wr_id, &error);
-            (bad, Errno::from(error))
+            (bad, log_refusal(qp, wr_id, error))
         })?;
     }
     unconverted
+}
+
+/// Logs that the adapter refused a request. Returns the errno.
+fn log_refusal(qp: &Qp, wr_id: u64, error: PostError) -> Errno {
+    report::log_not_posted(qp.number(), wr_id, &error);
+    Errno::from(error)
 }
 
 /// A path inside `ibv_post_send`, from which [`Errno::log`] derives the name of the call. Not `function_path!`, which
@@ -115,10 +129,13 @@ pub(crate) unsafe extern "C" fn post_send(
     }
     let posted = match qp.kind() {
         // SAFETY: NULL or a chain of valid requests, by the caller's contract.
-        Kind::Stream(pair) => unsafe { post_chain(qp, wr, convert_request, |list| pair.post_send(list)) },
+        Kind::Stream(pair) => unsafe {
+            post_chain(qp, wr, convert_request, |list| pair.post_send(list), |one| pair.post_send([one]))
+        },
         // SAFETY: NULL or a chain of valid requests, by the caller's contract.
         Kind::Datagram(pair) => unsafe {
-            post_chain(qp, wr, convert_datagram, |list| pair.qp().post_send(list))
+            let post = |list| pair.qp().post_send(list);
+            post_chain(qp, wr, convert_datagram, post, |one| post(vec![one]))
         },
     };
     match posted {

@@ -301,17 +301,15 @@ unsafe extern "C" fn wr_set_inline_data_list(c: *mut ibv_qp_ex, count: usize, li
         builder.set_data(Err(Errno::INVALID));
         return;
     }
-    let max = qp.init().cap.max_inline_data;
     let list = match count {
         0 => &[],
         // SAFETY: the list is not NULL, and has `count` elements by the caller's contract.
         _ => unsafe { std::slice::from_raw_parts(list, count) },
     };
-    let pieces = list.iter().map(|piece| {
-        let length = u32::try_from(piece.length).map_err(|_| Errno::INVALID)?;
-        Ok(Unaligned(ibv_sge { addr: piece.addr as u64, length, lkey: 0 }))
-    });
+    // No queue pair allows as many bytes as do not fit into 32 bits.
+    let length = |piece: &ibv_data_buf| u32::try_from(piece.length).unwrap_or(u32::MAX);
+    let pieces = list.iter().map(|piece| ibv_sge { addr: piece.addr as u64, length: length(piece), lkey: 0 });
     // SAFETY: the elements are readable memory, by the contract of ibv_wr_set_inline_data_list(3).
-    let data = pieces.collect::<Result<Vec<_>, _>>().and_then(|list| unsafe { inline_data(&list, max) });
+    let data = unsafe { inline_data(qp, pieces) };
     builder.set_data(data);
 }

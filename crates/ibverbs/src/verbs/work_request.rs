@@ -5,11 +5,11 @@ use crate::abi::*;
 use crate::objects::ah::Ah;
 use crate::objects::limits::MAX_SGES;
 use crate::objects::mw;
-use crate::objects::qp::Qp;
+use crate::objects::qp::{Kind, Qp};
 use crate::support::errno::Errno;
 use crate::support::object::find;
 use ironwarp_rnic::datagram::{DatagramRequest, Destination};
-use ironwarp_rnic::queue::{Data, Operation, Sge, Sges, WorkRequest};
+use ironwarp_rnic::queue::{Data, InlineData, Operation, Sge, Sges, WorkRequest};
 use ironwarp_wire::{AtomicOp, RemoteAddr, Tag};
 use std::ffi::{c_int, c_uint};
 
@@ -76,30 +76,40 @@ pub(super) fn convert_sges(list: &[Unaligned<ibv_sge>]) -> Sges {
     }
 }
 
-/// Copies the data of an inline request, after which the program may reuse the memory. Fails with EINVAL if there are
-/// more than `max` bytes.
+/// Copies the data of an inline request to memory of the queue pair, after which the program may reuse the memory
+/// (requirement X5). Fails with EINVAL if there are more than `max_inline_data` bytes.
 ///
 /// # Safety
 /// Each element is readable memory of the program.
-pub(super) unsafe fn inline_data(list: &[Unaligned<ibv_sge>], max: u32) -> Result<Data, Errno> {
-    let list = || list.iter().map(|sge| sge.get());
-    let len: u64 = list().map(|sge| u64::from(sge.length)).sum();
+pub(super) unsafe fn inline_data(
+    qp: &Qp,
+    list: impl Iterator<Item = ibv_sge> + Clone,
+) -> Result<Data, Errno> {
+    let len: u64 = list.clone().map(|sge| u64::from(sge.length)).sum();
+    let max = qp.init().cap.max_inline_data;
     if len > u64::from(max) {
         return Err(
             Errno::INVALID.because(format_args!("{len} bytes of inline data exceed max_inline_data {max}"))
         );
     }
-    if list().any(|sge| sge.addr == 0 && sge.length > 0) {
+    let mut list = list.filter(|sge| sge.length > 0);
+    if list.clone().any(|sge| sge.addr == 0) {
         return Err(Errno::INVALID.because("addr of a scatter/gather element is NULL"));
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or_default());
-    for sge in list().filter(|sge| sge.length > 0) {
-        // SAFETY: the element is readable memory by the caller's contract, and its address is not NULL.
-        bytes.extend_from_slice(unsafe {
-            std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize)
+    let write = |mut to: &mut [u8]| {
+        list.by_ref().for_each(|sge| {
+            // SAFETY: the element is readable memory by the caller's contract, and its address is not NULL.
+            let from = unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) };
+            let (now, later) = std::mem::take(&mut to).split_at_mut(from.len());
+            now.copy_from_slice(from);
+            to = later;
         });
-    }
-    Ok(Data::Inline(bytes.into()))
+    };
+    let len = usize::try_from(len).unwrap_or_default();
+    Ok(Data::Inline(match qp.kind() {
+        Kind::Stream(pair) => pair.inline_data(len, max as usize, write),
+        Kind::Datagram(_) => InlineData::allocate(len, write),
+    }))
 }
 
 /// Converts the data of a request: its scatter/gather list, or a copy of its inline data.
@@ -116,7 +126,7 @@ unsafe fn convert_data(qp: &Qp, wr: &ibv_send_wr) -> Result<Data, Errno> {
             Err(Errno::INVALID.because("IBV_SEND_INLINE is not allowed with Reads and atomic operations"))
         }
         // SAFETY: the caller guarantees that the memory of an inline request is readable.
-        _ => unsafe { inline_data(list, qp.init().cap.max_inline_data) },
+        _ => unsafe { inline_data(qp, list.iter().map(|sge| sge.get())) },
     }
 }
 

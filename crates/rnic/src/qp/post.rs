@@ -5,7 +5,7 @@ use crate::context::{Attributes, QpContext};
 use crate::error::{PostError, QpError};
 use crate::half::ROUNDS;
 use crate::queue::{
-    Completes, QueueOwner, ReceiveRequest, SendQueue, SharedSendQueue, WorkRequest, check_request,
+    Completes, InlineData, QueueOwner, ReceiveRequest, SendQueue, SharedSendQueue, WorkRequest, check_request,
 };
 use crate::state::State;
 use crate::sync::{MutexGuard, lock};
@@ -29,6 +29,13 @@ impl Qp {
             return self.post_one(&mut requests.next());
         }
         self.post_queued(lock(&self.sq), |sq| sq.post(requests))
+    }
+
+    /// Copies the data of an inline request (requirement X5): `write` writes the `len` bytes. They go to the request itself
+    /// or to memory of the send queue, without an allocation for each request. `max` is the maximum for this queue pair,
+    /// for which that memory is made: it must be the same in all calls. Longer data gets an allocation.
+    pub fn inline_data(&self, len: usize, max: usize, write: impl FnOnce(&mut [u8])) -> InlineData {
+        InlineData::embed(len, write).unwrap_or_else(|write| lock(&self.sq).inline_data(len, max, write))
     }
 
     /// Posts one request, which it takes, and sends it if it can be sent at once.

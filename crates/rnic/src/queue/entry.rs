@@ -50,7 +50,7 @@ pub(crate) enum ReadKind {
     Atomic(u32),
 }
 
-/// The requests that were refused or are flushed after a refused registration. Allocated when first needed.
+/// The requests that were refused or are flushed after a refused registration.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     /// Why newly posted requests are flushed. `None` after the consumer has moved the queue pair back to ready-to-send.

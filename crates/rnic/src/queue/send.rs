@@ -13,17 +13,19 @@
 
 mod ending;
 mod find;
+mod post;
 mod refusal;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use super::entry::{Entry, OutstandingRead, Refusals, check_request, success_completion};
+use super::entry::{Entry, OutstandingRead, Refusals, success_completion};
 use super::feed::Feed;
+use super::inline::InlineSlots;
 use super::receive::saturate;
 use super::{
     Completes, Completion, Data, Operation, QueueOwner, Receive, SharedSendQueue, Status, WorkRequest,
 };
-use crate::error::{PostError, QpError};
+use crate::error::QpError;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
@@ -52,13 +54,22 @@ pub(crate) struct SendQueue {
     failure: Option<Box<Failure>>,
     /// The stream failed.
     failed: bool,
-    /// Requests that were refused (requirement M7). `None` until a registration is refused for the first time.
-    refusals: Option<Box<Refusals>>,
+    /// `None` until it is needed for the first time.
+    extra: Option<Box<Extra>>,
     /// Set if the receives have to be flushed once the requests are complete. The inner option is the receive in use
     /// by a message, which is flushed first.
     flush: Option<Box<Option<Receive>>>,
     /// The shared send queue that the requests come from (requirement X7). `None` if the queue pair has its own queue.
     feed: Option<Box<Feed>>,
+}
+
+/// State that few send queues need.
+#[derive(Debug, Default)]
+struct Extra {
+    /// Requests that were refused (requirement M7).
+    refusals: Refusals,
+    /// Memory for inline data that does not fit into its request (requirement X5).
+    inline: InlineSlots,
 }
 
 /// When a request completes that was started by [`SendQueue::begin_last`].
@@ -114,84 +125,8 @@ impl SendQueue {
             sending: false,
             failure: None,
             failed: false,
-            refusals: None,
+            extra: None,
             flush: None,
-        }
-    }
-
-    /// Appends all of `requests`, or none.
-    pub(crate) fn post(&mut self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
-        let before = self.entries.len();
-        let posted = requests.into_iter().try_for_each(|request| self.post_one(&mut Some(request)));
-        if posted.is_err() {
-            self.entries.truncate(before);
-        }
-        posted
-    }
-
-    /// Appends a request, which it takes unless it fails.
-    #[inline]
-    pub(crate) fn post_one(&mut self, request: &mut Option<WorkRequest>) -> Result<(), PostError> {
-        if let Some(request) = request {
-            if self.entries.len() >= self.capacity as usize {
-                return Err(self.full_error());
-            }
-            check_request(request, self.max_sges as usize, self.registration)?;
-        }
-        if let Some(request) = request.take() {
-            self.entries.push_back(Entry::new(request));
-        }
-        Ok(())
-    }
-
-    /// Returns the error for a request that does not fit. A queue that a shared send queue feeds has capacity zero, so
-    /// every post that bypasses the shared send queue ends here.
-    #[cold]
-    fn full_error(&self) -> PostError {
-        match &self.feed {
-            Some(_) => PostError::NoSendQueue,
-            None => PostError::Full { capacity: self.capacity as usize },
-        }
-    }
-
-    /// Appends requests that were posted to the shared send queue `from`: all of them, or none. Fails if `from` does
-    /// not feed this queue, if it is full, or if a request is invalid.
-    pub(crate) fn post_shared(
-        &mut self,
-        from: &SharedSendQueue,
-        requests: impl IntoIterator<Item = WorkRequest>,
-    ) -> Result<(), PostError> {
-        let Some(feed) = self.feed.as_mut().filter(|feed| std::ptr::eq(&*feed.queue, from)) else {
-            return Err(PostError::OtherSendQueue);
-        };
-        // This queue has memory for requests only while it has requests: the shared send queue lends it a ring. Without
-        // one, the capacity of `entries` is zero.
-        if self.entries.capacity() == 0 {
-            (self.entries, feed.numbers) = feed.queue.lend_ring();
-        }
-        let before = self.entries.len();
-        let posted = requests.into_iter().try_for_each(|request| {
-            check_request(&request, self.max_sges as usize, self.registration)?;
-            from.reserve()?; // last, so that there is one reservation for each entry
-            self.entries.push_back(Entry::new(request));
-            Ok(())
-        });
-        if posted.is_err() {
-            from.release(self.entries.len() - before);
-            self.entries.truncate(before);
-            self.return_ring();
-        }
-        posted
-    }
-
-    /// Returns the ring to the shared send queue if no request is left in it. Does nothing without a shared send queue.
-    fn return_ring(&mut self) {
-        if let Some(feed) = &mut self.feed
-            && self.entries.is_empty()
-            && self.entries.capacity() > 0
-        {
-            let numbers = std::mem::take(&mut feed.numbers);
-            feed.queue.take_back_ring((std::mem::take(&mut self.entries), numbers));
         }
     }
 

@@ -6,9 +6,12 @@ use crate::queue::shared_send_queue::SharedSendQueue;
 use crate::queue::work_request::WorkRequest;
 use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::qp::Qp;
-use ironwarp_rnic::queue::{Operation, ReceiveRequest, Sge, WorkRequest as InnerRequest};
+use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, WorkRequest as InnerRequest};
 use ironwarp_rnic::sync::lock;
 use std::sync::Arc;
+
+/// Maximum number of bytes of inline data that are copied to memory of the send queue.
+const MAX_INLINE: usize = 256;
 
 impl QueuePair {
     /// Posts a request, and sends as much of it as possible at once. The completion carries the `id` of the request.
@@ -42,6 +45,33 @@ impl QueuePair {
             None => self.inner.post_send([request.inner]),
             Some(_) => self.post_send_all([request]),
         }
+    }
+
+    /// Posts a Send or Write whose data is `bytes`, instead of registered memory (message push, requirement X5). The bytes
+    /// are copied, with the request, to memory of the send queue: nothing is allocated for each request if there are at
+    /// most 256 of them.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// use ironwarp::prelude::*;
+    /// # use std::time::Duration;
+    ///
+    /// server.qp.post_receive(1, &[server.region.slice(..200)?])?;
+    /// client.qp.post_inline(WorkRequest::send(2, &[]).solicited(), &[7; 200])?;
+    /// assert_eq!(server.cq.wait(Duration::from_secs(5))?.success()?.byte_len, 200);
+    /// assert_eq!(server.region.to_vec()?[..200], [7; 200]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails like [`post_send`](Self::post_send), or if the request is a Read or an atomic operation.
+    pub fn post_inline(&self, request: impl Into<WorkRequest>, bytes: &[u8]) -> Result<(), PostError> {
+        let mut request = request.into();
+        let copy = |to: &mut [u8]| to.copy_from_slice(bytes);
+        request.inner.data = Data::Inline(self.inner.inline_data(bytes.len(), MAX_INLINE, copy));
+        self.post_send(request)
     }
 
     /// Posts several requests, all or none, in this order.

@@ -78,7 +78,7 @@ impl WorkRequest {
 
     /// Creates a request that sends `bytes` to the peer's next receive. The bytes are copied now, and need not be
     /// registered. Up to 30 bytes are stored in the request itself, without an allocation (message push, requirement
-    /// X5).
+    /// X5). [`QueuePair::post_inline`](crate::queue::QueuePair::post_inline) copies longer data to the queue.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

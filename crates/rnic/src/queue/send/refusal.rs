@@ -13,7 +13,7 @@ impl SendQueue {
     /// well. Returns the sequence number of the next request to be posted.
     pub(crate) fn refuse(&mut self, seq: u64, status: Status, cause: &Arc<QpError>) -> u64 {
         let at = self.index(seq);
-        let refusals = self.refusals.get_or_insert_default();
+        let refusals = &mut self.extra.get_or_insert_default().refusals;
         refusals.refusing = Some(Arc::clone(cause));
         // There is no entry if the stream failed meanwhile: all requests are complete.
         if let Some(entry) = at.and_then(|at| self.entries.get_mut(at)) {
@@ -27,14 +27,18 @@ impl SendQueue {
     /// Whether posted requests are flushed.
     #[inline]
     pub(crate) fn is_refusing(&self) -> bool {
-        self.refusals.as_ref().is_some_and(|refusals| refusals.refusing.is_some())
+        self.extra.as_ref().is_some_and(|extra| extra.refusals.refusing.is_some())
     }
 
     /// Marks the requests after the last refused one as flushed, if posted requests are to be flushed. If no entry is
     /// marked as refused, that covers all entries: those before the refused request are complete.
     #[cold]
     pub(crate) fn flush_posted(&mut self) {
-        let Some(Refusals { refusing: Some(cause), ends }) = self.refusals.as_deref_mut() else { return };
+        let Some(Refusals { refusing: Some(cause), ends }) =
+            self.extra.as_mut().map(|extra| &mut extra.refusals)
+        else {
+            return;
+        };
         let behind = self.entries.iter().rposition(|entry| entry.refused).map_or(0, |last| last + 1);
         for entry in self.entries.iter_mut().skip(behind) {
             entry.refused = true;
@@ -45,8 +49,8 @@ impl SendQueue {
     /// Stops flushing posted requests: those posted from now on are executed. Called when the consumer has moved the
     /// queue pair back to ready-to-send, or when the stream fails.
     pub(crate) fn stop_refusing(&mut self) {
-        if let Some(refusals) = &mut self.refusals {
-            refusals.refusing = None;
+        if let Some(extra) = &mut self.extra {
+            extra.refusals.refusing = None;
         }
     }
 
@@ -60,8 +64,8 @@ impl SendQueue {
     /// Returns the completion of a request that is removed from the queue. `None` if it succeeded and is not signaled.
     /// Must be called in the order of the requests, because the statuses of refused ones are stored in that order.
     pub(super) fn take_completion(&mut self, qp: u32, entry: &Entry) -> Option<Completion> {
-        let refusals = if entry.refused { self.refusals.as_mut() } else { None };
-        match refusals.and_then(|refusals| refusals.ends.pop_front()) {
+        let extra = if entry.refused { self.extra.as_mut() } else { None };
+        match extra.and_then(|extra| extra.refusals.ends.pop_front()) {
             Some(end) => Some(failed_completion(&entry.request, qp, &end)),
             None => entry.request.signaled.then(|| success_completion(&entry.request, qp)),
         }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::PostError;
 use crate::queue::{Data, Sges};
 
 fn request(id: u64) -> WorkRequest {
