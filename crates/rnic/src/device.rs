@@ -200,16 +200,17 @@ impl Device {
     {
         let wakes = wakes.into_iter();
         let mut handlers = lock(&self.handlers);
-        let in_use = |number: &usize| handlers.get(*number).is_some_and(|known| known.strong_count() > 0);
-        let free: Vec<_> = (0..HANDLERS).filter(|number| !in_use(number)).take(wakes.len()).collect();
+        let is_free = |index: usize| handlers.get(index).is_none_or(|known| known.strong_count() == 0);
+        let all = (0..HANDLERS).zip(FIRST_HANDLER..);
+        let free: Vec<_> = all.filter(|(index, _)| is_free(*index)).take(wakes.len()).collect();
         if free.len() < wakes.len() {
             return Err(TooManyHandlers);
         }
-        let known = free.last().map_or(0, |last| last + 1).max(handlers.len());
+        let known = free.last().map_or(0, |(last, _)| last + 1).max(handlers.len());
         handlers.resize(known, Weak::new());
-        let created = free.into_iter().zip(wakes).map(|(number, wake)| {
-            let handler = self.create_numbered_handler(FIRST_HANDLER + number as u16, wake);
-            handlers[number] = Arc::downgrade(&handler);
+        let created = free.into_iter().zip(wakes).map(|((index, number), wake)| {
+            let handler = self.create_numbered_handler(number, wake);
+            handlers[index] = Arc::downgrade(&handler);
             handler
         });
         Ok(created.collect())

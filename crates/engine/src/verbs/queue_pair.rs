@@ -249,7 +249,7 @@ impl QueuePair {
     /// Suppresses all further completions and [disconnects](Self::disconnect). Called when the program destroys the
     /// queue pair: messages that were sent still arrive, and those that were received are still acknowledged.
     pub fn retire(&self) {
-        self.qp().suppress_completions();
+        self.qp().retire();
         self.disconnect();
     }
 

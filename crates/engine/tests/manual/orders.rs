@@ -195,7 +195,7 @@ fn requests_left_on_a_destroyed_queue_pair_do_not_affect_its_peer() {
     one.bring_up(&a, "127.0.0.2", ("127.0.0.3", b.id()));
     other.bring_up(&b, "127.0.0.3", ("127.0.0.2", a.id()));
     talk(&mut one, &a, &mut other, &b);
-    b.qp().suppress_completions();
+    b.qp().retire();
     let gone = Sge { tag: Tag(0x00de_ad00), addr: 0, len: 8 };
     let send = Operation::Send { invalidate: None };
     b.post_send(vec![WorkRequest::new(7, send, Data::Memory(gone.into()))]).unwrap();

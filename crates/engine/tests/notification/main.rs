@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod descriptors;
+mod identity;
 mod many;
 mod map;
 mod stopped;

@@ -249,6 +249,7 @@ unsafe fn create_srq(id: &Id, attr: *mut ibv_srq_init_attr_ex) -> Result<(), Err
             (*attr).pd = (*c).pd;
             (*attr).comp_mask |= IBV_SRQ_INIT_ATTR_PD;
         }
+        device.context.check_same_adapter(find::<Pd>((*attr).pd)?.context(), "protection domain")?;
         if mask & IBV_SRQ_INIT_ATTR_TYPE != 0 && (*attr).srq_type == IBV_SRQT_XRC {
             if mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || (*attr).xrcd.is_null() {
                 (*attr).xrcd = device.xrcd()?;

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
+use crate::objects::context::Context;
 use crate::objects::gids::gid_at;
 use crate::objects::pd::Pd;
 use crate::support::errno::Errno;
@@ -16,8 +17,7 @@ use std::sync::Arc;
 pub(crate) struct Ah {
     c: CCell<ibv_ah>,
     address: AddressHandle,
-    /// Kept alive because the C structure points to it.
-    _pd: Arc<Pd>,
+    pd: Arc<Pd>,
 }
 
 // SAFETY: `c` is the first field of a `repr(C)` structure.
@@ -53,11 +53,13 @@ impl Ah {
         };
         let c = ibv_ah { context: pd.context().c(), pd: pd.c(), handle: 0 };
         let uses = Uses::of(&*pd)?;
-        Ok(publish(Self { c: CCell::new(c), address, _pd: pd }, uses))
+        Ok(publish(Self { c: CCell::new(c), address, pd }, uses))
     }
 
-    /// Returns the address handle of the adapter.
-    pub(crate) fn address(&self) -> AddressHandle {
-        self.address
+    /// Returns the address handle of the adapter, for a queue pair of this context. EINVAL if the address handle belongs to
+    /// another one.
+    pub(crate) fn address(&self, context: &Context) -> Result<AddressHandle, Errno> {
+        context.check_same_adapter(self.pd.context(), "address handle")?;
+        Ok(self.address)
     }
 }

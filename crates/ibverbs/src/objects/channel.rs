@@ -59,8 +59,7 @@ pub(crate) struct Channel {
     sockets: Arc<ChannelSockets>,
     /// The completion queues whose events the channel delivers, by their numbers in the adapter.
     queues: Mutex<HashMap<u32, Weak<dyn EventTarget>>>,
-    /// Kept alive because the C structure points to it.
-    _context: Arc<Context>,
+    context: Arc<Context>,
 }
 
 // SAFETY: `c` is the first field of a `repr(C)` structure.
@@ -77,7 +76,11 @@ impl Channel {
         let sockets = ChannelSockets::new(&wake, handler.id())?;
         let c = ibv_comp_channel { context: context.c(), fd: sockets.fd(), refcnt: 0 };
         let (c, queues) = (CCell::new(c), Mutex::default());
-        Ok(publish(Self { c, handler, wake, sockets, queues, _context: context }, Uses::default()))
+        Ok(publish(Self { c, handler, wake, sockets, queues, context }, Uses::default()))
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     /// Starts to deliver the events of a queue. Events name `target`.

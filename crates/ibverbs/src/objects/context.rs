@@ -124,6 +124,21 @@ impl Context {
         &self.engine
     }
 
+    /// Returns whether another context has the same adapter, by `ibv_import_device`.
+    pub(crate) fn shares_adapter_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.engine, &other.engine)
+    }
+
+    /// Fails with EINVAL if `other`, the context of an object that is to be used with one of this context, has another
+    /// adapter (requirement N9). Numbers and tags have a meaning in one adapter only. So what creates or combines objects
+    /// checks this once, and an adapter that completes a request need not.
+    pub(crate) fn check_same_adapter(&self, other: &Self, object: &str) -> Result<(), Errno> {
+        match self.shares_adapter_with(other) {
+            true => Ok(()),
+            false => Err(Errno::INVALID.because(format_args!("the {object} belongs to another context"))),
+        }
+    }
+
     /// Locks the opening of XRC domains, so that one thread at a time looks a domain up and creates it.
     pub(crate) fn lock_xrcd_opening(&self) -> MutexGuard<'_, ()> {
         lock(&self.opening_xrcd)

@@ -104,6 +104,7 @@ impl Cq {
             false => Some(find::<Channel>(attributes.channel)?),
         };
         if let Some(channel) = &channel {
+            context.check_same_adapter(channel.context(), "completion channel")?;
             uses = uses.and(&**channel)?;
         }
         let capacity = attributes.cqe.unsigned_abs() as usize;

@@ -137,6 +137,9 @@ impl Mr {
         to.domain = new_pd.as_ref().map(|pd| pd.domain());
         let mut uses = new_pd.as_deref().map_or(Ok(Uses::default()), Uses::of)?;
         let mut state = self.state();
+        if let Some(new_pd) = &new_pd {
+            state.pd.context().check_same_adapter(new_pd.context(), "protection domain")?;
+        }
         let mut new_access = state.access;
         if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
             new_access = access.cast_unsigned();

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
+use crate::objects::context::Context;
 use crate::objects::mr::{Mr, remote_rights};
 use crate::objects::pd::Pd;
 use crate::support::errno::Errno;
@@ -59,12 +60,18 @@ impl Mw {
         unsafe { (*self.c.get()).rkey = tag.0 };
     }
 
-    /// Converts the parameters with which a C program binds the window, for both types of windows. A length of zero
-    /// unbinds the window, and the region is then ignored. EINVAL if the region does not exist.
-    pub(crate) fn binding(&self, info: &ibv_mw_bind_info) -> Result<Binding, Errno> {
+    /// Converts the parameters with which a C program binds the window at a queue pair of this context, for both types of
+    /// windows. A length of zero unbinds the window, and the region is then ignored. EINVAL if the region does not exist,
+    /// or if it or the window belongs to another context: its tag may name other memory here.
+    pub(crate) fn binding(&self, context: &Context, info: &ibv_mw_bind_info) -> Result<Binding, Errno> {
+        context.check_same_adapter(self.pd.context(), "window")?;
         let region = match info.length {
             0 => Tag(0), // no region
-            _ => find::<Mr>(info.mr)?.tag(),
+            _ => {
+                let mr = find::<Mr>(info.mr)?;
+                context.check_same_adapter(mr.pd().context(), "memory region")?;
+                mr.tag()
+            }
         };
         let scope = if self.kind == IBV_MW_TYPE_1 { Scope::Domain } else { Scope::Stream };
         Ok(Binding {
@@ -92,9 +99,10 @@ pub(crate) fn destroy(mw: *mut ibv_mw) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Returns the operation that binds a window of type 2. The last byte of `rkey`, which the program chooses, becomes
+/// Returns the operation that binds a window of type 2 at a queue pair of this context. The last byte of `rkey`, which the program chooses, becomes
 /// the last byte of the window's tag. The other bytes stay.
 pub(crate) fn bind_operation(
+    context: &Context,
     mw: *mut ibv_mw,
     rkey: u32,
     info: &ibv_mw_bind_info,
@@ -104,5 +112,5 @@ pub(crate) fn bind_operation(
         return Err(Errno::INVALID.because("the window is of type 1: bind it with ibv_bind_mw"));
     }
     let tag = Tag(window.tag().0 & !0xff | rkey & 0xff);
-    Ok(Operation::BindAs { tag, binding: window.binding(info)? })
+    Ok(Operation::BindAs { tag, binding: window.binding(context, info)? })
 }

@@ -58,6 +58,8 @@ impl Srq {
         let inner = match xrc {
             None => context.engine().create_srq(pd.domain(), size),
             Some(XrcParts { xrcd, cq }) => {
+                context.check_same_adapter(xrcd.context(), "XRC domain")?;
+                context.check_same_adapter(cq.context(), "completion queue")?;
                 uses = uses.and(&*xrcd)?.and(&*cq)?;
                 context.engine().create_xrc_srq(pd.domain(), size, xrcd.inner(), cq.inner())
             }

@@ -11,8 +11,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Td {
     c: CCell<ibv_td>,
-    /// Kept alive because the C structure points to it.
-    _context: Arc<Context>,
+    context: Arc<Context>,
 }
 
 // SAFETY: `c` is the first field of a `repr(C)` structure.
@@ -23,6 +22,10 @@ unsafe impl CObject for Td {
 impl Td {
     pub(crate) fn new(context: Arc<Context>) -> Arc<Self> {
         let c = CCell::new(ibv_td { context: context.c() });
-        publish(Self { c, _context: context }, Uses::default())
+        publish(Self { c, context }, Uses::default())
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 }

@@ -89,6 +89,9 @@ unsafe fn create(context: &Arc<Context>, attr: *mut ibv_cq_init_attr_ex) -> Resu
     // The program promises to poll from one thread at a time by the flag, or by a thread domain in the parent domain.
     let single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
         || parent.as_ref().is_some_and(|parent| parent.is_single_threaded());
+    if let Some(parent) = &parent {
+        context.check_same_adapter(parent.context(), "parent domain")?;
+    }
     let uses = parent.as_deref().map_or(Ok(Uses::default()), Uses::of)?;
     let cq = Cq::new(context, &CqAttributes { single_threaded, ..attributes }, uses)?;
     if wc_flags & TIMES != 0 {

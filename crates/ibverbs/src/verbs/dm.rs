@@ -44,6 +44,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 ) -> *mut ibv_mr {
     object!(find::<Pd>(pd).and_then(|pd| {
         let dm = find::<Dm>(dm)?;
+        pd.context().check_same_adapter(dm.context(), "device memory")?;
         if access & IBV_ACCESS_ZERO_BASED == 0 {
             return Err(Errno::INVALID);
         }

@@ -45,15 +45,10 @@ pub unsafe extern "C" fn ibv_import_device(fd: c_int) -> *mut ibv_context {
     )
 }
 
-/// Returns whether two contexts share an adapter.
-fn is_same_device(a: &Context, b: &Context) -> bool {
-    Arc::ptr_eq(a.engine(), b.engine())
-}
-
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     object!(find::<Context>(context).and_then(|context| {
-        let matches = |pd: &Arc<Pd>| is_same_device(pd.context(), &context) && pd.domain().0 == handle;
+        let matches = |pd: &Arc<Pd>| pd.context().shares_adapter_with(&context) && pd.domain().0 == handle;
         let pd = all::<Pd>().into_iter().find(matches);
         let pd = pd.ok_or_else(|| Errno::INVALID.because("no protection domain with this handle"))?;
         Ok(Pd::new(&context, pd.domain(), Alias::default()).c())
@@ -68,7 +63,8 @@ pub extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     object!(find::<Pd>(pd).and_then(|pd| {
-        let matches = |mr: &Arc<Mr>| is_same_device(mr.pd().context(), pd.context()) && mr.tag().0 == handle;
+        let matches =
+            |mr: &Arc<Mr>| mr.pd().context().shares_adapter_with(pd.context()) && mr.tag().0 == handle;
         let mr = all::<Mr>().into_iter().find(matches);
         let mr = mr.ok_or_else(|| Errno::INVALID.because("no memory region with this handle"))?;
         Mr::import(pd, &mr).map(|mr| mr.c())
@@ -84,7 +80,7 @@ pub extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     object!(find::<Context>(context).and_then(|context| {
-        let matches = |dm: &Arc<Dm>| is_same_device(dm.context(), &context) && dm.handle() == handle;
+        let matches = |dm: &Arc<Dm>| dm.context().shares_adapter_with(&context) && dm.handle() == handle;
         let dm = all::<Dm>().into_iter().find(matches);
         let dm = dm.ok_or_else(|| Errno::INVALID.because("no device memory with this handle"))?;
         Ok(Dm::new(context, Arc::clone(dm.bytes()), handle).c())

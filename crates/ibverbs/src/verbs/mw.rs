@@ -37,7 +37,8 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
         }
         let pair =
             qp.stream().ok_or_else(|| Errno::INVALID.because("a UD queue pair cannot bind windows"))?;
-        let operation = Operation::Bind { window: window.tag(), binding: window.binding(&bind.bind_info)? };
+        let operation =
+            Operation::Bind { window: window.tag(), binding: window.binding(qp.context(), &bind.bind_info)? };
         let signaled = qp.init().sq_sig_all != 0 || bind.send_flags & IBV_SEND_SIGNALED != 0;
         let request = WorkRequest {
             signaled,

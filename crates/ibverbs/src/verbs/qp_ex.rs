@@ -245,13 +245,16 @@ unsafe extern "C" fn wr_bind_mw(
     // SAFETY: NULL, or valid by the caller's contract.
     let info = unsafe { info.as_ref() }.ok_or(Errno::INVALID);
     // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
-    unsafe { begin(c, info.and_then(|info| mw::bind_operation(mw, rkey, info)), None) };
+    let (qp, _) = unsafe { builder(c) };
+    let operation = info.and_then(|info| mw::bind_operation(qp.context(), mw, rkey, info));
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
+    unsafe { begin(c, operation, None) };
 }
 
 unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
-    let (_, builder) = unsafe { builder(c) };
-    let address: Result<AddressHandle, Errno> = find::<Ah>(ah).map(|ah| ah.address());
+    let (qp, builder) = unsafe { builder(c) };
+    let address: Result<AddressHandle, Errno> = find::<Ah>(ah).and_then(|ah| ah.address(qp.context()));
     let address = builder.record_error(address);
     if let (Some(address), Some(last)) = (address, builder.destinations.last_mut()) {
         *last = Some(Destination { address, qpn, qkey });

@@ -72,7 +72,9 @@ unsafe fn create(
     }
     let mut uses = Uses::of(&*pd)?;
     if !td.is_null() {
-        uses = uses.and(&*find::<Td>(td)?)?;
+        let td = find::<Td>(td)?;
+        context.check_same_adapter(td.context(), "thread domain")?;
+        uses = uses.and(&*td)?;
     }
     Ok(Pd::new(context, pd.domain(), Alias { uses, single_threaded: !td.is_null() }).c())
 }

@@ -156,7 +156,7 @@ pub(super) unsafe fn convert_request(qp: &Qp, wr: &ibv_send_wr) -> Result<WorkRe
         IBV_WR_ATOMIC_CMP_AND_SWP => (compare_swap(target, atomic.compare_add, atomic.swap), false),
         IBV_WR_ATOMIC_FETCH_AND_ADD => (fetch_add(target, atomic.compare_add), false),
         IBV_WR_LOCAL_INV => (Operation::Invalidate(invalidate_rkey), false),
-        IBV_WR_BIND_MW => (mw::bind_operation(bind.mw, bind.rkey, &bind.bind_info)?, false),
+        IBV_WR_BIND_MW => (mw::bind_operation(qp.context(), bind.mw, bind.rkey, &bind.bind_info)?, false),
         _ => return Err(Errno::INVALID.because(format_args!("unknown opcode {}", wr.opcode))),
     };
     let data = match wr.opcode {
@@ -193,7 +193,7 @@ pub(super) fn fetch_add(target: RemoteAddr, add: u64) -> Operation {
 pub(super) unsafe fn convert_datagram(qp: &Qp, wr: &ibv_send_wr) -> Result<DatagramRequest, Errno> {
     // SAFETY: the member is integers and a raw pointer, so any bytes are valid.
     let ud = unsafe { wr.wr.ud };
-    let address = find::<Ah>(ud.ah)?.address();
+    let address = find::<Ah>(ud.ah)?.address(qp.context())?;
     if !matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
         return Err(Errno::INVALID.because(format_args!(
             "opcode {} is not supported by a UD queue pair: use IBV_WR_SEND or IBV_WR_SEND_WITH_IMM",

@@ -123,6 +123,9 @@ cases! {
         the_first_vector_is_a_lane_once_another_was_named: "first";
         completion_channels_are_as_many_as_completion_handlers: "channels";
     }
+    "foreign" as "roce" {
+        objects_of_two_contexts_are_not_combined: "contexts";
+    }
     "forks" as "roce" {
         a_child_starts_fresh: "child_connects";
         connections_close_while_a_child_lives: "child_lives";

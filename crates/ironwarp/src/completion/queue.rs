@@ -260,11 +260,18 @@ impl CompletionQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Panics
+    /// Panics if the handler belongs to another adapter: its events would name queues of that one.
     pub fn set_handler<'h>(&self, handler: impl Into<Option<&'h CompletionHandler>>) {
-        self.shared
-            .engine
-            .event_queues()
-            .leave_map(&self.inner, handler.into().map(|handler| &handler.inner));
+        let handler = handler.into();
+        let is_own = handler.is_none_or(|handler| handler.belongs_to(&self.shared));
+        assert!(
+            is_own,
+            "the completion handler belongs to another adapter than completion queue {}",
+            self.id()
+        );
+        self.shared.engine.event_queues().leave_map(&self.inner, handler.map(|handler| &handler.inner));
     }
 
     /// Has the queue's events follow the adapter's [event map](crate::Adapter::event_map), now and whenever the map

@@ -15,9 +15,14 @@ use std::sync::atomic::Ordering;
 impl QpContext {
     /// Suppresses all further completions of the queue pair, which the program destroys or resets, and removes those
     /// that were not polled. Posted requests are still sent.
-    pub fn suppress_completions(&self) {
+    ///
+    /// Completions are written with a half of the stream, `sq` or `rq` held. The caller has held both halves since it
+    /// called [`stop_completing`](Self::stop_completing), and this locks the queues: so no thread is about to write one
+    /// that it found allowed before, and none of this life of the number comes later (requirement N9).
+    pub(crate) fn suppress_completions(&self) {
         self.stop_completing();
         lock(&self.sq).suppress_completions(self.id());
+        drop(lock(&self.rq));
         let Attributes { send_cq, receive_cq, .. } = &self.attributes;
         send_cq.purge(self.id());
         receive_cq.purge(self.id());

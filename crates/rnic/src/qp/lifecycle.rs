@@ -68,6 +68,21 @@ impl Qp {
         self.suppress_completions();
     }
 
+    /// Suppresses all further completions, because the program destroys the queue pair, and removes those that were not
+    /// polled. Posted requests are still sent. Waits for threads that are completing a request.
+    pub fn retire(&self) {
+        self.stop_completing();
+        let ((), left) = self.tx.with(|_| ());
+        if left == Left::Work {
+            self.drive_tx();
+        }
+        let ((), left) = self.rx.with(|_| ());
+        if left == Left::Work {
+            self.drive_rx();
+        }
+        self.suppress_completions();
+    }
+
     /// Starts a stream on a link over which the startup frames were exchanged. `early` holds the bytes that arrived
     /// after the startup frame. The caller has to drive the queue pair afterwards.
     pub fn connect(

@@ -69,6 +69,7 @@ impl Parts {
         };
         if !init.srq.is_null() {
             let srq = find::<Srq>(init.srq)?;
+            parts.context.check_same_adapter(srq.context(), "shared receive queue")?;
             parts.uses = parts.uses.and(&*srq)?;
             parts.srq = Some(srq);
         }

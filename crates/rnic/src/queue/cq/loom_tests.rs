@@ -234,3 +234,32 @@ fn the_end_of_moderation_against_push() {
         assert_eq!((count.events(), poll(&cq)), (1, 1));
     });
 }
+
+/// How `Qp::retire` ends the completions of a queue pair (requirement N9): it forbids them, waits for the thread that drives
+/// the half, which may have found them allowed before, and removes those that it wrote. None comes later.
+#[test]
+fn retire_against_completion() {
+    use crate::half::Half;
+    use crate::sync::atomic::{AtomicBool, Ordering};
+
+    loom::model(|| {
+        let (cq, _count) = cq(2);
+        let shared = Arc::new((Half::new(()), AtomicBool::new(false)));
+        let (driven, driver_cq) = (Arc::clone(&shared), cq.clone());
+        let driver = thread::spawn(move || {
+            let (half, suppressed) = &*driven;
+            let _ = half.run(1, |()| {
+                if !suppressed.load(Ordering::SeqCst) {
+                    driver_cq.push(completion(1, 0)).expect("there is room");
+                }
+                crate::half::Left::Nothing
+            });
+        });
+        let (half, suppressed) = &*shared;
+        suppressed.store(true, Ordering::SeqCst);
+        let _ = half.with(|()| ());
+        cq.purge(1);
+        driver.join().unwrap();
+        assert_eq!(poll(&cq), 0, "a completion of an earlier life");
+    });
+}
