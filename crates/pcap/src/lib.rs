@@ -29,12 +29,12 @@ pub mod resegment;
 pub mod sample;
 pub mod show;
 
-pub use capture::Capture;
+pub use capture::{Capture, CapturedDatagram};
 pub use dissect::{Conversation, Frame, Kind, OwnedStartup, Problem, ProblemKind, dissect};
 pub use encode::Encoder;
 pub use error::Error;
 pub use flow::{Connection, Gap, Moment, Stream, connections};
 pub use ironwarp_capture::{CaptureWriter, Flags, OpenConnection, Segment};
 pub use link::LinkType;
-pub use packet::segment;
+pub use packet::{UdpDatagram, datagram, segment};
 pub use reader::{Packet, Recording, read};

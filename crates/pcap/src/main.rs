@@ -12,7 +12,7 @@ const HELP: &str = "\
 Inspect packet captures (pcap or pcapng) of iWARP.
 
 Usage:
-  ironwarp-pcap show FILE           print a line for each MPA startup frame and FPDU
+  ironwarp-pcap show FILE           print a line for each MPA startup frame, FPDU and datagram
   ironwarp-pcap resegment IN OUT    write each frame in a TCP segment of its own, for Wireshark
   ironwarp-pcap sample OUT          write a capture that contains every message
   ironwarp-pcap --help              print this help

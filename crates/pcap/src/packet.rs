@@ -1,4 +1,4 @@
-//! Extracts the TCP segment of a packet, for every supported link type. `ironwarp-capture` builds packets.
+//! Extracts the TCP segment or the UDP datagram of a packet, for every supported link type. `ironwarp-capture` builds packets.
 
 use crate::Error;
 use crate::link::LinkType;
@@ -10,8 +10,36 @@ use std::net::{IpAddr, SocketAddr};
 /// Returns the TCP segment in a packet, or `None` if the packet contains no TCP segment. Fails if the link type is not
 /// supported.
 pub fn segment<'a>(packet: &Packet<'a>) -> Result<Option<Segment<'a>>, Error> {
+    Ok(slice(packet)?.and_then(|sliced| segment_of(&sliced)))
+}
+
+/// A UDP datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpDatagram<'a> {
+    /// The sender.
+    pub from: SocketAddr,
+    /// The receiver.
+    pub to: SocketAddr,
+    /// The bytes after the UDP header.
+    pub payload: &'a [u8],
+}
+
+/// Returns the UDP datagram in a packet, or `None` if the packet contains none, or only a fragment of one. Fails if the
+/// link type is not supported.
+pub fn datagram<'a>(packet: &Packet<'a>) -> Result<Option<UdpDatagram<'a>>, Error> {
+    Ok(slice(packet)?.and_then(|sliced| {
+        let Some(TransportSlice::Udp(udp)) = &sliced.transport else { return None };
+        let (from, to) = addresses(&sliced)?;
+        let (from, to) =
+            (SocketAddr::new(from, udp.source_port()), SocketAddr::new(to, udp.destination_port()));
+        Some(UdpDatagram { from, to, payload: udp.payload() })
+    }))
+}
+
+/// Parses the headers of a packet. `None` if they are not those of IP.
+fn slice<'a>(packet: &Packet<'a>) -> Result<Option<LaxSlicedPacket<'a>>, Error> {
     let data = packet.data;
-    let sliced = match packet.link {
+    Ok(match packet.link {
         LinkType::ETHERNET => LaxSlicedPacket::from_ethernet(data).ok(),
         // The protocol is the last field of SLL's 16 bytes, and the first of SLL2's 20.
         LinkType::SLL => cooked(data.get(14..16), data.get(16..)),
@@ -20,8 +48,7 @@ pub fn segment<'a>(packet: &Packet<'a>) -> Result<Option<Segment<'a>>, Error> {
         LinkType::NULL | LinkType::LOOP => data.get(4..).and_then(ip),
         LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => ip(data),
         link => return Err(Error::LinkType { packet: packet.number, link }),
-    };
-    Ok(sliced.and_then(|sliced| from_sliced(&sliced)))
+    })
 }
 
 /// Parses a packet of the interface "any", after its header was split into the protocol and the rest.
@@ -36,13 +63,9 @@ fn ip(data: &[u8]) -> Option<LaxSlicedPacket<'_>> {
 }
 
 /// Returns the TCP segment of a parsed packet.
-fn from_sliced<'a>(sliced: &LaxSlicedPacket<'a>) -> Option<Segment<'a>> {
+fn segment_of<'a>(sliced: &LaxSlicedPacket<'a>) -> Option<Segment<'a>> {
     let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else { return None };
-    let (from, to): (IpAddr, IpAddr) = match sliced.net.as_ref()? {
-        LaxNetSlice::Ipv4(ip) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
-        LaxNetSlice::Ipv6(ip) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
-        LaxNetSlice::Arp(_) => return None,
-    };
+    let (from, to) = addresses(sliced)?;
     Some(Segment {
         from: SocketAddr::new(from, tcp.source_port()),
         to: SocketAddr::new(to, tcp.destination_port()),
@@ -51,6 +74,19 @@ fn from_sliced<'a>(sliced: &LaxSlicedPacket<'a>) -> Option<Segment<'a>> {
         flags: flags(tcp),
         payload: tcp.payload(),
     })
+}
+
+/// Returns the addresses of a parsed packet.
+fn addresses(sliced: &LaxSlicedPacket<'_>) -> Option<(IpAddr, IpAddr)> {
+    match sliced.net.as_ref()? {
+        LaxNetSlice::Ipv4(ip) => {
+            Some((ip.header().source_addr().into(), ip.header().destination_addr().into()))
+        }
+        LaxNetSlice::Ipv6(ip) => {
+            Some((ip.header().source_addr().into(), ip.header().destination_addr().into()))
+        }
+        LaxNetSlice::Arp(_) => None,
+    }
 }
 
 /// Returns the flags of a TCP header.

@@ -1,53 +1,62 @@
 //! Prints a capture: one line per frame, like a packet analyser, and a summary.
 
-use crate::{Capture, Conversation, Frame, Kind, Moment, Problem};
+use crate::{Capture, CapturedDatagram, Conversation, Frame, Kind, Moment, Problem};
 use std::io::{self, Write};
 
 /// Writes `capture` to `out`.
 ///
-/// The initiator of each connection is on the left, with an arrow in the direction of the frame. Packet numbers and
-/// times match those of other analysers.
+/// The initiator of each connection, or the sender of each datagram, is on the left, with an arrow in the direction of the
+/// frame. Packet numbers and times match those of other analysers.
 pub fn show(capture: &Capture, out: &mut impl Write) -> io::Result<()> {
-    let ends = |it: &Conversation| (it.initiator.to_string(), it.responder.to_string());
-    let widest = |len: fn(&(String, String)) -> usize| {
-        capture.conversations.iter().map(|it| len(&ends(it))).max().unwrap_or(0)
-    };
-    let (left, right) = (widest(|it| it.0.len()), widest(|it| it.1.len()));
-    for Line { of, at, from_initiator, text } in lines(capture) {
-        let (initiator, responder) = ends(of);
-        let arrow = if from_initiator { "→" } else { "←" };
+    let lines = lines(capture);
+    let widest = |len: fn(&Line) -> usize| lines.iter().map(len).max().unwrap_or(0);
+    let (left, right) = (widest(|line| line.ends.0.len()), widest(|line| line.ends.1.len()));
+    for Line { ends: (initiator, responder), at, from_initiator, text } in &lines {
+        let arrow = if *from_initiator { "→" } else { "←" };
         let time = at.time.saturating_sub(capture.start).as_secs_f64();
         writeln!(out, "{:5} {time:11.6}  {initiator:>left$} {arrow} {responder:right$}  {text}", at.packet)?;
     }
     writeln!(out, "{}", summary(capture))
 }
 
-/// A line of the output: a frame or a problem.
-struct Line<'a> {
-    /// The connection.
-    of: &'a Conversation,
+/// A line of the output: a frame, a datagram or a problem.
+struct Line {
+    /// The ends of the connection, or of the datagram.
+    ends: (String, String),
     at: Moment,
     from_initiator: bool,
     text: String,
 }
 
-/// Returns frames and problems of all connections in the order of the capture.
-fn lines(capture: &Capture) -> Vec<Line<'_>> {
-    let mut lines: Vec<_> = capture.conversations.iter().flat_map(lines_of).collect();
+/// Returns frames and problems of all connections, and all datagrams, in the order of the capture.
+fn lines(capture: &Capture) -> Vec<Line> {
+    let connections = capture.conversations.iter().flat_map(lines_of);
+    let mut lines: Vec<_> = connections.chain(capture.datagrams.iter().map(line_of)).collect();
     lines.sort_by_key(|line| line.at.packet);
     lines
 }
 
+/// Returns the line of a datagram.
+fn line_of(datagram: &CapturedDatagram) -> Line {
+    let text = match &datagram.header {
+        Ok((header, len)) => format!("{header}, {len} bytes, CRC ok"),
+        Err(error) => format!("!! {error}"),
+    };
+    let ends = (datagram.from.to_string(), datagram.to.to_string());
+    Line { ends, at: datagram.at, from_initiator: true, text }
+}
+
 /// Returns frames and problems of one connection.
-fn lines_of(of: &Conversation) -> impl Iterator<Item = Line<'_>> {
+fn lines_of(of: &Conversation) -> impl Iterator<Item = Line> {
+    let ends = || (of.initiator.to_string(), of.responder.to_string());
     let frames = of.frames.iter().map(move |frame| Line {
-        of,
+        ends: ends(),
         at: frame.at,
         from_initiator: frame.from_initiator,
         text: format!("{frame}{}", crc_note(of, frame)),
     });
     let problems = of.problems.iter().map(move |problem: &Problem| Line {
-        of,
+        ends: ends(),
         at: problem.at,
         from_initiator: problem.from_initiator,
         text: format!("!! {problem}"),
@@ -81,9 +90,13 @@ fn summary(capture: &Capture) -> String {
         0 => String::new(),
         others => format!("; {} not iWARP", plural(others, "more connection")),
     };
+    let datagrams = match capture.datagrams.len() {
+        0 => String::new(),
+        datagrams => format!("; {}", plural(datagrams, "datagram")),
+    };
     let cut_off = if capture.cut_off { "; the file ends in the middle of a packet" } else { "" };
     format!(
-        "{} on {}{list}; {}{others}{cut_off}",
+        "{} on {}{list}; {}{others}{datagrams}{cut_off}",
         plural(total, "frame"),
         plural(capture.conversations.len(), "connection"),
         plural(problems, "problem")

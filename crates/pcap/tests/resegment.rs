@@ -151,7 +151,7 @@ proptest! {
         let mut writer = CaptureWriter::new(Vec::new()).unwrap();
         write(&mut writer, &conversation, &pieces, first);
         let read = Capture::parse(&writer.into_inner()).unwrap();
-        let original = Capture { conversations: vec![conversation], others: 0, start: Duration::ZERO, cut_off: false };
+        let original = Capture { conversations: vec![conversation], datagrams: Vec::new(), others: 0, start: Duration::ZERO, cut_off: false };
         assert_same_frames(&read, &original);
     }
 }
