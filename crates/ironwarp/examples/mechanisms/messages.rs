@@ -10,6 +10,7 @@ use ironwarp::memory::{Access, Buffer};
 use ironwarp::queue::{Completes, QpError, WorkRequest};
 use ironwarp::{Adapter, Config};
 use ironwarp_pcap::{Capture, Kind};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Requirement M1: the operations of a connection.
@@ -49,7 +50,8 @@ pub(crate) fn operations() -> Result {
 /// Requirement P2: a channel is acknowledged or not, and connected or not.
 pub(crate) fn channels() -> Result {
     connected()?;
-    connectionless()
+    connectionless()?;
+    acknowledged_datagrams()
 }
 
 /// Whether a request completes when it was sent, or when the peer has it, is a property of the channel.
@@ -114,6 +116,32 @@ fn connectionless() -> Result {
     Ok(())
 }
 
+/// The two attributes are independent: without a connection, requests can be acknowledged as well.
+fn acknowledged_datagrams() -> Result {
+    let adapter = Adapter::new()?;
+    let (cq, inbox, domain) =
+        (adapter.completion_queue(64)?, adapter.completion_queue(64)?, adapter.protection_domain());
+    let acknowledged = |cq| domain.datagram_queue_pair(cq).completes(Completes::WhenAcknowledged).create();
+    let (sender, receiver) = (acknowledged(&cq)?, acknowledged(&inbox)?);
+    let region = domain.register(Buffer::new(8192)?, LOCAL)?;
+    let to =
+        Destination { address: sender.address_handle("127.0.0.1".parse()?)?, qpn: receiver.qpn(), qkey: 0 };
+    sender.post_send(DatagramRequest::send_inline(1, b"registered mail", to))?;
+    while receiver.drops().no_receive == 0 {
+        check(cq.poll_one()?.is_none() && inbox.poll_one()?.is_none(), "nothing completes")?;
+    }
+    println!("connectionless, acknowledged: the request waits, because the receiver has posted no receive");
+    receiver.post_receive(2, &[whole(&region)?])?;
+    next(&cq)?.success()?;
+    let len = inbox.poll_one()?.ok_or("not placed yet")?.success()?.byte_len as usize;
+    let mut received = vec![0; len];
+    region.read(0, &mut received)?;
+    let (_, body) = Grh::split(&received).ok_or("no header")?;
+    check(body == b"registered mail", "the message is in the memory of the receive")?;
+    println!("the receiver posts a receive: the message is sent again and placed, and the request completes");
+    Ok(())
+}
+
 /// A capture file, removed when dropped.
 struct CaptureFile(PathBuf);
 
@@ -169,6 +197,30 @@ pub(crate) fn cells() -> Result {
     println!("first cell: {}", first.0);
     println!("last cell: {}", last.0);
     println!("sequence, length and CRC of every cell are right");
+    drop(file);
+    datagram_cell()
+}
+
+/// A datagram is a cell of its own.
+fn datagram_cell() -> Result {
+    let file = CaptureFile::new();
+    let adapter = Adapter::open(file.config())?;
+    let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    let qp = domain.datagram_queue_pair(&cq).create()?;
+    let to = Destination { address: qp.address_handle("127.0.0.1".parse()?)?, qpn: qp.qpn(), qkey: 0 };
+    for id in 0..3 {
+        qp.post_send(DatagramRequest::send_inline(id, b"hello", to))?;
+        next(&cq)?.success()?;
+    }
+    drop((qp, cq, domain, adapter));
+    let capture = Capture::open(&file.0)?;
+    let headers = capture.datagrams.iter().map(|datagram| datagram.header);
+    let cells: Vec<_> = headers.collect::<std::result::Result<_, _>>()?;
+    let sequences: BTreeSet<u32> = cells.iter().map(|(header, _)| header.sequence).collect();
+    check(cells.iter().all(|(_, len)| *len == 5), "the length of each cell")?;
+    println!(
+        "three datagrams are one cell each, with the sequence numbers {sequences:?}, their length and a CRC"
+    );
     Ok(())
 }
 
