@@ -2,7 +2,7 @@
 //! source addresses, and open sessions without end. Nothing is delivered twice or completed falsely, memory stays bounded,
 //! and no answer is longer than what it answers.
 
-use super::datagrams::{LOCALHOST, Post, QKEY, Stranger};
+use super::datagrams::{LOCALHOST, Post, QKEY, Stranger, reseal};
 use crate::common::TIMEOUT;
 use ironwarp_engine::DatagramQueuePairAttributes;
 use ironwarp_rnic::datagram::{AddressHandle, DatagramRequest, Destination};
@@ -18,7 +18,7 @@ fn post(max_senders: usize) -> Post {
     Post::with(|attributes: &mut DatagramQueuePairAttributes| {
         attributes.completes = Completes::WhenAcknowledged;
         attributes.max_senders = max_senders;
-        attributes.retries = Retries::default().retry_count(3).timeout(12).rnr_retry(1).rnr_timer(12);
+        attributes.retries = Retries::default().retry_count(3).timeout(15).rnr_retry(1).rnr_timer(12);
     })
 }
 
@@ -150,6 +150,25 @@ fn opening_sessions_without_end_takes_no_more_memory() {
     flood();
     let grown = resident().saturating_sub(before);
     assert!(grown < 256 << 10, "{grown} bytes more");
+}
+
+/// A request to open a session that is four bytes shorter than its answer would be: its extensions are not padded.
+#[test]
+fn a_request_that_is_shorter_than_its_answer_is_not_answered() {
+    let post = post(8);
+    let stranger = Stranger::new(post.port());
+    let open = stranger.datagram(DatagramKind::Open { session: 5, cookie: 0 }, 0, b"");
+    let mut short = [&open[..58], &open[60..70]].concat();
+    short[5] = 17;
+    reseal(&mut short);
+    assert!(
+        Datagram::parse(&short)
+            .is_ok_and(|(header, _)| header.kind == DatagramKind::Open { session: 5, cookie: 0 })
+    );
+    stranger.send(&short);
+    // The answer to the second one is the first to arrive.
+    let answer = ask(&stranger, DatagramKind::Open { session: 6, cookie: 0 }, 0, b"");
+    assert!(matches!(answer, DatagramKind::Challenge { session: 6, .. }), "{answer}");
 }
 
 /// Posts a message to a stranger, and returns its session and sequence number once the stranger has it.

@@ -145,7 +145,7 @@ impl Stranger {
 }
 
 /// Corrects the CRC of a datagram.
-fn reseal(bytes: &mut [u8]) {
+pub(super) fn reseal(bytes: &mut [u8]) {
     let mut crc = Crc::of(&bytes[..DATAGRAM_LEN - 4]);
     crc.update(&bytes[DATAGRAM_LEN..]);
     bytes[DATAGRAM_LEN - 4..DATAGRAM_LEN].copy_from_slice(&crc.to_bytes());

@@ -22,12 +22,13 @@ mod grh;
 mod link;
 mod request;
 mod rx;
+mod sessions;
 mod tx;
 
-pub use acknowledged::MAX_SENDERS;
 pub use grh::Grh;
 pub use link::{Arrived, DatagramLink, Sent};
 pub use request::{AddressHandle, DatagramRequest, Destination};
+pub use sessions::{DEFAULT_RETRIES, MAX_SENDERS};
 
 use crate::bug;
 use crate::device::Device;
@@ -40,12 +41,11 @@ use crate::queue::{Completes, Completion, Cq, ReceiveQueue, ReceiveRequest, Shar
 use crate::retry::Retries;
 use crate::state::{IllegalTransition, State};
 use crate::sync::{Mutex, lock};
-use acknowledged::Acknowledged;
 use ironwarp_wire::private::Secret;
 use request::SendQueue;
+use sessions::Sessions;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use tx::Tx;
 
 /// Maximum message size in bytes. Verbs report this as the MTU of the port, so that programs that send messages of
 /// MTU size work. On a path with a smaller MTU, IP fragments and reassembles the datagram.
@@ -100,10 +100,6 @@ pub struct DatagramAttributes<C = Arc<Cq>> {
     /// The key of sessions and cookies. Must be random if messages are acknowledged.
     pub secret: Secret,
 }
-
-/// The retries of a queue pair that acknowledges datagrams, by default: 8 attempts within 3 seconds, and 7 attempts within
-/// 1.3 seconds if the receiver has posted no receive.
-pub const DEFAULT_RETRIES: Retries = Retries { rnr_retry: 6, rnr_timer: 22, retry_count: 7, timeout: 12 };
 
 impl<C> DatagramAttributes<C> {
     /// Returns attributes of a queue pair with 16 requests in each queue, of up to four elements, and a Q_Key of zero.
@@ -193,8 +189,9 @@ pub struct DatagramQp {
     sq: Mutex<SendQueue>,
     rq: Mutex<ReceiveQueue>,
     /// The state of acknowledged datagrams. `None` if requests complete when sent.
-    acknowledged: Option<Box<Acknowledged>>,
-    tx: Half<Tx>,
+    sessions: Option<Box<Sessions>>,
+    /// Holds the sequence number of the next datagram (requirement P3), unless there are sessions.
+    tx: Half<u32>,
     rx: Half<()>,
     /// Whether sending waits until the link reports room.
     blocked: AtomicBool,
@@ -247,7 +244,8 @@ impl DatagramQp {
         let DatagramAttributes { domain, send_depth, receive_depth, max_sges, qkey, completes, .. } =
             attributes;
         let acknowledges = completes == Completes::WhenAcknowledged;
-        let acknowledged = acknowledges.then(|| Box::new(Acknowledged::new(&attributes)));
+        let sessions = acknowledges
+            .then(|| Box::new(Sessions::new(attributes.secret, attributes.retries, attributes.max_senders)));
         Arc::new_cyclic(|me| Self {
             id,
             me: Weak::clone(me),
@@ -259,8 +257,8 @@ impl DatagramQp {
             qkey: AtomicU32::new(qkey),
             sq: Mutex::new(SendQueue::new(send_depth, max_sges)),
             rq: Mutex::new(ReceiveQueue::new(domain, receive_depth, max_sges)),
-            acknowledged,
-            tx: Half::new(Tx::default()),
+            sessions,
+            tx: Half::new(0),
             rx: Half::new(()),
             blocked: AtomicBool::new(false),
             overrun: AtomicBool::new(false),
@@ -378,7 +376,7 @@ impl DatagramQp {
         let ((), _) = self.rx.with(|()| ());
         lock(&self.sq).take_all();
         lock(&self.rq).clear();
-        if let Some(state) = &self.acknowledged {
+        if let Some(state) = &self.sessions {
             state.clear();
         }
         let DatagramAttributes { send_cq, receive_cq, .. } = &self.attributes;
@@ -483,7 +481,7 @@ impl DatagramQp {
         let left = self.rx.run(ROUNDS, |()| self.survive("receiving datagrams", || self.receive()));
         if self.state() == State::Error {
             self.drive_tx(); // flush requests that were waiting for room
-        } else if self.acknowledged.as_ref().is_some_and(|state| state.has_work()) {
+        } else if self.sessions.as_ref().is_some_and(|state| state.has_work()) {
             self.drive_tx(); // an answer has arrived that lets more messages go
         }
         self.finish_turn(left);

@@ -80,16 +80,16 @@ impl DatagramQp {
             packet[message.start..message.start + Grh::LEN].copy_from_slice(&grh);
             Some(self.place(&receive, &header, &packet[message], arrived))
         };
-        match (header.kind, &self.acknowledged) {
+        match (header.kind, &self.sessions) {
             (DatagramKind::Message, None) => {
                 self.check_ready(&header)?;
                 place(packet).map(|_| ()).ok_or(DropReason::NoReceive)
             }
-            (DatagramKind::Acknowledged { session }, Some(state)) => {
+            (DatagramKind::Acknowledged { session }, Some(sessions)) => {
                 self.check_ready(&header)?;
-                self.place_once(state, (&header, session), arrived, || place(packet))
+                self.place_once(sessions, (&header, session), arrived, || place(packet))
             }
-            (_, Some(state)) => self.control(state, &header, arrived),
+            (_, Some(sessions)) => self.control(sessions, &header, arrived),
             (_, None) => Err(DropReason::OtherService),
         }
     }

@@ -17,14 +17,6 @@ use std::sync::{Arc, Weak};
 /// A buffer for a header and the longest message.
 pub(super) type Packet = [u8; MAX_DATAGRAM_HEADER + MAX_PAYLOAD];
 
-/// State of the sending half.
-#[derive(Debug, Default)]
-pub(super) struct Tx {
-    /// The sequence number of the next datagram (requirement P3). It tells datagrams apart in captures; receivers neither
-    /// suppress duplicates nor restore the order, because the service is unreliable.
-    sequence: u32,
-}
-
 /// The top bit of a Q_Key in a request. If set, the datagram carries the Q_Key of the sending queue pair instead.
 const OWN_QKEY: u32 = 1 << 31;
 
@@ -37,9 +29,12 @@ pub(super) struct Failure {
 impl DatagramQp {
     /// Sends posted requests until there are none left, the link is full or the turn is over. In the error states,
     /// flushes them. Returns [`Left::Work`] if the turn is over. The tx half is held.
-    pub(super) fn transmit(&self, tx: &mut Tx) -> Left {
-        if let Some(state) = &self.acknowledged {
-            return self.transmit_acknowledged(state);
+    ///
+    /// Datagrams carry consecutive sequence numbers, of which `sequence` is the next, to tell them apart in captures.
+    /// Receivers neither suppress duplicates nor restore the order, because the service is unreliable.
+    pub(super) fn transmit(&self, sequence: &mut u32) -> Left {
+        if let Some(sessions) = &self.sessions {
+            return self.transmit_acknowledged(sessions);
         }
         let mut packet: Option<Packet> = None;
         for _ in 0..BATCH {
@@ -53,10 +48,10 @@ impl DatagramQp {
             }
             let Some((seq, request)) = lock(&self.sq).front() else { return Left::Nothing };
             let packet = packet.get_or_insert([0; _]); // zeroed only if there is something to send
-            match self.build(&request, DatagramKind::Message, tx.sequence, packet) {
+            match self.build(&request, DatagramKind::Message, *sequence, packet) {
                 Ok(len) => {
                     if self.send(&request.destination, &packet[..len]) != Sent::Full {
-                        tx.sequence = tx.sequence.wrapping_add(1);
+                        *sequence = sequence.wrapping_add(1);
                         self.complete_sent(seq);
                     } else if self.blocked.swap(true, Ordering::SeqCst) {
                         return Left::Nothing; // the second failure in a row: the link will report when it has room
@@ -193,7 +188,7 @@ impl DatagramQp {
 
     /// Completes all posted requests as flushed.
     pub(super) fn flush_sends(&self) {
-        let unanswered = self.acknowledged.as_ref().map_or(Vec::new(), |state| state.take_all());
+        let unanswered = self.sessions.as_ref().map_or(Vec::new(), |state| state.take_all());
         let requests = lock(&self.sq).take_all();
         if requests.is_empty() && unanswered.is_empty() {
             return;

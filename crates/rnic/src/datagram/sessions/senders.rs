@@ -39,15 +39,15 @@ pub(super) const SESSION_INPUT: u64 = 3;
 
 /// A sender, as the network names it, and the local address that it sends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Peer {
-    pub(super) gid: Gid,
-    pub(super) port: u16,
-    pub(super) to: Gid,
+pub(in crate::datagram) struct Peer {
+    pub(in crate::datagram) gid: Gid,
+    pub(in crate::datagram) port: u16,
+    pub(in crate::datagram) to: Gid,
 }
 
 /// How a message ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(in crate::datagram) enum Outcome {
     /// The message was placed.
     Placed,
     /// Its receive failed.
@@ -56,7 +56,7 @@ pub(super) enum Outcome {
 
 /// What to do with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(in crate::datagram) enum Verdict {
     /// Place it: it did not arrive before.
     New,
     /// Answer again: it ended like this before.
@@ -69,7 +69,7 @@ pub(super) enum Verdict {
 
 /// The answer to a sender that opens a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opening {
+pub(in crate::datagram) enum Opening {
     /// The session is open.
     Opened,
     /// The sender has to return this cookie.
@@ -92,7 +92,7 @@ struct Session {
 
 /// The senders of a queue pair.
 #[derive(Debug)]
-pub(super) struct Senders {
+pub(in crate::datagram) struct Senders {
     key: Key,
     /// Maximum number of sessions.
     capacity: usize,
@@ -107,13 +107,19 @@ pub(super) struct Senders {
 
 impl Senders {
     /// Creates an empty table for this many sessions. The key must be secret.
-    pub(super) fn new(key: Key, capacity: usize) -> Self {
+    pub(in crate::datagram) fn new(key: Key, capacity: usize) -> Self {
         let (generation, evictions, uses) = (0, [0; CLASSES], 0);
         Self { key, capacity: capacity.max(1), generation, evictions, sessions: BTreeMap::new(), uses }
     }
 
     /// Opens a session, if the sender has returned a valid cookie.
-    pub(super) fn open(&mut self, now: Duration, peer: Peer, number: u64, cookie: u64) -> Opening {
+    pub(in crate::datagram) fn open(
+        &mut self,
+        now: Duration,
+        peer: Peer,
+        number: u64,
+        cookie: u64,
+    ) -> Opening {
         self.uses += 1;
         if let Some(session) = self.sessions.get_mut(&peer)
             && session.number == number
@@ -134,7 +140,7 @@ impl Senders {
     }
 
     /// Returns what to do with a message.
-    pub(super) fn check(&mut self, peer: Peer, session: u64, sequence: u32) -> Verdict {
+    pub(in crate::datagram) fn check(&mut self, peer: Peer, session: u64, sequence: u32) -> Verdict {
         self.uses += 1;
         let Some(session) = self.sessions.get_mut(&peer).filter(|open| open.number == session) else {
             return Verdict::Unknown;
@@ -144,14 +150,14 @@ impl Senders {
     }
 
     /// Records how a message ended that [`check`](Self::check) has found to be new.
-    pub(super) fn record(&mut self, peer: Peer, sequence: u32, outcome: Outcome) {
+    pub(in crate::datagram) fn record(&mut self, peer: Peer, sequence: u32, outcome: Outcome) {
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.record(sequence, outcome);
         }
     }
 
     /// Forgets all sessions.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::datagram) fn clear(&mut self) {
         self.sessions.clear();
         self.generation += 1;
     }

@@ -1,8 +1,8 @@
 //! Acknowledged datagrams (requirement P2, "acknowledged" without "connected"): a request completes when its message is in
 //! the memory of a receive. It is sent again until then, and placed once.
 //!
-//! `flows.rs` has the state of the sending side, `senders.rs` that of the receiving side. Both are driven by time and
-//! datagrams alone. Here, both are connected with the queue pair:
+//! `sessions` has the state of both sides, which is driven by time and datagrams alone. Here, it is connected with the
+//! queue pair:
 //!
 //! ```text
 //!  sender                                     receiver
@@ -19,11 +19,7 @@
 //!
 //! Such queue pairs exchange messages only with each other: all other datagrams are dropped.
 
-mod flows;
-mod senders;
-
-pub use senders::MAX_SENDERS;
-
+use super::sessions::{Finished, Opening, Outcome, Peer, Sessions, Target, Transmission, Verdict};
 use super::tx::Packet;
 use super::{Arrived, BATCH, DatagramQp, DropReason, Sent, port_of_qpn};
 use crate::error::QpError;
@@ -31,52 +27,18 @@ use crate::half::Left;
 use crate::memory::{Check, Denied};
 use crate::queue::{Completion, Opcode};
 use crate::state::State;
-use crate::sync::{Mutex, lock};
-use flows::{Finished, Flows, Target, Transmission};
+use crate::sync::lock;
 use ironwarp_wire::private::{Datagram, DatagramAnswer, DatagramKind};
-use senders::{Opening, Outcome, Peer, Senders, Verdict};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The hop limit of datagrams without a message, which have no GRH.
 const HOP_LIMIT: u8 = 64;
 
-/// The state of a queue pair that acknowledges datagrams.
-#[derive(Debug)]
-pub(super) struct Acknowledged {
-    flows: Mutex<Flows>,
-    senders: Mutex<Senders>,
-}
-
-impl Acknowledged {
-    /// Creates the state of a queue pair with these attributes.
-    pub(super) fn new<C>(attributes: &super::DatagramAttributes<C>) -> Self {
-        let key = crate::siphash::key_of(attributes.secret.0);
-        let flows = Mutex::new(Flows::new(key, attributes.retries));
-        Self { flows, senders: Mutex::new(Senders::new(key, attributes.max_senders)) }
-    }
-
-    /// Returns whether something is to be sent.
-    pub(super) fn has_work(&self) -> bool {
-        lock(&self.flows).has_work()
-    }
-
-    /// Forgets all messages and sessions.
-    pub(super) fn clear(&self) {
-        lock(&self.flows).take_all();
-        lock(&self.senders).clear();
-    }
-
-    /// Removes and returns all requests.
-    pub(super) fn take_all(&self) -> Vec<super::DatagramRequest> {
-        lock(&self.flows).take_all()
-    }
-}
-
 impl DatagramQp {
     /// Sends what is posted and what is due to be sent again, until nothing is left, the link is full or the turn is
     /// over. In the error states, flushes all requests. Returns [`Left::Work`] if the turn is over. The tx half is held.
-    pub(super) fn transmit_acknowledged(&self, state: &Acknowledged) -> Left {
+    pub(super) fn transmit_acknowledged(&self, sessions: &Sessions) -> Left {
         let mut packet: Option<Packet> = None;
         for _ in 0..BATCH {
             match self.state() {
@@ -89,21 +51,21 @@ impl DatagramQp {
             }
             let posted = lock(&self.sq).take_posted();
             let now = self.link.now();
-            let mut flows = lock(&state.flows);
+            let mut flows = lock(&sessions.flows);
             for request in posted {
                 let qkey = self.effective_qkey(request.destination.qkey);
-                flows.add(request, qkey);
+                flows.add(now, request, qkey);
             }
             flows.tick(now);
             let (next, finished) = (flows.next(now), flows.take_finished());
             drop(flows);
             self.finish_sends(finished);
             let Some(next) = next else {
-                self.start_timer(state);
+                self.start_timer(sessions);
                 return Left::Nothing;
             };
-            if !self.transmit_one(state, &next, packet.get_or_insert([0; _])) {
-                self.start_timer(state);
+            if !self.transmit_one(sessions, &next, packet.get_or_insert([0; _])) {
+                self.start_timer(sessions);
                 return Left::Nothing;
             }
         }
@@ -111,7 +73,7 @@ impl DatagramQp {
     }
 
     /// Sends a datagram. Returns false if sending has to stop until the link, or a registration, reports progress.
-    fn transmit_one(&self, state: &Acknowledged, next: &Transmission, packet: &mut Packet) -> bool {
+    fn transmit_one(&self, sessions: &Sessions, next: &Transmission, packet: &mut Packet) -> bool {
         let (built, target) = match next {
             Transmission::Open { target, address, session, cookie } => {
                 let header = Datagram {
@@ -141,18 +103,18 @@ impl DatagramQp {
             Ok(len) => {
                 let to = (target.to, port_of_qpn(target.qpn));
                 if self.send_to(target.from, to, &packet[..len]) == Sent::Full {
-                    lock(&state.flows).put_back(next);
+                    lock(&sessions.flows).put_back(next);
                     // If the flag was just set, try again, because the link may have reported room before.
                     return !self.blocked.swap(true, Ordering::SeqCst);
                 }
             }
             Err(failure) => {
                 if let QpError::Local(Denied { check: Check::Pending, tag, .. }) = failure.error {
-                    lock(&state.flows).put_back(next);
+                    lock(&sessions.flows).put_back(next);
                     return !self.defer_until_registered(tag);
                 }
                 let Transmission::Message { target, session, sequence, .. } = next else { return true };
-                if let Some(request) = lock(&state.flows).remove(*target, *session, *sequence) {
+                if let Some(request) = lock(&sessions.flows).remove(*target, *session, *sequence) {
                     lock(&self.sq).free(1);
                     self.fail_request(&request, failure);
                 }
@@ -162,8 +124,8 @@ impl DatagramQp {
     }
 
     /// Has the link call at the time at which something has to be sent again.
-    fn start_timer(&self, state: &Acknowledged) {
-        if let Some(due) = lock(&state.flows).start_timer() {
+    fn start_timer(&self, sessions: &Sessions) {
+        if let Some(due) = lock(&sessions.flows).start_timer() {
             self.link.schedule_after(due.saturating_sub(self.link.now()));
         }
     }
@@ -196,7 +158,7 @@ impl DatagramQp {
     /// rx half is held.
     pub(super) fn control(
         &self,
-        state: &Acknowledged,
+        sessions: &Sessions,
         header: &Datagram,
         arrived: &Arrived,
     ) -> Result<(), DropReason> {
@@ -206,7 +168,7 @@ impl DatagramQp {
             DatagramKind::Open { session, cookie } => {
                 self.check_ready(header)?;
                 let now = self.link.now();
-                let opening = lock(&state.senders).open(now, Peer::of(arrived), session, cookie);
+                let opening = lock(&sessions.senders).open(now, Peer::of(arrived), session, cookie);
                 let kind = match opening {
                     Opening::Opened => DatagramKind::Answer { session, answer: DatagramAnswer::Opened },
                     Opening::Challenge(cookie) => DatagramKind::Challenge { session, cookie },
@@ -214,10 +176,10 @@ impl DatagramQp {
                 self.answer(header, arrived, kind);
             }
             DatagramKind::Challenge { session, cookie } => {
-                lock(&state.flows).on_challenge(target, session, cookie);
+                lock(&sessions.flows).on_challenge(target, session, cookie);
             }
             DatagramKind::Answer { session, answer } => {
-                let mut flows = lock(&state.flows);
+                let mut flows = lock(&sessions.flows);
                 flows.on_answer(self.link.now(), target, session, header.sequence, answer);
                 let finished = flows.take_finished();
                 drop(flows);
@@ -234,19 +196,19 @@ impl DatagramQp {
     /// receive is posted, and otherwise whether the receive succeeded. The rx half is held.
     pub(super) fn place_once(
         &self,
-        state: &Acknowledged,
+        sessions: &Sessions,
         (header, session): (&Datagram, u64),
         arrived: &Arrived,
         place: impl FnOnce() -> Option<bool>,
     ) -> Result<(), DropReason> {
         let peer = Peer::of(arrived);
-        let verdict = lock(&state.senders).check(peer, session, header.sequence);
+        let verdict = lock(&sessions.senders).check(peer, session, header.sequence);
         let (answer, result) = match verdict {
             Verdict::New => match place() {
                 None => (DatagramAnswer::NotReady, Err(DropReason::NoReceive)),
                 Some(succeeded) => {
                     let outcome = if succeeded { Outcome::Placed } else { Outcome::Rejected };
-                    lock(&state.senders).record(peer, header.sequence, outcome);
+                    lock(&sessions.senders).record(peer, header.sequence, outcome);
                     (outcome.answer(), Ok(()))
                 }
             },
@@ -258,7 +220,8 @@ impl DatagramQp {
         result
     }
 
-    /// Answers a datagram. An answer that is lost is not repeated: its sender asks again.
+    /// Answers a datagram, unless the answer would be longer: then somebody could multiply traffic by naming the address of
+    /// another host as its own. An answer that is lost is not repeated: its sender asks again.
     fn answer(&self, to: &Datagram, arrived: &Arrived, kind: DatagramKind) {
         let header = Datagram {
             kind,
@@ -274,6 +237,9 @@ impl DatagramQp {
             service_level: to.service_level,
         };
         let header = header.emit(b"").expect("numbers of 24 bits");
+        if header.len() > arrived.len {
+            return;
+        }
         self.send_to(arrived.to, (arrived.from, arrived.port), &header);
     }
 }
@@ -294,6 +260,3 @@ impl Outcome {
         }
     }
 }
-
-#[cfg(all(test, not(loom)))]
-mod tests;

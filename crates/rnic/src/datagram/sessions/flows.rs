@@ -12,7 +12,7 @@
 
 use super::senders::{SESSION_INPUT, WINDOW};
 use crate::broken;
-use crate::datagram::{AddressHandle, DatagramRequest};
+use crate::datagram::request::{AddressHandle, DatagramRequest};
 use crate::error::QpError;
 use crate::gid::Gid;
 use crate::retry::{FOREVER, Retries, rnr_delay};
@@ -27,21 +27,25 @@ const MAX_IDLE: usize = 1024;
 /// Upper bound on the time between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
+/// After so long without an answer, a flow without messages opens a new session before it sends the next one: the receiver
+/// may have forgotten the old one meanwhile, and the message would fail.
+const SESSION_IDLE: Duration = Duration::from_secs(5);
+
 /// The time before the first retry if [`Retries::timeout`] is zero, which means that messages are retried forever.
 const DEFAULT_TIMEOUT: Duration = Duration::from_millis(16);
 
 /// A destination: the local and the remote address, the number of the queue pair, and its Q_Key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Target {
-    pub(super) from: Gid,
-    pub(super) to: Gid,
-    pub(super) qpn: u32,
-    pub(super) qkey: u32,
+pub(in crate::datagram) struct Target {
+    pub(in crate::datagram) from: Gid,
+    pub(in crate::datagram) to: Gid,
+    pub(in crate::datagram) qpn: u32,
+    pub(in crate::datagram) qkey: u32,
 }
 
 /// A datagram to be sent.
 #[derive(Debug)]
-pub(super) enum Transmission {
+pub(in crate::datagram) enum Transmission {
     /// Asks to open a session.
     Open { target: Target, address: AddressHandle, session: u64, cookie: u64 },
     /// A message.
@@ -50,9 +54,9 @@ pub(super) enum Transmission {
 
 /// A request that has ended: with success, or with this error.
 #[derive(Debug)]
-pub(super) struct Finished {
-    pub(super) request: DatagramRequest,
-    pub(super) error: Option<QpError>,
+pub(in crate::datagram) struct Finished {
+    pub(in crate::datagram) request: DatagramRequest,
+    pub(in crate::datagram) error: Option<QpError>,
 }
 
 /// The attempts to get an answer.
@@ -96,6 +100,8 @@ struct Flow {
     next_sequence: u32,
     /// When the flow was last used, on the clock of [`Flows::uses`].
     used: u64,
+    /// When the receiver has answered last.
+    answered: Duration,
 }
 
 /// What is queued to be sent.
@@ -107,7 +113,7 @@ enum Queued {
 
 /// The flows of a queue pair.
 #[derive(Debug)]
-pub(super) struct Flows {
+pub(in crate::datagram) struct Flows {
     key: Key,
     retries: Retries,
     /// Number of sessions so far.
@@ -125,17 +131,18 @@ pub(super) struct Flows {
 
 impl Flows {
     /// Creates a set without flows. The key must be secret.
-    pub(super) fn new(key: Key, retries: Retries) -> Self {
+    pub(in crate::datagram) fn new(key: Key, retries: Retries) -> Self {
         let (flows, queue, finished) = (BTreeMap::new(), VecDeque::new(), Vec::new());
         Self { key, retries, sessions: 0, flows, queue, finished, next_due: None, timer: None, uses: 0 }
     }
 
     /// Adds a message to the flow of its destination, with this Q_Key.
-    pub(super) fn add(&mut self, request: DatagramRequest, qkey: u32) {
+    pub(in crate::datagram) fn add(&mut self, now: Duration, request: DatagramRequest, qkey: u32) {
         let address = request.destination.address;
         let (from, to, qpn) = (address.source, address.destination, request.destination.qpn);
         let target = Target { from, to, qpn, qkey };
-        if !self.flows.contains_key(&target) {
+        let is_open = self.flows.get(&target).is_some_and(|flow| !flow.is_outdated(now));
+        if !is_open {
             self.forget_idle_flow();
             let session = self.new_session();
             self.flows.insert(target, Flow::new(address, session));
@@ -149,7 +156,7 @@ impl Flows {
     }
 
     /// Returns the next datagram to be sent, and starts its timer. A message counts as sent from now on.
-    pub(super) fn next(&mut self, now: Duration) -> Option<Transmission> {
+    pub(in crate::datagram) fn next(&mut self, now: Duration) -> Option<Transmission> {
         while let Some(queued) = self.queue.pop_front() {
             let (transmission, attempts) = match queued {
                 Queued::Open(target) => {
@@ -180,7 +187,7 @@ impl Flows {
     }
 
     /// Takes back the last result of [`next`](Self::next), which was not sent.
-    pub(super) fn put_back(&mut self, transmission: &Transmission) {
+    pub(in crate::datagram) fn put_back(&mut self, transmission: &Transmission) {
         let queued = match transmission {
             Transmission::Open { target, .. } => {
                 let Some(flow) = self.flows.get_mut(target) else { return };
@@ -200,13 +207,18 @@ impl Flows {
     }
 
     /// Removes a message that cannot be sent. Returns its request, unless the message has ended.
-    pub(super) fn remove(&mut self, target: Target, session: u64, sequence: u32) -> Option<DatagramRequest> {
+    pub(in crate::datagram) fn remove(
+        &mut self,
+        target: Target,
+        session: u64,
+        sequence: u32,
+    ) -> Option<DatagramRequest> {
         let flow = self.flows.get_mut(&target).filter(|flow| flow.session == session)?;
         flow.take_outstanding(sequence).map(|message| message.request)
     }
 
     /// Handles a challenge: the sender has to return this cookie.
-    pub(super) fn on_challenge(&mut self, target: Target, session: u64, new_cookie: u64) {
+    pub(in crate::datagram) fn on_challenge(&mut self, target: Target, session: u64, new_cookie: u64) {
         let retries = self.retries;
         let Some(flow) = flow_of_session(&mut self.flows, target, session) else { return };
         let Phase::Opening { cookie, attempts } = &mut flow.phase else { return };
@@ -219,7 +231,7 @@ impl Flows {
     }
 
     /// Handles any other answer, to the datagram with this sequence number.
-    pub(super) fn on_answer(
+    pub(in crate::datagram) fn on_answer(
         &mut self,
         now: Duration,
         target: Target,
@@ -229,6 +241,7 @@ impl Flows {
     ) {
         let retries = self.retries;
         let Some(flow) = flow_of_session(&mut self.flows, target, session) else { return };
+        flow.answered = now;
         match answer {
             DatagramAnswer::Opened => {
                 flow.phase = Phase::Open;
@@ -256,7 +269,7 @@ impl Flows {
     }
 
     /// Queues what is due to be sent again, and ends what has used up its retries.
-    pub(super) fn tick(&mut self, now: Duration) {
+    pub(in crate::datagram) fn tick(&mut self, now: Duration) {
         if self.timer.is_some_and(|timer| timer <= now) {
             self.timer = None;
         }
@@ -305,12 +318,12 @@ impl Flows {
     }
 
     /// Returns whether something is queued to be sent.
-    pub(super) fn has_work(&self) -> bool {
+    pub(in crate::datagram) fn has_work(&self) -> bool {
         !self.queue.is_empty()
     }
 
     /// Returns when the driver has to call again, if it has no timer for that time or an earlier one.
-    pub(super) fn start_timer(&mut self) -> Option<Duration> {
+    pub(in crate::datagram) fn start_timer(&mut self) -> Option<Duration> {
         let due = self.next_due?;
         if self.timer.is_some_and(|timer| timer <= due) {
             return None;
@@ -320,12 +333,12 @@ impl Flows {
     }
 
     /// Returns the requests that have ended since the last call.
-    pub(super) fn take_finished(&mut self) -> Vec<Finished> {
+    pub(in crate::datagram) fn take_finished(&mut self) -> Vec<Finished> {
         std::mem::take(&mut self.finished)
     }
 
     /// Removes and returns all requests, and forgets all sessions.
-    pub(super) fn take_all(&mut self) -> Vec<DatagramRequest> {
+    pub(in crate::datagram) fn take_all(&mut self) -> Vec<DatagramRequest> {
         self.queue.clear();
         self.next_due = None;
         let finished = self.take_finished().into_iter().map(|finished| finished.request);
@@ -404,7 +417,16 @@ impl Flow {
     fn new(address: AddressHandle, session: u64) -> Self {
         let phase = Phase::Opening { cookie: 0, attempts: Attempts::default() };
         let (waiting, outstanding) = (VecDeque::new(), VecDeque::new());
-        Self { address, session, phase, waiting, outstanding, next_sequence: 0, used: 0 }
+        Self {
+            address,
+            session,
+            phase,
+            waiting,
+            outstanding,
+            next_sequence: 0,
+            used: 0,
+            answered: Duration::ZERO,
+        }
     }
 
     /// Gives messages that wait a sequence number, and queues them, as far as the window of the receiver allows.
@@ -435,6 +457,11 @@ impl Flow {
     fn take_outstanding(&mut self, sequence: u32) -> Option<Outstanding> {
         let at = self.outstanding.iter().position(|message| message.sequence == sequence)?;
         self.outstanding.remove(at)
+    }
+
+    /// Returns whether the flow has had neither messages nor answers for so long that it needs a new session.
+    fn is_outdated(&self, now: Duration) -> bool {
+        self.is_idle() && now.saturating_sub(self.answered) > SESSION_IDLE
     }
 
     /// Returns whether the flow has no messages.

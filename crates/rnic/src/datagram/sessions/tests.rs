@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
+use super::DEFAULT_RETRIES;
 use super::flows::{Finished, Flows, Target, Transmission};
 use super::senders::{Opening, Outcome, Peer, Senders, Verdict};
-use crate::datagram::{AddressHandle, DEFAULT_RETRIES, DatagramRequest, Destination};
+use crate::datagram::request::{AddressHandle, DatagramRequest, Destination};
 use crate::error::QpError;
 use crate::fault::Rng;
 use crate::gid::Gid;
@@ -153,7 +154,7 @@ fn ended(flows: &mut Flows) -> Vec<(u64, Option<QpError>)> {
 #[test]
 fn a_message_is_sent_again_after_twice_the_time_until_its_retries_are_used_up() {
     let mut flows = Flows::new(KEY, DEFAULT_RETRIES.retry_count(3).timeout(12));
-    flows.add(request(1, 1), 7);
+    flows.add(START, request(1, 1), 7);
     established(&mut flows, 1);
     assert_eq!(sent(&mut flows, START), [0]);
     let (mut now, mut times) = (START, Vec::new());
@@ -174,7 +175,7 @@ fn a_message_is_sent_again_after_twice_the_time_until_its_retries_are_used_up() 
 #[test]
 fn at_most_64_messages_are_outstanding() {
     let mut flows = Flows::new(KEY, DEFAULT_RETRIES);
-    (0..100).for_each(|id| flows.add(request(id, 1), 7));
+    (0..100).for_each(|id| flows.add(START, request(id, 1), 7));
     let session = established(&mut flows, 1);
     assert_eq!(sent(&mut flows, START), Vec::from_iter(0..64));
     // The window starts at the oldest message, so later answers do not move it.
@@ -189,7 +190,7 @@ fn at_most_64_messages_are_outstanding() {
 #[test]
 fn only_messages_that_were_not_sent_go_on_in_another_session() {
     let mut flows = Flows::new(KEY, DEFAULT_RETRIES);
-    (0..4).for_each(|id| flows.add(request(id, 1), 7));
+    (0..4).for_each(|id| flows.add(START, request(id, 1), 7));
     let session = established(&mut flows, 1);
     let first = flows.next(START).unwrap();
     let second = flows.next(START).unwrap();
@@ -210,10 +211,27 @@ fn only_messages_that_were_not_sent_go_on_in_another_session() {
     assert_eq!(ended(&mut flows), [(1, None), (2, None), (3, None)]);
 }
 
+/// A sender that was idle is likely to be forgotten, so it does not risk a message in its old session.
+#[test]
+fn a_flow_that_was_idle_opens_another_session() {
+    let mut flows = Flows::new(KEY, DEFAULT_RETRIES);
+    flows.add(START, request(1, 1), 7);
+    let first = established(&mut flows, 1);
+    assert_eq!(sent(&mut flows, START), [0]);
+    flows.on_answer(START, target(1), first, 0, DatagramAnswer::Placed);
+    let soon = START + Duration::from_secs(5);
+    flows.add(soon, request(2, 1), 7);
+    assert_eq!(sent(&mut flows, soon), [1]);
+    flows.on_answer(soon, target(1), first, 1, DatagramAnswer::Placed);
+    flows.add(soon + Duration::from_secs(6), request(3, 1), 7);
+    assert_ne!(established(&mut flows, 1), first);
+    assert_eq!(sent(&mut flows, START), [0]);
+}
+
 #[test]
 fn a_receiver_without_receives_is_asked_again_a_few_times() {
     let mut flows = Flows::new(KEY, Retries::default().timeout(12).rnr_retry(2).rnr_timer(12));
-    flows.add(request(1, 1), 7);
+    flows.add(START, request(1, 1), 7);
     let session = established(&mut flows, 1);
     let mut now = START;
     for wait in [640, 1280] {
@@ -235,7 +253,7 @@ fn a_receiver_without_receives_is_asked_again_a_few_times() {
 fn the_number_of_flows_is_bounded() {
     let mut flows = Flows::new(KEY, DEFAULT_RETRIES);
     for qpn in 0..3000 {
-        flows.add(request(1, qpn), 7);
+        flows.add(START, request(1, qpn), 7);
         let session = established(&mut flows, qpn);
         assert_eq!(sent(&mut flows, START), [0]);
         flows.on_answer(START, target(qpn), session, 0, DatagramAnswer::Placed);
