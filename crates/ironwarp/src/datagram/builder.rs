@@ -105,10 +105,10 @@ impl DatagramQueuePairBuilder {
     ///
     /// | status | meaning |
     /// |---|---|
-    /// | [`RetryExceeded`](crate::Status::RetryExceeded) | no answer. The message may have been delivered. |
-    /// | [`RetryExceeded`](crate::Status::RetryExceeded), with [`QpError::SessionLost`](crate::error::QpError::SessionLost) | the receiver was started again, or has forgotten this sender because more than 1024 others were active since. The message may have been delivered. |
-    /// | [`RnrRetryExceeded`](crate::Status::RnrRetryExceeded) | the receiver posted no receive in time |
-    /// | [`RemoteOperation`](crate::Status::RemoteOperation) | the receive was too short, or failed otherwise |
+    /// | [`RetryExceeded`](crate::completion::Status::RetryExceeded) | no answer. The message may have been delivered. |
+    /// | [`RetryExceeded`](crate::completion::Status::RetryExceeded), with [`QpError::SessionLost`](crate::queue::QpError::SessionLost) | the receiver was started again, or has forgotten this sender because more than 1024 others were active since. The message may have been delivered. |
+    /// | [`RnrRetryExceeded`](crate::completion::Status::RnrRetryExceeded) | the receiver posted no receive in time |
+    /// | [`RemoteOperation`](crate::completion::Status::RemoteOperation) | the receive was too short, or failed otherwise |
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
