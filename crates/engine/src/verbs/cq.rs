@@ -399,6 +399,6 @@ impl Drop for CompletionQueue {
     /// Removes events of the queue that the program has not taken. No queue pair uses the queue any more.
     fn drop(&mut self) {
         self.cq.shut_down();
-        self.async_events.revoke(|event| event == AsyncEvent::CqError(self.cq.id()));
+        self.async_events.revoke(&[AsyncEvent::CqError(self.cq.id())]);
     }
 }

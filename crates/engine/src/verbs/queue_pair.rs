@@ -18,6 +18,7 @@ use crate::sys::random::random;
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::{PostError, QpError};
+use ironwarp_rnic::event::AsyncEvent;
 use ironwarp_rnic::qp::{Attributes, IllegalTransition, Qp, Retries, State};
 use ironwarp_rnic::queue::{InlineData, ReceiveRequest, WorkRequest};
 use ironwarp_rnic::sync::lock;
@@ -500,7 +501,7 @@ impl Steering {
 impl Drop for QueuePair {
     /// Removes asynchronous events of the queue pair that the program has not taken.
     fn drop(&mut self) {
-        self.device.events().revoke(|event| event.queue_pair() == Some(self.id()));
+        self.device.events().revoke(&AsyncEvent::of_queue_pair(self.id()));
     }
 }
 

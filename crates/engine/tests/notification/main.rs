@@ -5,6 +5,7 @@ mod descriptors;
 mod identity;
 mod many;
 mod map;
+mod states;
 mod stopped;
 
 use ironwarp_rnic::queue::{Completion, Opcode};

@@ -544,7 +544,7 @@ impl RegistrationWaiter for DatagramQp {
 impl Drop for DatagramQp {
     /// Removes events of this queue pair that were not taken, because its number may be reused.
     fn drop(&mut self) {
-        self.device.events().revoke(|event| event.queue_pair() == Some(self.id));
+        self.device.events().revoke(&AsyncEvent::of_queue_pair(self.id));
     }
 }
 

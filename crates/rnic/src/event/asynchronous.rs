@@ -3,13 +3,13 @@
 
 use super::code::{Cause, Code, Event};
 use super::consumer::Consumer;
+use super::early::EarlyEvents;
 use super::map::{ASYNC_QUEUE, GLOBAL_QUEUE};
 use super::queue::{EventQueue, EventQueueStats, PostEventError, Sizes};
 use super::routing::{Interrupt, Routing};
 use super::wake::{Moderation, Wake};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -83,6 +83,25 @@ impl AsyncEvent {
         }
     }
 
+    /// Returns all events that a queue pair can have.
+    #[doc(hidden)]
+    pub const fn of_queue_pair(qp: u32) -> [Self; 6] {
+        [
+            Self::QpFatal(qp),
+            Self::QpRequestError(qp),
+            Self::QpAccessError(qp),
+            Self::Established(qp),
+            Self::SqDrained(qp),
+            Self::LastWqeReached(qp),
+        ]
+    }
+
+    /// Returns all events that a shared receive queue can have.
+    #[doc(hidden)]
+    pub const fn of_shared_receive_queue(srq: u32) -> [Self; 2] {
+        [Self::SrqLimitReached(srq), Self::SrqError(srq)]
+    }
+
     /// Encodes the event for an event queue.
     const fn to_event(self) -> Event {
         let (code, object) = match self {
@@ -140,8 +159,10 @@ pub struct AsyncEvents {
     /// The queue of global and management events, and the queue of events of RDMA objects (requirement I6), each with
     /// its wake.
     queues: [(Consumer, Arc<DeferredWake>); 2],
-    /// The entries in the queues before the program opens them. `None` from then on.
-    early: Mutex<Option<HashSet<u64>>>,
+    /// The events from before the program opens the queues. `None` from then on.
+    early: Mutex<Option<EarlyEvents>>,
+    /// Maximum number of early events.
+    max_early: usize,
     /// Decides which queue an event goes to.
     routing: Arc<Routing>,
     /// Whether the adapter has stopped.
@@ -164,7 +185,8 @@ impl AsyncEvents {
         let routing = Arc::clone(routing);
         Self {
             queues,
-            early: Mutex::new(Some(HashSet::new())),
+            early: Mutex::new(Some(EarlyEvents::default())),
+            max_early: sizes.max - 1, // one entry of a ring is reserved
             routing,
             stopped: AtomicBool::new(false),
             stop: OnceLock::new(),
@@ -172,17 +194,22 @@ impl AsyncEvents {
         }
     }
 
-    /// Opens the queues: from now on, events wake the program through `wake`, at once if there are some. Further calls
-    /// have no effect.
+    /// Opens the queues: from now on, events wake the program through `wake`, at once if there were some before. Further
+    /// calls have no effect.
     pub fn open(&self, wake: Box<dyn Wake>) {
         let wake: Arc<dyn Wake> = wake.into();
+        let mut early = lock(&self.early); // until they are written: later events follow them
+        for event in early.take().into_iter().flat_map(EarlyEvents::into_events) {
+            // There are fewer than a queue has room for, unless the adapter has stopped.
+            let _ = self.queue_of(AsyncEvent::from_event(event)).post(event);
+        }
+        drop(early);
         for (queue, deferred) in &self.queues {
             let number = u16::try_from(queue.queue().number())
                 .expect("the number was a `u16` when the queue was created");
             if deferred.0.get().is_none()
                 && deferred.0.set(self.routing.create_interrupt(number, Arc::clone(&wake))).is_ok()
             {
-                *lock(&self.early) = None;
                 queue.arm();
             }
         }
@@ -231,22 +258,14 @@ impl AsyncEvents {
         self.queues.iter().find_map(|(queue, _)| queue.poll_one()).map(AsyncEvent::from_event)
     }
 
-    /// Removes the events that `select` returns true for, and returns their number. For events of an object that is
-    /// being destroyed.
-    pub fn revoke(&self, mut select: impl FnMut(AsyncEvent) -> bool) -> usize {
-        self.revoke_with(&mut *lock(&self.early), |event| select(AsyncEvent::from_event(event)))
-    }
-
-    /// Removes the events that `select` returns true for, from the queues and from `early`.
-    fn revoke_with(&self, early: &mut Option<HashSet<u64>>, mut select: impl FnMut(Event) -> bool) -> usize {
-        let mut revoke = |event| {
-            let selected = select(event);
-            if let (true, Some(early)) = (selected, &mut *early) {
-                early.remove(&event.to_word());
-            }
-            selected
-        };
-        self.queues.iter().map(|(queue, _)| queue.revoke(&mut revoke)).sum()
+    /// Removes these events, and returns the number of those that were there. For the events of an object that is being
+    /// destroyed.
+    pub fn revoke(&self, events: &[AsyncEvent]) -> usize {
+        if let Some(early) = &mut *lock(&self.early) {
+            return events.iter().filter(|event| early.remove(event.to_event())).count();
+        }
+        let select = |event| events.contains(&AsyncEvent::from_event(event));
+        self.queues.iter().map(|(queue, _)| queue.revoke(select)).sum()
     }
 
     /// Returns state and statistics of the queue of global and management events, and of that of RDMA objects.
@@ -264,25 +283,27 @@ impl AsyncEvents {
         self.raise_from(0, event);
     }
 
-    /// Writes an event of this lane to its queue. Stops the adapter if the queue overflows.
-    ///
-    /// Before the queues are open, an event replaces an equal one: there is at most one for each code and object.
-    /// Otherwise peers could fill the queue of a program that never reads it, and so stop the adapter.
+    /// Writes an event of this lane to its queue, or keeps it until the queues are open. Stops the adapter if there are
+    /// too many.
     pub(crate) fn raise_from(&self, lane: u16, event: AsyncEvent) {
         let entry = event.to_event();
         let mut early = lock(&self.early);
-        if early.as_mut().is_some_and(|early| !early.insert(entry.to_word())) {
-            self.revoke_with(&mut None, |other| other == entry);
-        }
-        let posted = self.queue_of(event).post_from(lane, entry);
+        let raised = match &mut *early {
+            Some(early) => match early.insert(entry, self.max_early) {
+                true => Ok(()),
+                false => Err((PostEventError::Overflow, Some(self.queue_of(event).queue().number()))),
+            },
+            // The last entry of the queue reports an overflow.
+            None => self.queue_of(event).post_from(lane, entry).map(drop).map_err(|error| (error, None)),
+        };
         drop(early);
-        if let Err(error) = posted {
-            self.on_post_error(error, None);
+        if let Err((error, queue)) = raised {
+            self.on_post_error(error, queue);
         }
     }
 
-    /// Handles an event that was not written: stops the adapter, unless it is closed. `queue` is the number of a
-    /// completion handler's queue. It is `None` for the queues of this object, whose last entry reports an overflow.
+    /// Handles an event that was not written: stops the adapter, unless it is closed. `queue` is the number of the queue
+    /// if an overflow is still to be reported. It is `None` for the queues of this object, whose last entry reports it.
     pub(crate) fn on_post_error(&self, error: PostEventError, queue: Option<u32>) {
         match error {
             PostEventError::ShutDown => {}

@@ -13,6 +13,7 @@ use super::code::Event;
 use super::queue::{EventQueue, PostEventError, QueueState, Sizes, Ticket};
 use super::reader::Reader;
 use super::wake::{Timer, Wake};
+use crate::broken;
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,7 @@ impl Consumer {
             return;
         }
         let mut reader = lock(&self.reader);
-        if !self.is_woken() {
+        if !self.is_woken() && !broken::is("late") {
             reader.arm();
         }
     }

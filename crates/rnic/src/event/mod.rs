@@ -8,7 +8,7 @@
 //! | `register`, `ring`, `code` | the word that reader and writers share; the ring; the encoding of events |
 //! | `consumer` | an event queue and its descriptor, which is readable exactly while there is an event |
 //! | `handler` | completion handlers |
-//! | `asynchronous` | asynchronous events of queue pairs, queues, ports and the adapter |
+//! | `asynchronous`, `early` | asynchronous events of queue pairs, queues, ports and the adapter |
 //! | `map`, `routing` | which event goes to which queue, and which vector wakes its reader |
 //! | `channel` | connection events |
 //! | `wake` | traits through which the device wakes threads and starts timers |
@@ -17,6 +17,7 @@ mod asynchronous;
 mod channel;
 mod code;
 mod consumer;
+mod early;
 mod handler;
 mod map;
 mod queue;

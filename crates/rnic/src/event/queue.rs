@@ -22,6 +22,7 @@ use super::code::{Cause, Code, Event};
 use super::register::{Command, Register};
 use super::ring::Ring;
 use super::wake::{Moderated, Moderation, Timer, Wake};
+use crate::broken;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
@@ -188,7 +189,12 @@ impl EventQueue {
             return Err(ResizeQueueError::Size { size, max });
         }
         match (self.register().is_defined(), writer.has_memory() || writer.is_shut_down) {
-            (true, _) => writer.switch_to(size),
+            (true, _) => {
+                if broken::is("switch") {
+                    (0..writer.ring.size()).for_each(|at| writer.ring.clear(at));
+                }
+                writer.switch_to(size);
+            }
             (false, false) => writer.sizes.initial = size,
             (false, true) => return Err(ResizeQueueError::Undefined),
         }

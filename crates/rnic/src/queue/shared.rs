@@ -194,7 +194,7 @@ impl SharedReceiveQueue {
 impl Drop for SharedReceiveQueue {
     /// Removes the events about this queue that were not taken.
     fn drop(&mut self) {
-        self.events.revoke(|event| event.shared_receive_queue() == Some(self.id));
+        self.events.revoke(&AsyncEvent::of_shared_receive_queue(self.id));
     }
 }
 
