@@ -78,6 +78,62 @@ impl AsyncEvents {
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<AsyncEvent, WaitError> {
         self.inner.wait(timeout.into()).ok_or_else(|| WaitError::no_event(&self.shared.engine))
     }
+
+    /// Takes the oldest event, if there is one, whether the descriptor is readable or not. From then on, events make the
+    /// descriptor readable again only after [`arm`](Self::arm) (requirement I10). [`wait`](Self::wait) arms the queue
+    /// itself.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::event::AsyncEvent;
+    /// # use ironwarp::queue::State;
+    /// # let (client, _server) = ironwarp::example::pair()?;
+    /// let events = client.adapter.async_events()?;
+    /// client.qp.set_state(State::Drained)?;
+    /// let event = loop {
+    ///     // Do other work, and look for an event from time to time.
+    ///     if let Some(event) = events.poll_one() {
+    ///         break event;
+    ///     }
+    /// };
+    /// assert_eq!(event, AsyncEvent::SqDrained(client.qp.id()));
+    /// events.arm(); // the next event makes the descriptor readable
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn poll_one(&self) -> Option<AsyncEvent> {
+        self.inner.poll_one()
+    }
+
+    /// Makes events wake the program again after [`poll_one`](Self::poll_one). If there are events, the descriptor is
+    /// readable at once.
+    pub fn arm(&self) {
+        self.inner.arm();
+    }
+
+    /// Moderates wakeups: the descriptor becomes readable when `count` events have arrived, or when `period` has passed
+    /// since the first of them (requirement I10). A count of one disables moderation; a period of zero sets no time
+    /// limit. Events of the adapter and its ports are counted apart from those of other objects. The event that the
+    /// adapter has stopped is not delayed. Moderation does not affect [polling](Self::poll_one).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::queue::State;
+    /// # use std::time::Duration;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// let events = client.adapter.async_events()?;
+    /// events.moderate(16, Duration::from_millis(1))?;
+    /// client.qp.set_state(State::Drained)?;
+    /// events.wait(Duration::from_secs(5))?; // a millisecond after the event
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the adapter's threads cannot be started.
+    pub fn moderate(&self, count: usize, period: Duration) -> io::Result<()> {
+        self.shared.engine.moderate_async_events(count, period)
+    }
 }
 
 impl AsFd for AsyncEvents {
@@ -89,7 +145,8 @@ impl AsFd for AsyncEvents {
 
 impl Adapter {
     /// Returns the adapter's queue of asynchronous events: events of queue pairs, completion queues, shared receive
-    /// queues, ports and the adapter itself that do not belong to a request.
+    /// queues, ports and the adapter itself that do not belong to a request. The first call finds the events that came
+    /// before it, the latest of each kind for each object. Events of ports are reported from the first call on.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;

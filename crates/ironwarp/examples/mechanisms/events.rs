@@ -11,9 +11,86 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Requirements I2 and I10: an armed queue wakes once and is unarmed; moderation makes one event of several
-/// completions.
+/// Requirements I2 and I10: an event queue has no memory until it is needed, and an armed one wakes once and is unarmed;
+/// moderation makes one event of several completions.
 pub(crate) fn moderation() -> Result {
+    states()?;
+    completions()?;
+    asynchronous()
+}
+
+/// The states of a handler's event queue, and the program that arms it late.
+fn states() -> Result {
+    let (client, server) = pair()?;
+    for number in 0..2 {
+        server.qp.post_receive(number, &[])?;
+    }
+    let handler = server.adapter.completion_handler()?;
+    server.cq.set_handler(&handler);
+    let state = || handler.stats().state;
+    let mut states = vec![state()];
+    check(!server.cq.arm(Arm::Next), "the queue is empty")?;
+    states.push(state());
+    client.qp.post_send(WorkRequest::send(1, &[]))?;
+    client.done()?;
+    check(readable(&handler, TIMEOUT)?, "woken")?;
+    states.push(state());
+    check(handler.try_next().is_some(), "the event")?;
+    states.push(state());
+    println!(
+        "an event queue before it gets memory, armed, with an event, after the event was taken: {states:?}"
+    );
+    server.done()?;
+
+    check(handler.poll_one().is_none(), "no other event")?;
+    check(!server.cq.arm(Arm::Next), "the queue is empty")?;
+    client.qp.post_send(WorkRequest::send(2, &[]))?;
+    client.done()?;
+    while handler.stats().unread == 0 {
+        std::thread::yield_now();
+    }
+    check(!readable(&handler, Duration::ZERO)?, "not armed")?;
+    handler.arm();
+    check(readable(&handler, Duration::ZERO)?, "armed")?;
+    println!("a program that polled is not woken for an event until it arms the event queue");
+    Ok(())
+}
+
+/// Asynchronous events: none is lost before the program asks for them, and their wakeups are moderated.
+fn asynchronous() -> Result {
+    const EVENTS: usize = 3;
+    let (client, server) = pair()?;
+    server.cq.resize(1)?;
+    for number in 0..2 {
+        server.qp.post_receive(number, &[])?;
+        client.qp.post_send(WorkRequest::send(number, &[]))?;
+    }
+    check(server.qp.wait_closed(TIMEOUT), "the completion queue overran")?;
+    let event = server.adapter.async_events()?.wait(TIMEOUT)?;
+    println!("an event from before the program asked for events: {event}");
+
+    let (client, server) = pair()?;
+    let mut queue_pairs = Vec::new();
+    for _ in 0..EVENTS {
+        let (near, far) =
+            (client.domain.queue_pair(&client.cq).create()?, server.domain.queue_pair(&server.cq).create()?);
+        connect(&near, &far, &server.adapter)?;
+        queue_pairs.push((near, far));
+    }
+    let events = client.adapter.async_events()?;
+    events.moderate(EVENTS, Duration::ZERO)?;
+    for (near, _) in &queue_pairs {
+        near.set_state(State::Drained)?;
+    }
+    let mut drained = vec![events.wait(TIMEOUT)?];
+    drained.extend(std::iter::from_fn(|| events.try_next()));
+    check(drained.len() == EVENTS, "all are there when the first is reported")?;
+    println!("a wakeup for every {EVENTS} asynchronous events: {EVENTS} send queues are drained, one wakeup");
+    Ok(())
+}
+
+/// Moderation of completion queues, by count and by time.
+fn completions() -> Result {
     const MESSAGES: u64 = 8;
     for count in [1, 4] {
         let (client, server) = pair()?;

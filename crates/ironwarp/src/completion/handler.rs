@@ -195,6 +195,42 @@ impl CompletionHandler {
         self.inner.wait(timeout.into()).ok_or_else(|| WaitError::no_event(self.engine()))
     }
 
+    /// Takes the oldest event, if there is one, whether the handler's descriptor is readable or not. From then on, events
+    /// make the descriptor readable again only after [`arm`](Self::arm) (requirement I10): a thread that is busy polls,
+    /// and is not woken meanwhile. [`wait`](Self::wait) arms the handler itself.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::completion::Arm;
+    /// # use ironwarp::queue::WorkRequest;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # server.qp.post_receive(1, &[])?;
+    /// let handler = server.adapter.completion_handler()?;
+    /// assert_eq!(handler.poll_one(), None);
+    /// server.cq.set_handler(&handler);
+    /// assert!(!server.cq.arm(Arm::Next));
+    /// client.qp.post_send(WorkRequest::send_inline(1, b""))?;
+    /// let event = loop {
+    ///     // Do other work, and look for an event from time to time.
+    ///     if let Some(event) = handler.poll_one() {
+    ///         break event;
+    ///     }
+    /// };
+    /// assert_eq!((event.cq, handler.stats().wakes), (server.cq.id(), 0));
+    /// handler.arm(); // the next event makes the descriptor readable
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn poll_one(&self) -> Option<CqEvent> {
+        self.inner.poll_one()
+    }
+
+    /// Makes events wake the program again after [`poll_one`](Self::poll_one). If there are events, the descriptor is
+    /// readable at once.
+    pub fn arm(&self) {
+        self.inner.arm();
+    }
+
     /// Limits how often the handler's descriptor becomes readable: at most once per `interval`, for all events that
     /// arrived in between. An interval of zero disables the limit (requirement I10).
     ///
