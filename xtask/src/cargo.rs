@@ -97,7 +97,7 @@ const BROKEN: [&str; 5] = ["batch", "atomic", "waiter", "unread", "combined"];
 /// stays unarmed, or a moderated one does not start its timer. Both simulations must find these.
 const BROKEN_EVENTS: [&str; 3] = ["resize", "move", "timer"];
 
-/// Deliberate bugs that only the simulation of events can find: a resized event queue loses its unread events, early
+/// Deliberate bugs that only the simulation of events can find: a resized event queue stays unarmed, early
 /// asynchronous events are dropped, a new handler gets no memory when a queue is moved to it, or an event queue stays
 /// unarmed after it was polled.
 const BROKEN_QUEUES: [&str; 4] = ["switch", "early", "memory", "late"];

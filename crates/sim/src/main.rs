@@ -28,7 +28,7 @@ Usage:
 /// Number of seeds of scenarios that together cover everything.
 const SCENARIO_SEEDS: u64 = 10_000;
 /// Number of seeds that together have at least `MIN_EVENTS` events.
-const EVENT_SEEDS: u64 = 6_000;
+const EVENT_SEEDS: u64 = 7_000;
 /// Minimum number of completion events of a full run.
 const MIN_EVENTS: u64 = 10_000_000;
 

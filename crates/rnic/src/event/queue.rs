@@ -190,10 +190,10 @@ impl EventQueue {
         }
         match (self.register().is_defined(), writer.has_memory() || writer.is_shut_down) {
             (true, _) => {
-                if broken::is("switch") {
-                    (0..writer.ring.size()).for_each(|at| writer.ring.clear(at));
-                }
                 writer.switch_to(size);
+                if broken::is("switch") {
+                    self.update(|register| register.write(Command::new(register.number(), false)));
+                }
             }
             (false, false) => writer.sizes.initial = size,
             (false, true) => return Err(ResizeQueueError::Undefined),

@@ -213,26 +213,24 @@ fn rings_that_nobody_reads_are_freed_one_by_one() {
 fn a_queue_is_resized_while_others_write_and_read() {
     const EVENTS: u32 = 30_000;
     let (queue, mut reader, _) = queue(2, 1 << 16);
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let mut next = 0;
     thread::scope(|scope| {
-        scope.spawn(|| (0..EVENTS).for_each(|n| post(&queue, n)));
+        let writer = scope.spawn(|| (0..EVENTS).for_each(|n| post(&queue, n)));
         scope.spawn(|| {
-            for size in (2..100).cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
+            for size in (2..100).cycle().take_while(|_| queue.stats().written < u64::from(EVENTS)) {
                 queue.resize(size).unwrap();
                 thread::yield_now();
             }
         });
-        let mut next = 0;
-        while next < EVENTS {
+        while !writer.is_finished() || !reader.is_empty() {
             for object in take_all(&mut reader) {
                 assert_eq!(object, next, "in order, none missing");
                 next += 1;
             }
             reader.advance();
         }
-        done.store(true, Ordering::Relaxed);
     });
-    assert_eq!((reader.take(), queue.stats().unread), (None, 0));
+    assert_eq!((next, reader.take(), queue.stats().unread), (EVENTS, None, 0));
 }
 
 #[test]
