@@ -61,6 +61,8 @@ pub struct Engine {
     ports: ManualPorts,
     /// The queue of asynchronous events; `None` until [`async_events`](Self::async_events) is called.
     events: Mutex<Option<Arc<AsyncEventQueue>>>,
+    /// The queue of channel events; dangling if the program does not read it.
+    channel_events: Mutex<Weak<AsyncEventQueue>>,
     event_queues: Arc<EventQueues>,
     /// The queue pair numbers in use.
     numbers: Arc<Numbers>,
@@ -140,6 +142,7 @@ impl Engine {
             cm: CmContext::new(&config, &steering, capture, cluster_key),
             ports: ManualPorts::default(),
             events: Mutex::default(),
+            channel_events: Mutex::default(),
             event_queues,
             numbers: Numbers::new(),
             next_cq: AtomicU32::new(1),
@@ -281,6 +284,24 @@ impl Engine {
     pub fn moderate_async_events(&self, count: usize, period: Duration) -> io::Result<()> {
         self.async_events()?.moderate(count, period, self.steering().default_lane()?.handle());
         Ok(())
+    }
+
+    /// Returns the queue of channel events, which report what the connection manager does (requirement I6). Events are
+    /// written while the queue exists.
+    pub fn channel_events(&self) -> io::Result<Arc<AsyncEventQueue>> {
+        let mut events = lock(&self.channel_events);
+        if let Some(events) = events.upgrade() {
+            return Ok(events);
+        }
+        let queue = AsyncEventQueue::open_channel(self.device().events(), &self.end)?;
+        *events = Arc::downgrade(&queue);
+        Ok(queue)
+    }
+
+    /// Creates an event queue, to which the map of event queues may send asynchronous and channel events (requirement
+    /// I6). When it is dropped, those events go to their default queues again.
+    pub fn create_event_queue(&self) -> io::Result<Arc<AsyncEventQueue>> {
+        AsyncEventQueue::create(self.device().events(), &self.end)
     }
 
     /// Reports changes to the ports and their GIDs to `watcher` from now on, until the adapter is closed. Fails if

@@ -21,8 +21,8 @@ use crate::sys::status_socket::{self, StatusSocket};
 use crate::sys::thread::Thread;
 use crate::verbs::event_queues::EventQueues;
 use ironwarp_rnic::event::{
-    ASYNC_QUEUE, Code, EventMap, EventQueueStats, Function, GLOBAL_QUEUE, HandlerId, QueueState, Route,
-    Shape, Vector,
+    ASYNC_QUEUE, CHANNEL_QUEUE, Code, EventMap, EventQueueStats, Function, GLOBAL_QUEUE, HandlerId,
+    QueueState, Route, Shape, Vector,
 };
 use ironwarp_rnic::qp::Qp;
 use ironwarp_rnic::queue::Cq;
@@ -320,6 +320,10 @@ impl StatusServer {
         let [global, asynchronous] = device.events().stats();
         rows.push(event_queue_row(GLOBAL_QUEUE, global, "adapter, port"));
         rows.push(event_queue_row(ASYNC_QUEUE, asynchronous, "objects"));
+        rows.extend(device.events().program_queues().iter().map(|queue| {
+            let of = if queue.number() == CHANNEL_QUEUE { "connections" } else { "events of the map" };
+            event_queue_row(queue.number(), queue.stats(), of)
+        }));
         rows.extend(device.handlers().iter().filter_map(|handler| {
             let number = handler.id().event_queue()?;
             let known = self.event_queues.handler(number);
@@ -416,6 +420,7 @@ fn function_name(code: Code) -> &'static str {
         Function::Global => "adapter",
         Function::Management => "port",
         Function::Rdma => "objects",
+        Function::Channel => "connections",
         Function::Completion => "completions",
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use ironwarp_engine::SetMapError;
-pub use ironwarp_rnic::event::{AsyncEvent, QueueState};
+pub use ironwarp_rnic::event::{AdminCommand, AsyncEvent, QueueState};
 pub use ironwarp_rnic::event::{
     Code as EventCode, EventMap, Function as EventFunction, MapError, Route as EventRoute, Shape as MapShape,
     Vector as EventVector,
@@ -52,6 +52,12 @@ pub struct AsyncEvents {
 }
 
 impl AsyncEvents {
+    /// Returns the number of the event queue, for the [event map](Adapter::event_map). `None` for those of
+    /// [`Adapter::async_events`], which are 0 and 1.
+    pub fn number(&self) -> Option<u16> {
+        self.inner.number()
+    }
+
     /// Takes the oldest event, if there is one. Does not wait.
     pub fn try_next(&self) -> Option<AsyncEvent> {
         self.inner.try_next()
@@ -160,6 +166,72 @@ impl Adapter {
         Ok(AsyncEvents { shared: Arc::clone(&self.shared), inner: self.shared.engine.async_events()? })
     }
 
+    /// Returns the adapter's queue of channel events, which report what the connection manager does (requirement I6):
+    /// requests of peers, and changes to the connections of queue pairs. Events are written while the returned queue or
+    /// a clone of it exists.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::connection::ConnectOptions;
+    /// # use ironwarp::prelude::*;
+    /// # use std::time::Duration;
+    /// use ironwarp::event::AsyncEvent;
+    ///
+    /// # let adapter = Adapter::new()?;
+    /// let events = adapter.channel_events()?;
+    /// let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+    /// # let peer = Adapter::new()?;
+    /// # let qp = peer.protection_domain().queue_pair(&peer.completion_queue(4)?).create()?;
+    /// # qp.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
+    /// // A peer connects.
+    /// let event = events.wait(Duration::from_secs(5))?;
+    /// assert_eq!(event, AsyncEvent::ConnectionRequest(listener.local_addr()?.port().into()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the process has no file descriptors left.
+    pub fn channel_events(&self) -> io::Result<AsyncEvents> {
+        Ok(AsyncEvents { _shared: Arc::clone(&self.shared), inner: self.shared.engine.channel_events()? })
+    }
+
+    /// Creates an event queue (requirement I6). The [event map](Self::set_event_map) can send asynchronous events of
+    /// RDMA objects, and channel events, to it: of all lanes, or of one, so that each processor has its own queue. When
+    /// the queue and all its clones are dropped, those events go to their default queues again.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::event::{AsyncEvent, EventCode, EventRoute};
+    /// # use ironwarp::queue::State;
+    /// # use std::time::Duration;
+    /// # let (client, _server) = ironwarp::example::pair()?;
+    /// # let adapter = client.adapter.clone();
+    /// let mut map = adapter.event_map();
+    /// let mut queues = Vec::new();
+    /// for lane in 0..map.lanes() {
+    ///     let queue = adapter.event_queue()?;
+    ///     let number = queue.number().expect("it has one");
+    ///     map.assign(EventCode::SqDrained, lane, EventRoute { queue: number, ..map.route(EventCode::SqDrained, lane) })?;
+    ///     queues.push(queue);
+    /// }
+    /// adapter.set_event_map(map)?;
+    ///
+    /// client.qp.set_state(State::Drained)?;
+    /// let lane = client.qp.lane().expect("the queue pair is connected");
+    /// # while queues[0].try_next().is_some_and(|event| matches!(event, AsyncEvent::AdminCommand(_))) {}
+    /// let event = queues[lane].wait(Duration::from_secs(5))?;
+    /// assert_eq!(event, AsyncEvent::SqDrained(client.qp.id()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if there are too many event queues, or if the process has no file descriptors left.
+    pub fn event_queue(&self) -> io::Result<AsyncEvents> {
+        Ok(AsyncEvents { _shared: Arc::clone(&self.shared), inner: self.shared.engine.create_event_queue()? })
+    }
+
     /// Returns the event map: the event queue and the vector of each event, by event code and lane (requirement I8).
     ///
     /// ```
@@ -188,8 +260,8 @@ impl Adapter {
     /// ```
     ///
     /// # Errors
-    /// Fails if the map is for another number of lanes, or names a completion handler that does not exist. The previous
-    /// map then stays in force.
+    /// Fails if the map is for another number of lanes, or names a completion handler or an event queue that does not
+    /// exist. The previous map then stays in force.
     pub fn set_event_map(&self, map: EventMap) -> Result<(), SetMapError> {
         self.shared.engine.event_queues().set_map(map)
     }

@@ -1,7 +1,9 @@
 //! The device: state that all queue pairs of an adapter share.
 
 use crate::config::DeviceConfig;
-use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, LANE_QUEUE, Routing, Sizes, Wake};
+use crate::event::{
+    AsyncEvent, AsyncEvents, CompletionHandler, HANDLER_QUEUES, HandlerId, LANE_QUEUE, Routing, Sizes, Wake,
+};
 use crate::fault::{FaultPlan, Faults};
 use crate::host::{Buffer, Host};
 use crate::memory::{
@@ -28,9 +30,9 @@ const MAX_SPARE: usize = 8;
 
 /// Maximum number of completion handlers (requirement N1), not counting the private ones of completion queues.
 pub const HANDLERS: usize = 1024;
-/// The number of the first completion handler. Event queues with lower numbers are for global and for asynchronous
+/// The number of the first completion handler. Event queues with lower numbers are for global, asynchronous and channel
 /// events (requirement I6).
-const FIRST_HANDLER: u16 = 2;
+const FIRST_HANDLER: u16 = HANDLER_QUEUES.start;
 
 /// The maximum number of completion handlers is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -176,9 +178,14 @@ impl Device {
         }
     }
 
-    /// Raises an asynchronous event.
+    /// Raises an asynchronous event of the default lane.
     pub fn raise(&self, event: AsyncEvent) {
         self.events.raise(event);
+    }
+
+    /// Raises an asynchronous event of this lane.
+    pub fn raise_from(&self, lane: u16, event: AsyncEvent) {
+        self.events.raise_from(lane, event);
     }
 
     /// The asynchronous events.

@@ -6,8 +6,10 @@ use super::incoming::Incoming;
 use super::listener::{ListenerConfig, ListenerSocket};
 use crate::notify::channel::{EventChannel, EventSink};
 use crate::notify::end::EndSignal;
+use crate::steering::Steering;
 use crate::sys::reserve::Reservation;
 use crate::sys::tcp::{Bound, Listener as Socket, RdmaBinding};
+use ironwarp_rnic::event::AsyncEvent;
 use ironwarp_rnic::sync::lock;
 use ironwarp_wire::private::{PortSpace, RdmaPort};
 use std::io;
@@ -144,6 +146,36 @@ impl Drop for Listening {
     }
 }
 
+/// Passes incoming connections to the sink of a listener, and raises a channel event for each (requirement I6). The event
+/// belongs to the lane that the addresses select, although another one may have the handshake.
+#[derive(Debug)]
+struct ReportedSink {
+    sink: Arc<dyn EventSink<Incoming>>,
+    /// Weak, because lanes hold the listener.
+    steering: Weak<Steering>,
+}
+
+impl EventSink<Incoming> for ReportedSink {
+    fn send(&self, incoming: Incoming) {
+        let (peer, local, port) = (incoming.peer, incoming.local, incoming.local().port());
+        self.sink.send(incoming); // first: a program that takes the event finds the connection
+        if let Some(steering) = self.steering.upgrade()
+            && let Ok(lane) = steering.lane_by_addresses(peer, local)
+        {
+            let event = AsyncEvent::ConnectionRequest(port.into());
+            steering.device().raise_from(lane.handle().event_lane(), event);
+        }
+    }
+
+    fn revoke(&self, is_gone: &dyn Fn(&Incoming) -> bool) {
+        self.sink.revoke(is_gone);
+    }
+
+    fn on_closed(&self) {
+        self.sink.on_closed();
+    }
+}
+
 /// Returns the settings of a listener. Without the private extensions it has no RDMA port.
 fn listener_config(
     ctx: &CmContext,
@@ -152,7 +184,7 @@ fn listener_config(
     backlog: usize,
 ) -> ListenerConfig {
     ListenerConfig {
-        sink,
+        sink: Arc::new(ReportedSink { sink, steering: Arc::downgrade(ctx.steering()) }),
         port: port.filter(|_| ctx.config().private),
         device: Arc::clone(ctx.logical()),
         for_all_devices: true,

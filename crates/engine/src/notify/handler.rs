@@ -8,8 +8,8 @@ use crate::reactor::handle::LaneHandle;
 use crate::sys::sched::set_low_latency;
 use crate::sys::thread::{Awaited, wait_readable};
 use ironwarp_rnic::event::{
-    self, AsyncEvent, AsyncEvents, CqEvent, EventQueueStats, HandlerId, Moderated, Moderation,
-    ResizeQueueError, Timer,
+    self, AsyncEvent, AsyncEvents, CqEvent, EventQueue, EventQueueStats, HandlerId, Moderated, Moderation,
+    ProgramQueue, ResizeQueueError, Timer,
 };
 use ironwarp_rnic::sync::lock;
 use std::io;
@@ -243,10 +243,13 @@ impl Timer for LaneTimer {
     }
 }
 
-/// The asynchronous events of an adapter, which report what happens to its objects outside of any work request.
+/// The asynchronous events of an adapter, which report what happens to its objects outside of any work request; or those
+/// that the event map sends to one event queue (requirement I6).
 #[derive(Debug)]
 pub struct AsyncEventQueue {
     events: Arc<AsyncEvents>,
+    /// The event queue; `None` for those of global and of asynchronous events.
+    queue: Option<Arc<ProgramQueue>>,
     wake: EventFdWake,
     /// The end of the adapter.
     end: Arc<EndSignal>,
@@ -257,31 +260,63 @@ impl AsyncEventQueue {
     pub(crate) fn open(events: &Arc<AsyncEvents>, end: &Arc<EndSignal>) -> io::Result<Arc<Self>> {
         let wake = EventFdWake::new()?;
         events.open(Box::new(wake.clone()));
-        Ok(Arc::new(Self { events: Arc::clone(events), wake, end: Arc::clone(end) }))
+        Ok(Arc::new(Self { events: Arc::clone(events), queue: None, wake, end: Arc::clone(end) }))
+    }
+
+    /// Opens the queue of channel events, which must not be open.
+    pub(crate) fn open_channel(events: &Arc<AsyncEvents>, end: &Arc<EndSignal>) -> io::Result<Arc<Self>> {
+        let wake = EventFdWake::new()?;
+        let queue = Some(events.open_channel_queue(Arc::new(wake.clone())));
+        Ok(Arc::new(Self { events: Arc::clone(events), queue, wake, end: Arc::clone(end) }))
+    }
+
+    /// Creates a queue to which the map may send events.
+    pub(crate) fn create(events: &Arc<AsyncEvents>, end: &Arc<EndSignal>) -> io::Result<Arc<Self>> {
+        let wake = EventFdWake::new()?;
+        let queue = events.create_queue(Arc::new(wake.clone())).map_err(io::Error::other)?;
+        Ok(Arc::new(Self { events: Arc::clone(events), queue: Some(queue), wake, end: Arc::clone(end) }))
+    }
+
+    /// Returns the number of the event queue; `None` for both queues of global and of asynchronous events.
+    pub fn number(&self) -> Option<u16> {
+        self.queue.as_ref().map(|queue| queue.number())
     }
 
     /// Takes the oldest event, if there is one. Does not wait.
     pub fn try_next(&self) -> Option<AsyncEvent> {
-        self.events.try_next()
+        match &self.queue {
+            Some(queue) => queue.try_next(),
+            None => self.events.try_next(),
+        }
     }
 
     /// Takes the oldest event, if there is one, whether the descriptor is readable or not. Leaves the event queues
     /// unarmed: the program is not woken before [`arm`](Self::arm) or [`wait`](Self::wait) (requirement I10).
     pub fn poll_one(&self) -> Option<AsyncEvent> {
-        self.events.poll_one()
+        match &self.queue {
+            Some(queue) => queue.poll_one(),
+            None => self.events.poll_one(),
+        }
     }
 
     /// Arms the event queues again after [`poll_one`](Self::poll_one).
     pub fn arm(&self) {
-        self.events.arm();
+        match &self.queue {
+            Some(queue) => queue.arm(),
+            None => self.events.arm(),
+        }
     }
 
     /// Wakes the program when an event queue has `count` events, or `period` after the first, with timers of this lane
     /// (requirement I10).
     pub(crate) fn moderate(&self, count: usize, period: Duration, lane: &Arc<LaneHandle>) {
-        self.events.moderate(|queue| {
+        let settings = |queue: &Arc<EventQueue>| {
             (count > 1).then(|| Moderation { count, period, timer: LaneTimer::new(lane, queue) })
-        });
+        };
+        match &self.queue {
+            Some(queue) => queue.moderate(settings),
+            None => self.events.moderate(settings),
+        }
     }
 
     /// Waits for an event and takes it. Returns `None` if the timeout expires first, or the adapter is shut down.

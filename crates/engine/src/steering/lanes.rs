@@ -23,7 +23,7 @@ use crate::shm::SharedMemory;
 use crate::sys::random::random;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::QpError;
-use ironwarp_rnic::event::Stop;
+use ironwarp_rnic::event::{AdminCommand, AsyncEvent, Stop};
 use ironwarp_rnic::steering::{HashKey, KEY_LEN, RedirectionTable, Tuple, toeplitz};
 use ironwarp_rnic::sync::{self, lock};
 use std::collections::BTreeSet;
@@ -174,6 +174,7 @@ impl Steering {
             self.check_lane(usize::from(*entry))?;
         }
         sync::write(&self.hashing).table = table;
+        self.device.raise(AsyncEvent::AdminCommand(AdminCommand::SetRedirectionTable));
         Ok(())
     }
 
@@ -182,6 +183,7 @@ impl Steering {
     pub fn set_key(&self, key: &HashKey) -> io::Result<()> {
         let key = generate_key(key)?;
         sync::write(&self.hashing).key = key;
+        self.device.raise(AsyncEvent::AdminCommand(AdminCommand::SetHashKey));
         Ok(())
     }
 

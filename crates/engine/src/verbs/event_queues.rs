@@ -8,7 +8,7 @@ use crate::notify::end::EndSignal;
 use crate::notify::handler::CompletionHandler;
 use crate::steering::NoSuchLane;
 use ironwarp_rnic::device::Device;
-use ironwarp_rnic::event::{Code, EventMap, LANE_QUEUE, Vector};
+use ironwarp_rnic::event::{AdminCommand, AsyncEvent, Code, EventMap, LANE_QUEUE, PROGRAM_QUEUES, Vector};
 use ironwarp_rnic::sync::lock;
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +27,7 @@ pub enum SetMapError {
         lanes: usize,
     },
     /// The map names an event queue that does not exist.
-    #[error("no completion handler with the number {0}")]
+    #[error("no completion handler or event queue with the number {0}")]
     NoSuchQueue(u16),
     /// A system call failed.
     #[error("{0}")]
@@ -75,11 +75,14 @@ impl EventQueues {
         }
         let mut queues = lock(&self.queues);
         let handlers = self.lane_handlers(&mut queues, &map)?;
+        self.check_program_queues(&map)?;
         self.device.routing().set_map(map);
         queues.followers.retain(|follower| follower.strong_count() > 0);
         for cq in queues.followers.iter().filter_map(Weak::upgrade) {
             cq.set_lane_handlers(&handlers);
         }
+        drop(queues);
+        self.device.raise(AsyncEvent::AdminCommand(AdminCommand::SetEventMap));
         Ok(())
     }
 
@@ -143,6 +146,15 @@ impl EventQueues {
     fn check_lane(&self, lane: usize) -> io::Result<()> {
         let lanes = self.lanes();
         if lane < lanes { Ok(()) } else { Err(io::Error::other(NoSuchLane { lane, lanes })) }
+    }
+
+    /// Fails if a map sends events to a queue that the program has not created, or has dropped.
+    fn check_program_queues(&self, map: &EventMap) -> Result<(), SetMapError> {
+        let open: Vec<_> = self.device.events().program_queues().iter().map(|queue| queue.number()).collect();
+        let of_code = |code| (0..map.lanes()).map(move |lane| map.route(code, lane).queue);
+        let mut named =
+            Code::ALL.into_iter().flat_map(of_code).filter(|queue| PROGRAM_QUEUES.contains(queue));
+        named.find(|queue| !open.contains(queue)).map_or(Ok(()), |queue| Err(SetMapError::NoSuchQueue(queue)))
     }
 
     /// Returns the handler that a map has for the completion events of each lane.

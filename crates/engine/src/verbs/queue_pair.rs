@@ -356,8 +356,9 @@ impl QueuePair {
         self.changed.notify_all();
     }
 
-    /// Sends an event of the connection.
+    /// Sends an event of the connection, and raises a channel event (requirement I6).
     fn send_event(&self, kind: impl FnOnce() -> ConnectionEventKind) {
+        self.device.raise_from(self.qp().lane(), AsyncEvent::ConnectionChange(self.id()));
         if let Some(events) = &self.events {
             events.send(ConnectionEvent { qp: self.id(), kind: kind() });
         }

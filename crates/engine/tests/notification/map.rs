@@ -4,12 +4,12 @@
 use super::{TIMEOUT, completion};
 use ironwarp_engine::config::Config;
 use ironwarp_engine::{CompletionHandler, CompletionQueue, Engine, EventFdWake, SetMapError};
-use ironwarp_engine::{DatagramQueuePair, DatagramQueuePairAttributes, QueuePair};
+use ironwarp_engine::{ConnectOptions, DatagramQueuePair, DatagramQueuePairAttributes, QueuePair};
 use ironwarp_rnic::datagram::{AddressHandle, DatagramRequest, Destination};
-use ironwarp_rnic::event::{AsyncEvent, Code, EventMap, LANE_QUEUE, Route, Shape, Vector};
+use ironwarp_rnic::event::{AdminCommand, AsyncEvent, Code, EventMap, LANE_QUEUE, Route, Shape, Vector};
 use ironwarp_rnic::qp::{Completes, State};
 use ironwarp_rnic::queue::{Arm, Opcode, ReceiveRequest};
-use ironwarp_rnic::steering::{HashKey, KEY_LEN, Tuple, toeplitz};
+use ironwarp_rnic::steering::{HashKey, KEY_LEN, RedirectionTable, Tuple, toeplitz};
 use ironwarp_testkit::engine::{SEND, Side, connect};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeSet;
@@ -223,6 +223,120 @@ fn events_of_the_adapter_come_before_those_of_its_objects() {
     }
     let taken: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
     assert_eq!(taken, [AsyncEvent::EventQueueOverflow(9), AsyncEvent::PortError(1), AsyncEvent::QpFatal(3)]);
+}
+
+/// Requirement I6: both by function and by processor.
+#[test]
+fn each_lane_may_have_its_own_queue_for_asynchronous_and_for_channel_events() {
+    let ends = Ends::new();
+    let engine = &ends.far.engine;
+    let lanes = engine.steering().lanes();
+    let (all, channel) = (engine.async_events().unwrap(), engine.channel_events().unwrap());
+    assert_eq!((all.number(), channel.number()), (None, Some(2)));
+    let queues = |_| [(); 2].map(|()| engine.create_event_queue().unwrap());
+    let queues: Vec<_> = (0..lanes).map(queues).collect();
+    let drain = |lane: usize| {
+        ends.move_to(lane);
+        ends.server.modify(State::Drained).unwrap();
+        ends.server.modify(State::ReadyToSend).unwrap();
+        AsyncEvent::SqDrained(ends.server.id())
+    };
+    for shape in SHAPES {
+        let mut map = EventMap::new(shape, lanes, 0);
+        for (lane, queues) in queues.iter().enumerate() {
+            for (code, queue) in [Code::SqDrained, Code::ConnectionChange].into_iter().zip(queues) {
+                let route = Route { queue: queue.number().unwrap(), vector: Vector::Line };
+                map.assign(code, lane, route).unwrap();
+            }
+        }
+        engine.event_queues().set_map(map).unwrap();
+        // Administrative commands have no lane, so that they belong to the default one.
+        let report = AsyncEvent::AdminCommand(AdminCommand::SetEventMap);
+        let commands = if shape == Shape::ByCode { &all } else { &queues[0][0] };
+        assert_eq!(commands.try_next(), Some(report), "{shape:?}");
+        for lane in 0..lanes {
+            let event = drain(lane);
+            assert_eq!(queues[lane][0].wait(Some(TIMEOUT)), Some(event), "{shape:?} {lane}");
+            assert!(queues.iter().flatten().all(|queue| queue.try_next().is_none()));
+        }
+        // A new connection, which the redirection table assigns to the last lane.
+        let mut table = RedirectionTable::spread(1);
+        table.entries_mut().fill(u16::try_from(lanes - 1).unwrap());
+        engine.steering().set_table(table).unwrap();
+        let report = AsyncEvent::AdminCommand(AdminCommand::SetRedirectionTable);
+        assert_eq!(commands.try_next(), Some(report), "{shape:?}");
+        let (near, far) = (ends.near.pair(1, Completes::WhenSent), ends.far.pair(1, Completes::WhenSent));
+        connect((&ends.near, &near), (&ends.far, &far));
+        let own = &queues[lanes - 1][1];
+        let mut events = Vec::new();
+        while !events.contains(&AsyncEvent::ConnectionChange(far.id())) {
+            events.push(own.wait(Some(TIMEOUT)).unwrap());
+        }
+        let requests = if shape == Shape::ByCode { &channel } else { own };
+        events.extend(requests.try_next());
+        assert_eq!(events.len(), 2, "{shape:?} {events:?}");
+        assert!(matches!(
+            events[..],
+            [AsyncEvent::ConnectionRequest(_), _] | [_, AsyncEvent::ConnectionRequest(_)]
+        ));
+        assert!(all.try_next().is_none() && channel.try_next().is_none(), "{shape:?}");
+    }
+    // Queues that the program has dropped: their events go to the default queues.
+    engine.event_queues().set_map(EventMap::new(Shape::ByFunction, lanes, 0)).unwrap();
+    while all.try_next().is_some() {}
+    let mut map = EventMap::new(Shape::ByFunction, lanes, 0);
+    let number = queues[0][0].number().unwrap();
+    map.assign(Code::SqDrained, 0, Route { queue: number, vector: Vector::Line }).unwrap();
+    engine.event_queues().set_map(map.clone()).unwrap();
+    drop(queues);
+    let event = drain(0);
+    assert_eq!(all.wait(Some(TIMEOUT)), Some(event));
+    let refused = engine.event_queues().set_map(map).unwrap_err();
+    assert!(matches!(refused, SetMapError::NoSuchQueue(queue) if queue == number), "{refused}");
+}
+
+/// Requirement I6: channel events are those of the connection manager.
+#[test]
+fn requests_and_changes_of_connections_are_channel_events() {
+    let [near, far] = [(); 2].map(|()| Side::new(&engine(), 8, 64));
+    let (asynchronous, events) = (far.engine.async_events().unwrap(), far.engine.channel_events().unwrap());
+    let listener = far.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let at = listener.local_addr().unwrap();
+    let (client, server) = (near.pair(1, Completes::WhenSent), far.pair(1, Completes::WhenSent));
+    near.engine.connect(&client, at, &ConnectOptions::default()).unwrap();
+    assert_eq!(events.wait(Some(TIMEOUT)), Some(AsyncEvent::ConnectionRequest(at.port().into())));
+    let incoming = listener.incoming().try_next().expect("the request is there when its event is");
+    assert!(events.try_next().is_none());
+    incoming.accept(&server, far.engine.terms(None, None), &[]).unwrap();
+    let changed = AsyncEvent::ConnectionChange(server.id());
+    assert_eq!(events.wait(Some(TIMEOUT)), Some(changed));
+    client.wait_connected(TIMEOUT).unwrap();
+    client.disconnect();
+    assert_eq!(events.wait(Some(TIMEOUT)), Some(changed), "disconnected");
+    assert!(asynchronous.try_next().is_none(), "they have a queue of their own");
+    // Nothing is written while no queue is open.
+    drop(events);
+    let other = far.pair(1, Completes::WhenSent);
+    connect((&near, &near.pair(1, Completes::WhenSent)), (&far, &other));
+    assert!(far.engine.channel_events().unwrap().try_next().is_none());
+    assert!(asynchronous.try_next().is_none());
+}
+
+/// Requirement I6: administrative commands are reported with the events of RDMA objects.
+#[test]
+fn a_change_of_a_table_is_reported() {
+    let engine = engine();
+    let lanes = engine.steering().lanes();
+    let events = engine.async_events().unwrap();
+    engine.event_queues().set_map(EventMap::new(Shape::ByQueue, lanes, 1)).unwrap();
+    engine.steering().set_table(RedirectionTable::spread(lanes)).unwrap();
+    engine.steering().set_key(&HashKey::default()).unwrap();
+    assert!(engine.steering().set_table(RedirectionTable::spread(lanes + 1)).is_err(), "nothing changes");
+    let taken: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
+    let commands = [AdminCommand::SetEventMap, AdminCommand::SetRedirectionTable, AdminCommand::SetHashKey];
+    assert_eq!(taken, commands.map(AsyncEvent::AdminCommand));
+    let [global, asynchronous] = engine.device().events().stats();
+    assert_eq!((global.written, asynchronous.written), (0, 3), "they are in queue 1");
 }
 
 /// A map that sends the completions of lane 0 to this handler.

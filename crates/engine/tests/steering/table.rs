@@ -85,10 +85,12 @@ fn a_table_of_another_size_and_mask_steers_new_connections() {
     let old = connect_pairs(&near, &far);
     let before: Vec<_> = old.iter().flat_map(Ends::lanes).collect();
     for size in [1, 2, 512, RedirectionTable::MAX_ENTRIES] {
-        // The upper half of the table names the last lane, and the mask has the highest bit alone.
-        let entries: Vec<_> = (0..size).map(|at| if at < size / 2 { 0 } else { last }).collect();
+        // The mask has one bit: hashes reach the first entry, and one that names the last lane.
+        let highest = size / 2;
+        let mut entries = vec![0; size];
+        entries[highest] = last;
         let mut table = RedirectionTable::new(entries).unwrap();
-        let highest = u32::try_from(size / 2).unwrap();
+        let highest = u32::try_from(highest).unwrap();
         table.set_mask(highest).unwrap();
         client.steering().set_table(table.clone()).unwrap();
         assert_eq!(client.steering().table(), table);

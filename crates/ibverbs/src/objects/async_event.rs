@@ -99,6 +99,9 @@ impl AsyncEventPort {
     pub(crate) fn next(&self) -> Option<ibv_async_event> {
         loop {
             let event = self.engine.device().events().try_next()?;
+            if matches!(event, AsyncEvent::AdminCommand(_)) {
+                continue; // verbs have no such event
+            }
             let (event_type, subject) = to_c(event);
             let element = match subject {
                 None => ibv_async_event_element { port_num: 1 },

@@ -4,9 +4,9 @@
 use crate::ends::{End, Result, TIMEOUT, acknowledged, check, connect, pair};
 use ironwarp::Config;
 use ironwarp::completion::Arm;
-use ironwarp::event::{AsyncEvent, EventCode, EventMap, EventRoute, EventVector, MapShape};
+use ironwarp::event::{AdminCommand, AsyncEvent, EventCode, EventMap, EventRoute, EventVector, MapShape};
 use ironwarp::queue::{State, WorkRequest};
-use ironwarp::steering::RedirectionTable;
+use ironwarp::steering::{HashKey, RedirectionTable};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -179,51 +179,78 @@ fn readable(descriptor: &impl AsFd, timeout: Duration) -> Result<bool> {
     Ok(poll(&mut [PollFd::new(descriptor, PollFlags::IN)], Some(&timeout.try_into()?))? > 0)
 }
 
-/// Requirements I6 and I8: a map assigns each event to a queue and a vector. It can be changed while events arrive.
+/// Requirements I6 and I8: a map assigns each event to a queue and a vector, by its code and its lane. It can be changed
+/// while events arrive.
 pub(crate) fn map() -> Result {
     let (client, server) = pair()?;
     let adapter = &server.adapter;
-    let lanes = adapter.event_map().lanes();
+    let steering = adapter.steering();
     let asynchronous = adapter.async_events()?;
     server.cq.follow_map()?;
-    let handler = adapter.lane_handler(0)?;
     let texts = [
-        "three vectors: completions wake their own, asynchronous events of queue 1 another",
+        "three vectors: completions wake that of their lane, asynchronous events of queue 1 another",
         "one vector: both events share it, and each is found in its own queue",
         "no vector: both share the line, and each is found in its own queue",
     ];
     for (vectors, text) in [3, 1, 0].into_iter().zip(texts) {
-        let mut map = EventMap::new(MapShape::ByFunction, lanes, vectors);
-        if vectors == 3 {
-            let route = map.route(EventCode::Completion, 0);
-            map.assign(EventCode::Completion, 0, EventRoute { vector: EventVector::Message(2), ..route })?;
-        }
+        let map = EventMap::new(MapShape::ByFunction, steering.lanes(), vectors);
         adapter.set_event_map(map.clone())?;
-        let routes = [map.route(EventCode::SqDrained, 0), map.route(EventCode::Completion, 0)];
-        let vector = [adapter.vector(routes[0].vector)?, adapter.vector(routes[1].vector)?];
-        let shared = routes[0].vector == routes[1].vector;
-        check(shared == (vectors < 2), "with few vectors, events share one")?;
+        let command = AsyncEvent::AdminCommand(AdminCommand::SetEventMap);
+        check(asynchronous.try_next() == Some(command), "the change is reported")?;
+        for lane in 0..steering.lanes() {
+            steering.move_queue_pair(&server.qp, lane)?;
+            let routes = [map.route(EventCode::SqDrained, lane), map.route(EventCode::Completion, lane)];
+            let vector = [adapter.vector(routes[0].vector)?, adapter.vector(routes[1].vector)?];
+            let shared = routes[0].vector == routes[1].vector;
+            check(shared == (vectors < 2), "with few vectors, events share one")?;
 
-        server.qp.post_receive(1, &[])?;
-        check(!server.cq.arm(Arm::Next), "the queue is empty")?;
-        client.qp.post_send(WorkRequest::send(1, &[]).unsignaled())?;
-        check(readable(&vector[1], TIMEOUT)?, "the vector of completions wakes")?;
-        check(readable(&vector[0], Duration::ZERO)? == shared, "and no other")?;
-        check(handler.try_next().is_some_and(|event| event.cq == server.cq.id()), "the event")?;
-        server.done()?;
+            server.qp.post_receive(1, &[])?;
+            check(!server.cq.arm(Arm::Next), "the queue is empty")?;
+            client.qp.post_send(WorkRequest::send(1, &[]).unsignaled())?;
+            check(readable(&vector[1], TIMEOUT)?, "the vector of completions wakes")?;
+            check(readable(&vector[0], Duration::ZERO)? == shared, "and no other")?;
+            let event = adapter.lane_handler(lane)?.try_next();
+            check(event.is_some_and(|event| event.cq == server.cq.id()), "the event")?;
+            server.done()?;
 
-        server.qp.set_state(State::Drained)?;
-        check(readable(&vector[0], TIMEOUT)?, "the vector of asynchronous events wakes")?;
-        check(readable(&vector[1], Duration::ZERO)? == shared, "and no other")?;
-        check(asynchronous.try_next() == Some(AsyncEvent::SqDrained(server.qp.id())), "the event")?;
-        server.qp.set_state(State::ReadyToSend)?;
-        check(routes[0].queue == 1, "asynchronous events have queue 1")?;
+            server.qp.set_state(State::Drained)?;
+            check(readable(&vector[0], TIMEOUT)?, "the vector of asynchronous events wakes")?;
+            check(readable(&vector[1], Duration::ZERO)? == shared, "and no other")?;
+            check(asynchronous.try_next() == Some(AsyncEvent::SqDrained(server.qp.id())), "the event")?;
+            server.qp.set_state(State::ReadyToSend)?;
+            check(routes[0].queue == 1, "asynchronous events have queue 1")?;
+        }
         println!("{text}");
     }
+
+    let mut map = EventMap::new(MapShape::ByCode, steering.lanes(), 0);
+    let mut queues = Vec::new();
+    for lane in 0..steering.lanes() {
+        let queue = adapter.event_queue()?;
+        let route = EventRoute { queue: queue.number().ok_or("no number")?, vector: EventVector::Line };
+        map.assign(EventCode::SqDrained, lane, route)?;
+        queues.push(queue);
+    }
+    adapter.set_event_map(map)?;
+    for (lane, queue) in queues.iter().enumerate() {
+        steering.move_queue_pair(&server.qp, lane)?;
+        server.qp.set_state(State::Drained)?;
+        check(queue.wait(TIMEOUT)? == AsyncEvent::SqDrained(server.qp.id()), "in the queue of the lane")?;
+        server.qp.set_state(State::ReadyToSend)?;
+    }
+    println!("an asynchronous queue for each lane: the event follows the queue pair from lane to lane");
+
+    let channel = adapter.channel_events()?;
+    let near = client.domain.queue_pair(&client.cq).create()?;
+    let far = server.domain.queue_pair(&server.cq).create()?;
+    connect(&near, &far, adapter)?;
+    check(matches!(channel.wait(TIMEOUT)?, AsyncEvent::ConnectionRequest(_)), "the request")?;
+    check(channel.wait(TIMEOUT)? == AsyncEvent::ConnectionChange(far.id()), "the connection")?;
+    println!("channel events, in queue 2: a connection is requested, and established");
     Ok(())
 }
 
-/// Requirements I7 and I9: a hash of the addresses and a table select the lane of a connection. The table can be
+/// Requirements I7 and I9: a keyed hash of the addresses and a table select the lane of a connection. Key and table can be
 /// changed, and connections can be moved.
 pub(crate) fn table() -> Result {
     const CONNECTIONS: usize = 16;
@@ -250,12 +277,18 @@ pub(crate) fn table() -> Result {
     check(counts.iter().sum::<usize>() == CONNECTIONS, "each has a lane")?;
     println!("{CONNECTIONS} connections are distributed over the lanes by a hash of their addresses");
 
-    let mut table = RedirectionTable::spread(lanes);
-    table.entries_mut().fill(u16::try_from(lanes - 1)?);
+    steering.set_key(&HashKey::default())?;
+    check((0..lanes).map(|lane| on(&spread, lane)).eq(counts), "the key applies to new connections")?;
+    println!("the key is changed: they stay on their lanes");
+
+    let mut table = RedirectionTable::new(vec![u16::try_from(lanes - 1)?; 512])?;
+    table.set_mask(0xff)?;
     steering.set_table(table)?;
     let later = connections()?;
     check(on(&later, lanes - 1) == CONNECTIONS, "the table applies to new connections")?;
-    println!("the table is changed: {CONNECTIONS} new ones are all on the last lane");
+    println!(
+        "the table is changed, to 512 entries of which 256 are used: {CONNECTIONS} new ones are all on the last lane"
+    );
 
     for (number, (near, far)) in (0..).zip(&later) {
         far.post_receive(number, &[])?;

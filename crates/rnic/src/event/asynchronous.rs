@@ -1,10 +1,11 @@
 //! Asynchronous events, which report changes and failures of queue pairs, queues, ports and the adapter that are
 //! not the result of a work request.
 
-use super::code::{Cause, Code, Event};
+use super::code::{Cause, Code, Event, Function};
 use super::consumer::Consumer;
 use super::early::EarlyEvents;
-use super::map::{ASYNC_QUEUE, GLOBAL_QUEUE};
+use super::map::{ASYNC_QUEUE, CHANNEL_QUEUE, GLOBAL_QUEUE};
+use super::program_queue::{ProgramQueue, ProgramQueues, TooManyQueues};
 use super::queue::{EventQueue, EventQueueStats, PostEventError, Sizes};
 use super::routing::{Interrupt, Routing};
 use super::wake::{Moderation, Wake};
@@ -59,6 +60,50 @@ pub enum AsyncEvent {
     /// The adapter has stopped.
     #[error("the adapter has stopped")]
     DeviceFatal,
+    /// An administrative command took effect.
+    #[error("{0} has changed")]
+    AdminCommand(AdminCommand),
+    /// A peer requests a connection at the listener with this TCP port. A channel event.
+    #[error("a connection is requested at port {0}")]
+    ConnectionRequest(u32),
+    /// A queue pair was connected, failed to connect, or is no longer connected. A channel event.
+    #[error("the connection of queue pair {0} has changed")]
+    ConnectionChange(u32),
+}
+
+/// A command that changes a table of the adapter while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AdminCommand {
+    /// Replaces the event map.
+    SetEventMap = 1,
+    /// Replaces the redirection table.
+    SetRedirectionTable,
+    /// Replaces the key of the steering hash.
+    SetHashKey,
+}
+
+impl AdminCommand {
+    /// Returns the command with this number.
+    const fn from_number(number: u32) -> Self {
+        match number {
+            1 => Self::SetEventMap,
+            2 => Self::SetRedirectionTable,
+            3 => Self::SetHashKey,
+            _ => panic!("unknown administrative command"),
+        }
+    }
+}
+
+impl fmt::Display for AdminCommand {
+    /// Names the table.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SetEventMap => "the event map",
+            Self::SetRedirectionTable => "the redirection table",
+            Self::SetHashKey => "the key of the steering hash",
+        })
+    }
 }
 
 impl AsyncEvent {
@@ -70,7 +115,8 @@ impl AsyncEvent {
             | Self::QpAccessError(qp)
             | Self::Established(qp)
             | Self::SqDrained(qp)
-            | Self::LastWqeReached(qp) => Some(qp),
+            | Self::LastWqeReached(qp)
+            | Self::ConnectionChange(qp) => Some(qp),
             _ => None,
         }
     }
@@ -119,6 +165,9 @@ impl AsyncEvent {
             Self::GidChange(port) => (Code::GidChange, port),
             Self::EventQueueOverflow(queue) => (Code::EventQueueOverflow, queue),
             Self::DeviceFatal => (Code::DeviceFatal, 0),
+            Self::AdminCommand(command) => (Code::AdminCommand, command as u32),
+            Self::ConnectionRequest(port) => (Code::ConnectionRequest, port),
+            Self::ConnectionChange(qp) => (Code::ConnectionChange, qp),
         };
         Event { code, object }
     }
@@ -141,6 +190,9 @@ impl AsyncEvent {
             Code::GidChange => Self::GidChange(object),
             Code::EventQueueOverflow => Self::EventQueueOverflow(object),
             Code::DeviceFatal => Self::DeviceFatal,
+            Code::AdminCommand => Self::AdminCommand(AdminCommand::from_number(object)),
+            Code::ConnectionRequest => Self::ConnectionRequest(object),
+            Code::ConnectionChange => Self::ConnectionChange(object),
             Code::Completion => panic!("completion event in a queue of asynchronous events"),
         }
     }
@@ -163,6 +215,8 @@ pub struct AsyncEvents {
     early: Mutex<Option<EarlyEvents>>,
     /// Maximum number of early events.
     max_early: usize,
+    /// The queue of channel events, and those that the program has created.
+    program_queues: ProgramQueues,
     /// Decides which queue an event goes to.
     routing: Arc<Routing>,
     /// Whether the adapter has stopped.
@@ -187,6 +241,7 @@ impl AsyncEvents {
             queues,
             early: Mutex::new(Some(EarlyEvents::default())),
             max_early: sizes.max - 1, // one entry of a ring is reserved
+            program_queues: ProgramQueues::new(sizes),
             routing,
             stopped: AtomicBool::new(false),
             stop: OnceLock::new(),
@@ -227,6 +282,23 @@ impl AsyncEvents {
         self.queues.iter().for_each(|(queue, _)| queue.queue().moderate_by_count(settings(queue.queue())));
     }
 
+    /// Opens the queue of channel events (requirement I6), which `wake` wakes the program for, or returns it if it is
+    /// open. While it is not, channel events that the map sends there are not written.
+    pub fn open_channel_queue(&self, wake: Arc<dyn Wake>) -> Arc<ProgramQueue> {
+        self.program_queues.open_channel(&self.routing, wake)
+    }
+
+    /// Creates a queue for asynchronous and channel events, to which the map may send them, and which `wake` wakes the
+    /// program for (requirement I6).
+    pub fn create_queue(&self, wake: Arc<dyn Wake>) -> Result<Arc<ProgramQueue>, TooManyQueues> {
+        self.program_queues.create(&self.routing, wake)
+    }
+
+    /// Returns the queues that the program has opened: that of channel events, and those that it has created.
+    pub fn program_queues(&self) -> Vec<Arc<ProgramQueue>> {
+        self.program_queues.all()
+    }
+
     /// Sets the callback that stops the adapter when it fails. Further calls have no effect.
     pub fn set_stop(&self, stop: Box<dyn Stop>) {
         let _ = self.stop.set(stop);
@@ -261,11 +333,14 @@ impl AsyncEvents {
     /// Removes these events, and returns the number of those that were there. For the events of an object that is being
     /// destroyed.
     pub fn revoke(&self, events: &[AsyncEvent]) -> usize {
-        if let Some(early) = &mut *lock(&self.early) {
-            return events.iter().filter(|event| early.remove(event.to_event())).count();
-        }
+        let early = match &mut *lock(&self.early) {
+            Some(early) => events.iter().filter(|event| early.remove(event.to_event())).count(),
+            None => 0,
+        };
         let select = |event| events.contains(&AsyncEvent::from_event(event));
-        self.queues.iter().map(|(queue, _)| queue.revoke(select)).sum()
+        let fixed: usize = self.queues.iter().map(|(queue, _)| queue.revoke(select)).sum();
+        let opened = self.program_queues.all();
+        early + fixed + opened.iter().map(|queue| queue.consumer.revoke(select)).sum::<usize>()
     }
 
     /// Returns state and statistics of the queue of global and management events, and of that of RDMA objects.
@@ -286,19 +361,29 @@ impl AsyncEvents {
     /// Writes an event of this lane to its queue, or keeps it until the queues are open. Stops the adapter if there are
     /// too many.
     pub(crate) fn raise_from(&self, lane: u16, event: AsyncEvent) {
-        let entry = event.to_event();
-        let mut early = lock(&self.early);
-        let raised = match &mut *early {
-            Some(early) => match early.insert(entry, self.max_early) {
-                true => Ok(()),
-                false => Err((PostEventError::Overflow, Some(self.queue_of(event).queue().number()))),
-            },
-            // The last entry of the queue reports an overflow.
-            None => self.queue_of(event).post_from(lane, entry).map(drop).map_err(|error| (error, None)),
-        };
-        drop(early);
-        if let Err((error, queue)) = raised {
+        if let Err((error, queue)) = self.post(lane, event.to_event()) {
             self.on_post_error(error, queue);
+        }
+    }
+
+    /// Writes an event to the queue that the map has for it. If the program has dropped that queue, to the default queue
+    /// of its function. Does nothing if that is the queue of channel events, and is not open. An error comes with the
+    /// number of the queue if an overflow is still to be reported.
+    fn post(&self, lane: u16, event: Event) -> Result<(), (PostEventError, Option<u32>)> {
+        let number = self.routing.route(event.code, lane.into()).queue;
+        // The last entry of a queue reports an overflow.
+        let post = |to: &Consumer| to.post_from(lane, event).map(drop).map_err(|error| (error, None));
+        if let Some(queue) = self.program_queues.get(number) {
+            return post(&queue.consumer);
+        }
+        if event.code.function() == Function::Channel {
+            return self.program_queues.get(CHANNEL_QUEUE).map_or(Ok(()), |queue| post(&queue.consumer));
+        }
+        let (queue, _) = &self.queues[usize::from(number != GLOBAL_QUEUE)];
+        match &mut *lock(&self.early) {
+            Some(early) if early.insert(event, self.max_early) => Ok(()),
+            Some(_) => Err((PostEventError::Overflow, Some(queue.queue().number()))),
+            None => post(queue),
         }
     }
 
@@ -330,10 +415,11 @@ impl AsyncEvents {
         }
         tracing::error!(%why, "adapter stopped");
         for event in first.into_iter().chain([AsyncEvent::DeviceFatal]) {
-            let queue = self.queue_of(event);
-            // Ignore an overflow: the last entry of a full queue reports it, which tells the program as much.
-            let _ = queue.post(event.to_event());
-            queue.queue().wake_now(); // whatever moderation says
+            // Both are global events, and are written although the queue may not be open yet. Ignore an overflow: the
+            // last entry of a full queue reports it, which tells the program as much.
+            let [(global, _), _] = &self.queues;
+            let _ = global.post(event.to_event());
+            global.queue().wake_now(); // whatever moderation says
         }
         if let Some(stop) = self.stop.get() {
             stop.stop();
@@ -341,10 +427,11 @@ impl AsyncEvents {
         self.signal_stop_wakes();
     }
 
-    /// Shuts both queues down, so that no more events are written, and wakes the threads that wait for completions. Called
+    /// Shuts all queues down, so that no more events are written, and wakes the threads that wait for completions. Called
     /// when the adapter is closed (requirement N11).
     pub(crate) fn shut_down(&self) {
         self.queues.iter().for_each(|(queue, _)| queue.queue().shut_down());
+        self.program_queues.all().iter().for_each(|queue| queue.consumer.queue().shut_down());
         self.stopped.store(true, Ordering::Release);
         self.signal_stop_wakes();
     }
@@ -354,11 +441,28 @@ impl AsyncEvents {
         let wakes = std::mem::take(&mut *lock(&self.stop_wakes));
         wakes.iter().filter_map(Weak::upgrade).for_each(|wake| wake.signal());
     }
+}
 
-    /// Returns the queue for an event. The map sends asynchronous events to one of the two queues only.
-    fn queue_of(&self, event: AsyncEvent) -> &Consumer {
-        let number = self.routing.route(event.to_event().code, 0).queue;
-        &self.queues[usize::from(number == ASYNC_QUEUE)].0
+impl ProgramQueue {
+    /// Takes the oldest event, if there is one. Does not block.
+    pub fn try_next(&self) -> Option<AsyncEvent> {
+        self.consumer.try_next().map(AsyncEvent::from_event)
+    }
+
+    /// Takes the oldest event, if there is one, whether the program was woken for it or not, and leaves the queue unarmed
+    /// until [`arm`](Self::arm) (requirement I10).
+    pub fn poll_one(&self) -> Option<AsyncEvent> {
+        self.consumer.poll_one().map(AsyncEvent::from_event)
+    }
+
+    /// Arms the queue, unless it is armed or the program was woken for an event that it has not taken.
+    pub fn arm(&self) {
+        self.consumer.arm();
+    }
+
+    /// Sets how wakeups are held back (requirement I10).
+    pub fn moderate(&self, settings: impl Fn(&Arc<EventQueue>) -> Option<Moderation>) {
+        self.consumer.queue().moderate_by_count(settings(self.consumer.queue()));
     }
 }
 

@@ -5,8 +5,8 @@
 pub struct Event {
     /// What happened.
     pub code: Code,
-    /// The number of the queue pair, completion queue, shared receive queue, port or event queue that the event is
-    /// about. Zero for events of the adapter as a whole.
+    /// The number of the queue pair, completion queue, shared receive queue, port, TCP port, event queue or command that
+    /// the event is about. Zero for events of the adapter as a whole.
     pub object: u32,
 }
 
@@ -27,8 +27,11 @@ pub enum Function {
     Global,
     /// The port of the adapter.
     Management,
-    /// A queue pair, a completion queue or a shared receive queue; the event is not the result of a work request.
+    /// A queue pair, a completion queue or a shared receive queue, or an administrative command; the event is not the
+    /// result of a work request.
     Rdma,
+    /// The connection manager, which uses TCP as other programs do.
+    Channel,
     /// A completion queue that has the completions it was armed for.
     Completion,
 }
@@ -67,11 +70,17 @@ pub enum Code {
     EventQueueOverflow,
     /// The adapter has stopped.
     DeviceFatal,
+    /// An administrative command took effect: a table of the adapter has changed.
+    AdminCommand,
+    /// A peer requests a connection at a listener.
+    ConnectionRequest,
+    /// A queue pair was connected, failed to connect, or is no longer connected.
+    ConnectionChange,
 }
 
 impl Code {
     /// All codes, in order.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::Completion,
         Self::QpFatal,
         Self::QpRequestError,
@@ -87,6 +96,9 @@ impl Code {
         Self::GidChange,
         Self::EventQueueOverflow,
         Self::DeviceFatal,
+        Self::AdminCommand,
+        Self::ConnectionRequest,
+        Self::ConnectionChange,
     ];
 
     /// Returns the code with this value, which must be one.
@@ -115,7 +127,9 @@ impl Code {
             | Self::LastWqeReached
             | Self::CqError
             | Self::SrqLimitReached
-            | Self::SrqError => Function::Rdma,
+            | Self::SrqError
+            | Self::AdminCommand => Function::Rdma,
+            Self::ConnectionRequest | Self::ConnectionChange => Function::Channel,
         }
     }
 }

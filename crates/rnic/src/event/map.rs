@@ -7,26 +7,40 @@
 //! | [`Shape::ByCode`] | event code | lane | a queue and a vector |
 //! | [`Shape::ByQueue`] | queue | | a vector; the queue follows from function and lane |
 //!
-//! In all shapes, queue 0 gets global and management events, and queue 1 gets asynchronous events of RDMA
-//! objects. The map can change the queues of completion events, and all vectors. Classes of handlers
-//! (requirement N6) would add one more column.
+//! | function | default queue | the map can send its events to |
+//! |---|---|---|
+//! | global, management | 0 | no other queue |
+//! | RDMA objects and administrative commands | 1 | queues that the program has created, for each lane or for all |
+//! | channel: the connection manager | 2 | the same |
+//! | completion | one for each lane | completion handlers |
+//!
+//! Classes of handlers (requirement N6) would add one more column.
 
 use super::code::{Code, Function};
+use super::register::MAX_NUMBER;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The queue of global and management events.
 pub const GLOBAL_QUEUE: u16 = 0;
-/// The queue of asynchronous events of RDMA objects.
+/// The default queue of asynchronous events of RDMA objects and of administrative commands.
 pub const ASYNC_QUEUE: u16 = 1;
+/// The default queue of channel events.
+pub const CHANNEL_QUEUE: u16 = 2;
+/// The queues of completion handlers.
+pub const HANDLER_QUEUES: Range<u16> = CHANNEL_QUEUE + 1..LANE_QUEUE + MAX_LANE_QUEUES;
 /// The default queue of completion events of lane 0. The queues of the other lanes have the next numbers.
 pub const LANE_QUEUE: u16 = 2048;
+
+/// The queues that programs create for asynchronous and channel events.
+pub const PROGRAM_QUEUES: Range<u16> = HANDLER_QUEUES.end..MAX_NUMBER;
 
 /// Maximum number of default queues for completion events. If there are more lanes, several share a queue.
 const MAX_LANE_QUEUES: u16 = 1024;
 
 /// All functions, in the order of the rows.
-const FUNCTIONS: [Function; 4] =
-    [Function::Global, Function::Management, Function::Rdma, Function::Completion];
+const FUNCTIONS: [Function; 5] =
+    [Function::Global, Function::Management, Function::Rdma, Function::Channel, Function::Completion];
 
 /// An interrupt vector, which wakes the readers of event queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -200,8 +214,9 @@ impl EventMap {
     }
 
     /// Changes the destination of events with this code and lane. In a map by function, the change applies to all
-    /// codes of the function; in a map by queue, the vector applies to all events that go to the queue. Only
-    /// completion events can change their queue.
+    /// codes of the function; in a map by queue, the vector applies to all events that go to the queue. Completion
+    /// events can go to any completion handler. Asynchronous events of RDMA objects, and channel events, can go to a
+    /// queue that the program has created. Other events stay in their queue.
     ///
     /// ```
     /// # use ironwarp_rnic::event::{Code as EventCode, EventMap, Shape as MapShape, Vector as EventVector};
@@ -221,9 +236,11 @@ impl EventMap {
         {
             return Err(MapError::NoSuchVector { vector, vectors: self.vectors });
         }
+        let is_default = route.queue == default_route(code.function(), lane, self.vectors).queue;
         let fits = match code.function() {
-            Function::Completion => route.queue > ASYNC_QUEUE,
-            function => route.queue == default_route(function, lane, self.vectors).queue,
+            Function::Global | Function::Management => is_default,
+            Function::Rdma | Function::Channel => is_default || PROGRAM_QUEUES.contains(&route.queue),
+            Function::Completion => HANDLER_QUEUES.contains(&route.queue),
         };
         if !fits {
             return Err(MapError::WrongQueue { queue: route.queue });
@@ -254,13 +271,14 @@ fn default_route(function: Function, lane: usize, vectors: u8) -> Route {
     let queue = match function {
         Function::Global | Function::Management => GLOBAL_QUEUE,
         Function::Rdma => ASYNC_QUEUE,
+        Function::Channel => CHANNEL_QUEUE,
         Function::Completion => LANE_QUEUE + lane,
     };
     let vector = match (vectors, function) {
         (0, _) => Vector::Line,
-        (1, _) | (_, Function::Global | Function::Management | Function::Rdma) => Vector::Message(0),
         #[expect(clippy::cast_possible_truncation, reason = "less than the number of vectors")]
-        (several, Function::Completion) => Vector::Message(1 + (lane % (u16::from(several) - 1)) as u8),
+        (2.., Function::Completion) => Vector::Message(1 + (lane % (u16::from(vectors) - 1)) as u8),
+        _ => Vector::Message(0),
     };
     Route { queue, vector }
 }

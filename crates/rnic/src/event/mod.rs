@@ -9,6 +9,7 @@
 //! | `consumer` | an event queue and its descriptor, which is readable exactly while there is an event |
 //! | `handler` | completion handlers |
 //! | `asynchronous`, `early` | asynchronous events of queue pairs, queues, ports and the adapter |
+//! | `program_queue` | event queues that the program opens by number |
 //! | `map`, `routing` | which event goes to which queue, and which vector wakes its reader |
 //! | `channel` | connection events |
 //! | `wake` | traits through which the device wakes threads and starts timers |
@@ -20,6 +21,7 @@ mod consumer;
 mod early;
 mod handler;
 mod map;
+mod program_queue;
 mod queue;
 mod reader;
 mod register;
@@ -27,12 +29,16 @@ mod ring;
 mod routing;
 mod wake;
 
-pub use asynchronous::{AsyncEvent, AsyncEvents, Stop};
+pub use asynchronous::{AdminCommand, AsyncEvent, AsyncEvents, Stop};
 pub use channel::Channel;
 pub use code::{Cause, Code, Event, Function};
 pub use consumer::Consumer;
 pub use handler::{CompletionHandler, CqEvent, HandlerId};
-pub use map::{ASYNC_QUEUE, EventMap, GLOBAL_QUEUE, LANE_QUEUE, MapError, Route, Shape, Vector};
+pub use map::{
+    ASYNC_QUEUE, CHANNEL_QUEUE, EventMap, GLOBAL_QUEUE, HANDLER_QUEUES, LANE_QUEUE, MapError, PROGRAM_QUEUES,
+    Route, Shape, Vector,
+};
+pub use program_queue::{ProgramQueue, TooManyQueues};
 pub use queue::{EventQueue, EventQueueStats, PostEventError, QueueState, ResizeQueueError, Sizes, Ticket};
 pub use reader::Reader;
 pub use routing::{Interrupt, Routing};

@@ -13,6 +13,7 @@ fn in_every_shape_an_event_goes_to_the_queue_of_its_function_and_lane() {
             let expected = match code.function() {
                 Function::Global | Function::Management => 0,
                 Function::Rdma => 1,
+                Function::Channel => 2,
                 Function::Completion => LANE_QUEUE + u16::try_from(lane).unwrap(),
             };
             assert_eq!(map.route(code, lane).queue, expected, "{shape:?} {vectors} {code:?} {lane}");
@@ -21,6 +22,8 @@ fn in_every_shape_an_event_goes_to_the_queue_of_its_function_and_lane() {
     assert_eq!(Code::DeviceFatal.function(), Function::Global);
     assert_eq!(Code::PortError.function(), Function::Management);
     assert_eq!(Code::CqError.function(), Function::Rdma);
+    assert_eq!(Code::AdminCommand.function(), Function::Rdma);
+    assert_eq!(Code::ConnectionRequest.function(), Function::Channel);
 }
 
 /// Returns the vectors of completion events, lane by lane, and of all other events.
@@ -61,6 +64,36 @@ fn a_row_is_a_function_or_a_code_or_a_queue() {
         };
         assert_eq!((other_code, other_lane), expected, "{shape:?}");
         assert_eq!(vector(Code::DeviceFatal, 0), usual, "{shape:?}");
+    }
+}
+
+#[test]
+fn asynchronous_and_channel_events_of_a_lane_can_go_to_queues_of_the_program() {
+    for shape in SHAPES {
+        let mut map = EventMap::new(shape, LANES, 5);
+        let route = |queue, vector| Route { queue, vector: Vector::Message(vector) };
+        let own = PROGRAM_QUEUES.start;
+        map.assign(Code::QpFatal, 2, route(own, 3)).unwrap();
+        map.assign(Code::ConnectionRequest, 2, route(own + 1, 4)).unwrap();
+        assert_eq!(map.route(Code::QpFatal, 2), route(own, 3), "{shape:?}");
+        assert_eq!(map.route(Code::ConnectionRequest, 2), route(own + 1, 4), "{shape:?}");
+        assert_eq!(map.route(Code::QpFatal, 1), route(1, 0), "{shape:?}: other lanes");
+        assert_eq!(map.route(Code::ConnectionRequest, 1), route(2, 0), "{shape:?}: other lanes");
+        let other_code = if shape == Shape::ByCode { route(1, 0) } else { route(own, 3) };
+        assert_eq!(map.route(Code::SqDrained, 2), other_code, "{shape:?}");
+        let wrong = |queue| Err(MapError::WrongQueue { queue });
+        for (code, queue) in [
+            (Code::QpFatal, 2),
+            (Code::QpFatal, 7),
+            (Code::ConnectionRequest, 1),
+            (Code::ConnectionRequest, LANE_QUEUE),
+            (Code::Completion, own),
+            (Code::PortError, own),
+            (Code::DeviceFatal, own),
+            (Code::QpFatal, PROGRAM_QUEUES.end),
+        ] {
+            assert_eq!(map.assign(code, 2, route(queue, 0)), wrong(queue), "{shape:?} {code:?}");
+        }
     }
 }
 
