@@ -278,11 +278,11 @@ impl Engine {
         Ok(queue)
     }
 
-    /// Delays the wakeup for asynchronous events until an event queue has `count` of them, or `period` has passed since
-    /// the first (requirement I10). A count of one or less turns moderation off; a period of zero waits for the count
-    /// as long as it takes. An event that reports the end of the adapter is not delayed.
-    pub fn moderate_async_events(&self, count: usize, period: Duration) -> io::Result<()> {
-        self.async_events()?.moderate(count, period, self.steering().default_lane()?.handle());
+    /// Delays the wakeup for the events of a queue until it has `count` of them, or `period` has passed since the first
+    /// (requirement I10). A count of one or less turns moderation off; a period of zero waits for the count as long as
+    /// it takes. An event that reports the end of the adapter is not delayed.
+    pub fn moderate_events(&self, queue: &AsyncEventQueue, count: usize, period: Duration) -> io::Result<()> {
+        queue.moderate(count, period, self.steering().default_lane()?.handle());
         Ok(())
     }
 

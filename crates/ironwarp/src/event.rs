@@ -138,7 +138,7 @@ impl AsyncEvents {
     /// # Errors
     /// Fails if the adapter's threads cannot be started.
     pub fn moderate(&self, count: usize, period: Duration) -> io::Result<()> {
-        self.shared.engine.moderate_async_events(count, period)
+        self.shared.engine.moderate_events(&self.inner, count, period)
     }
 }
 
@@ -193,7 +193,7 @@ impl Adapter {
     /// # Errors
     /// Fails if the process has no file descriptors left.
     pub fn channel_events(&self) -> io::Result<AsyncEvents> {
-        Ok(AsyncEvents { _shared: Arc::clone(&self.shared), inner: self.shared.engine.channel_events()? })
+        Ok(AsyncEvents { shared: Arc::clone(&self.shared), inner: self.shared.engine.channel_events()? })
     }
 
     /// Creates an event queue (requirement I6). The [event map](Self::set_event_map) can send asynchronous events of
@@ -229,7 +229,7 @@ impl Adapter {
     /// # Errors
     /// Fails if there are too many event queues, or if the process has no file descriptors left.
     pub fn event_queue(&self) -> io::Result<AsyncEvents> {
-        Ok(AsyncEvents { _shared: Arc::clone(&self.shared), inner: self.shared.engine.create_event_queue()? })
+        Ok(AsyncEvents { shared: Arc::clone(&self.shared), inner: self.shared.engine.create_event_queue()? })
     }
 
     /// Returns the event map: the event queue and the vector of each event, by event code and lane (requirement I8).

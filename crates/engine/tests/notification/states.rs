@@ -59,7 +59,7 @@ fn no_peer_and_no_switch_reaches_an_undefined_event_queue() {
                 assert_eq!(handler.stats().state, QueueState::Undefined);
                 match step % 6 {
                     0 => queues.leave_map(&far.cq, Some(&handler)),
-                    1 => queues.follow_map(&far.cq, step % lanes).unwrap(),
+                    1 => queues.follow_map(&far.cq).unwrap(),
                     2 => queues.leave_map(&far.cq, None),
                     3 => {
                         handler.resize(2 + step % 9).unwrap();
@@ -167,7 +167,7 @@ fn wakeups_for_asynchronous_events_wait_for_more_or_for_a_time() {
     let events = engine.async_events().unwrap();
     let raise = |qp| engine.device().raise(AsyncEvent::QpFatal(qp));
     let take = |events: &AsyncEventQueue| events.wait(Some(TIMEOUT));
-    engine.moderate_async_events(3, Duration::ZERO).unwrap();
+    engine.moderate_events(&events, 3, Duration::ZERO).unwrap();
     (0..2).for_each(raise);
     assert!(!readable(&*events) && events.try_next().is_none(), "held back");
     raise(2);
@@ -177,11 +177,11 @@ fn wakeups_for_asynchronous_events_wait_for_more_or_for_a_time() {
     }
     raise(3);
     assert!(!readable(&*events));
-    engine.moderate_async_events(3, Duration::from_millis(1)).unwrap();
+    engine.moderate_events(&events, 3, Duration::from_millis(1)).unwrap();
     assert_eq!(take(&events), Some(AsyncEvent::QpFatal(3)), "a change delivers what was held back");
     raise(4);
     assert_eq!(take(&events), Some(AsyncEvent::QpFatal(4)), "the period has passed");
-    engine.moderate_async_events(1, Duration::ZERO).unwrap();
+    engine.moderate_events(&events, 1, Duration::ZERO).unwrap();
     raise(5);
     assert!(readable(&*events));
     assert_eq!(events.poll_one(), Some(AsyncEvent::QpFatal(5)));

@@ -256,7 +256,7 @@ impl AsyncEvents {
         let mut early = lock(&self.early); // until they are written: later events follow them
         for event in early.take().into_iter().flat_map(EarlyEvents::into_events) {
             // There are fewer than a queue has room for, unless the adapter has stopped.
-            let _ = self.queue_of(AsyncEvent::from_event(event)).post(event);
+            let _ = self.fixed_queue(self.routing.route(event.code, 0).queue).post(event);
         }
         drop(early);
         for (queue, deferred) in &self.queues {
@@ -379,12 +379,19 @@ impl AsyncEvents {
         if event.code.function() == Function::Channel {
             return self.program_queues.get(CHANNEL_QUEUE).map_or(Ok(()), |queue| post(&queue.consumer));
         }
-        let (queue, _) = &self.queues[usize::from(number != GLOBAL_QUEUE)];
+        let queue = self.fixed_queue(number);
         match &mut *lock(&self.early) {
-            Some(early) if early.insert(event, self.max_early) => Ok(()),
-            Some(_) => Err((PostEventError::Overflow, Some(queue.queue().number()))),
+            Some(early) => match early.insert(event, self.max_early) {
+                true => Ok(()),
+                false => Err((PostEventError::Overflow, Some(queue.queue().number()))),
+            },
             None => post(queue),
         }
+    }
+
+    /// Returns the queue of global and management events if `number` is its number, and that of RDMA objects otherwise.
+    fn fixed_queue(&self, number: u16) -> &Consumer {
+        &self.queues[usize::from(number != GLOBAL_QUEUE)].0
     }
 
     /// Handles an event that was not written: stops the adapter, unless it is closed. `queue` is the number of the queue

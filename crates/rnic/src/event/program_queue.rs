@@ -1,10 +1,9 @@
 //! Event queues that a program opens by number (requirement I6): the queue of channel events, and queues that the program
 //! creates to separate the events of some codes, or of some lanes, from others. The event map sends events there.
 
-use super::code::Event;
 use super::consumer::Consumer;
 use super::map::{CHANNEL_QUEUE, PROGRAM_QUEUES};
-use super::queue::{EventQueueStats, PostEventError, Sizes, Ticket};
+use super::queue::{EventQueueStats, Sizes};
 use super::routing::Routing;
 use super::wake::Wake;
 use crate::sync::{Mutex, lock};
@@ -32,11 +31,6 @@ impl ProgramQueue {
     /// Returns state and statistics.
     pub fn stats(&self) -> EventQueueStats {
         self.consumer.queue().stats()
-    }
-
-    /// Writes an event of this lane.
-    pub(super) fn post_from(&self, lane: u16, event: Event) -> Result<Ticket, PostEventError> {
-        self.consumer.post_from(lane, event)
     }
 }
 
