@@ -89,9 +89,9 @@ const ALL_SEEDS: [&[&str]; 3] = [&[], &["--events"], &["--datagrams"]];
 
 /// Deliberate bugs: it does not take back what was not sent, executes an atomic operation again when its
 /// response is sent again, does not wake a queue pair that waits for a shared receive, drops the bytes that arrived
-/// together with the signal to switch to another route, or sends the message of a request whose registration was
-/// refused.
-const BROKEN: [&str; 5] = ["batch", "atomic", "waiter", "unread", "combined"];
+/// together with the signal to switch to another route, sends the message of a request whose registration was refused,
+/// or assigns the tags of a used-up index again.
+const BROKEN: [&str; 6] = ["batch", "atomic", "waiter", "unread", "combined", "retire"];
 
 /// Further deliberate bugs: a resized completion queue loses its last entry, one moved to another handler
 /// stays unarmed, or a moderated one does not start its timer. Both simulations must find these.

@@ -175,7 +175,8 @@ macro_rules! define {
 
             /// Returns the settings that belong to the device.
             pub(crate) fn device_config(&self) -> DeviceConfig {
-                DeviceConfig { $($device: self.$device.clone(),)* shared_memory: self.shm && self.private }
+                let shared_memory = self.shm && self.private;
+                DeviceConfig { $($device: self.$device.clone(),)* shared_memory, ..DeviceConfig::default() }
             }
         }
     };

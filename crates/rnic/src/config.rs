@@ -68,11 +68,14 @@ macro_rules! define {
             /// Announce to Ironwarp peers that streams can be carried in shared memory. Not part of the table, because the
             /// links decide: the engine sets this if its links have this route.
             pub shared_memory: bool,
+            /// Number of tags that an index of the memory table has before it is retired (requirement M4). Not part of the
+            /// table: only the simulation has fewer than 256, so that indices retire soon.
+            pub tag_instances: usize,
         }
 
         impl Default for DeviceConfig {
             fn default() -> Self {
-                Self { $($name: $default,)* shared_memory: false }
+                Self { $($name: $default,)* shared_memory: false, tag_instances: 256 }
             }
         }
     };

@@ -77,7 +77,8 @@ impl Device {
     /// Creates a device that accesses the program's memory through `host`, and derives its tags from `cipher`.
     pub fn new(config: DeviceConfig, host: Arc<dyn Host>, cipher: Arc<TagCipher>) -> Arc<Self> {
         let routing = Routing::new(1); // for one lane: the engine sets another map once it knows how many it has
-        let limits = Limits { strict: config.strict_windows, ..Limits::new(config.tags) };
+        let (strict, instances) = (config.strict_windows, config.tag_instances);
+        let limits = Limits { strict, instances, ..Limits::new(config.tags) };
         Arc::new(Self {
             table: Table::new(limits, cipher),
             faults: (config.faults != FaultPlan::default()).then(|| Faults::new(config.faults, config.seed)),

@@ -22,6 +22,7 @@
 use super::cipher::{INDEX_BITS, TagCipher};
 use super::entry::Entry;
 use super::{INSTANCE_BITS, Limits, RegisterError, tag_of};
+use crate::broken;
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::private::SIGNAL_TAG;
 use std::collections::{HashMap, VecDeque};
@@ -193,6 +194,11 @@ impl Slab {
 
     /// Frees an index whose entry has been released. If not `is_reusable`, the index is retired.
     pub(super) fn release(&self, index: u32, is_reusable: bool) {
+        if !is_reusable && broken::is("retire") {
+            let first = tag_of(index, self.cipher.first_instance(self.cipher.slot(index)));
+            self.used_entry(index).begin_change().assign(first, self.more_instances);
+            return lock(&self.free).indices.push_back(index);
+        }
         let mut free = lock(&self.free);
         if is_reusable {
             free.indices.push_back(index);

@@ -46,6 +46,9 @@ impl Program {
         if defect == Some(Defect::Touched) && completion.status == Status::RemoteAccess {
             self.coverage.record(Feature::TouchedAgain);
         }
+        if defect == Some(Defect::OldTag) && completion.status == Status::RemoteAccess {
+            self.coverage.record(Feature::OldTag);
+        }
         if completion.status != Status::Success {
             self.expect_unregistered(&connection.requests[index], completion.status);
             return;

@@ -86,10 +86,14 @@ pub(super) enum Feature {
     SharedMemory,
     BackToTcp,
     Offered,
+    /// Indices of the memory table were retired.
+    Retired,
+    /// A request named a tag that the peer had deregistered, and was refused.
+    OldTag,
 }
 
 impl Feature {
-    const ALL: [Self; 46] = [
+    const ALL: [Self; 48] = [
         Self::Inline,
         Self::ManyElements,
         Self::Fence,
@@ -136,6 +140,8 @@ impl Feature {
         Self::SharedMemory,
         Self::BackToTcp,
         Self::Offered,
+        Self::Retired,
+        Self::OldTag,
     ];
 }
 

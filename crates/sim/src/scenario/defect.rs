@@ -30,6 +30,8 @@ pub(super) enum Defect {
     Refused,
     /// The one-touch memory of the peer was already used by another message.
     Touched,
+    /// The remote tag is one that the peer had before, and has deregistered (requirement M4).
+    OldTag,
 }
 
 impl Defect {
@@ -37,9 +39,12 @@ impl Defect {
     pub(super) const fn status(self) -> Status {
         match self {
             Self::LocalTag => Status::LocalProtection,
-            Self::RemoteTag | Self::RemoteRange | Self::RemoteRight | Self::Invalidate | Self::Touched => {
-                Status::RemoteAccess
-            }
+            Self::RemoteTag
+            | Self::RemoteRange
+            | Self::RemoteRight
+            | Self::Invalidate
+            | Self::Touched
+            | Self::OldTag => Status::RemoteAccess,
             Self::Misaligned => Status::RemoteOperation,
             Self::TooLong | Self::NoQueue | Self::NoReceive => Status::RemoteInvalidRequest,
             Self::ForeignPeer => Status::LocalQpOperation,

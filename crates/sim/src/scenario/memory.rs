@@ -3,7 +3,7 @@
 use super::coverage::Feature;
 use super::program::Program;
 use super::random::pick;
-use super::request::{LOCAL_ACCESS, Slot};
+use super::request::{LOCAL_ACCESS, Slot, memory};
 use super::supply::Receiving;
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
@@ -46,6 +46,36 @@ impl Program {
         let span = self.arena.alloc(len);
         self.grant(span, LOCAL_ACCESS);
         span
+    }
+
+    /// Registers and deregisters memory so often that indices of the memory table retire, if they have few instances, and
+    /// remembers the tags.
+    pub(super) fn use_up_tags(&mut self) {
+        let instances = self.device.config().tag_instances;
+        if instances < 256 {
+            let span = self.unregistered(1);
+            for _ in 0..=instances {
+                // An index is used again only if more than 1024 are free, so many have to be in use at once.
+                let register = |_| {
+                    let memory = memory(span, LOCAL_ACCESS | Rights::REMOTE);
+                    self.device.register(self.domain, memory).expect("a free tag")
+                };
+                let tags: Vec<_> = (0..1600).map(register).collect();
+                for tag in tags {
+                    self.device.table().deregister(tag).expect("a registered region");
+                    self.old_tags.insert(tag.0);
+                }
+            }
+        }
+    }
+
+    /// Returns an old tag that is like this tag of the program: the same, if it is an old one, or of the same index, or
+    /// else any. `None` if there is none.
+    pub(super) fn old_tag_like(&self, tag: Tag) -> Option<Tag> {
+        let near = |from, to| self.old_tags.range(from..=to).next();
+        let same_index = || near(tag.0 & !0xff, tag.0 | 0xff);
+        let found = near(tag.0, tag.0).or_else(same_index).or_else(|| near(tag.0, u32::MAX));
+        found.or_else(|| self.old_tags.first()).copied().map(Tag)
     }
 
     /// Registers memory that the peer of a connection may access; with strict windows, through a window. Returns the

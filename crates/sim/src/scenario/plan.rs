@@ -171,7 +171,8 @@ impl Plan<'_> {
             one_touch: self.rng.below(3) == 0,
         };
         let bound = self.plan_local(owner, Verb::Bind, Operation::Bind { window, binding }, After::Nothing);
-        let tag = next_tag(window);
+        let table = self.programs[owner].device.table();
+        let tag = table.reserve_next_tag(window).expect("a free tag");
         let addr = RemoteAddr { tag, offset: if binding.zero_based { 0 } else { binding.at } };
         let access =
             self.plan_access(1 - owner, verb, len, Some((region.span, addr)), After::PeerSucceeded(bound));
@@ -281,7 +282,11 @@ impl Plan<'_> {
             }
         } else if !rules.immediate && self.rng.below(3) == 0 {
             self.plan_unsupported_send(who);
-        } else if self.rng.below(5) > 0 || !self.plan_second_touch(who) {
+        } else if match self.rng.below(5) {
+            0 => !self.plan_second_touch(who),
+            1 => !self.plan_old_tag(who),
+            _ => true,
+        } {
             let (left, right) = self.programs.split_at_mut(1);
             let (program, peer) =
                 if who == 0 { (&mut left[0], &mut right[0]) } else { (&mut right[0], &mut left[0]) };
@@ -303,6 +308,20 @@ impl Plan<'_> {
         let index = self.plan_access(who, verb, 1, Some((Span::new(0, 0), addr)), After::Nothing);
         let request = &mut self.programs[who].connections[self.connection].requests[index];
         (request.effect, request.defect) = (Effect::None, Some(Defect::Touched));
+        true
+    }
+
+    /// Plans an access to memory of the peer by a tag that the peer had before, which must fail (requirement M4). If the
+    /// memory has an old tag, against the rules, it is that tag. Returns false if the peer has no old tags.
+    fn plan_old_tag(&mut self, who: usize) -> bool {
+        let connection = self.connection;
+        let (span, addr) = self.programs[1 - who].open(8, LOCAL_ACCESS | Rights::REMOTE, connection);
+        let Some(tag) = self.programs[1 - who].old_tag_like(addr.tag) else { return false };
+        let verb = pick(self.rng, &THROUGH);
+        let target = Some((span, RemoteAddr { tag, ..addr }));
+        let index = self.plan_access(who, verb, 8, target, After::Nothing);
+        let request = &mut self.programs[who].connections[connection].requests[index];
+        (request.effect, request.defect) = (Effect::None, Some(Defect::OldTag));
         true
     }
 

@@ -22,6 +22,7 @@ use ironwarp_rnic::memory::{Domain, Rights};
 use ironwarp_rnic::qp::{Attributes, Completes, Qp, Receives, RegistrationFailure, State};
 use ironwarp_rnic::queue::{Cq, Data, Operation, SharedReceiveQueue, SrqSize, XrcDomain};
 use ironwarp_wire::AtomicOp;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -60,6 +61,8 @@ pub(super) struct Program {
     /// Memory that was revoked during the run: unmapped, or deregistered, in which case the contents at that time
     /// follow.
     pub(super) taken: Option<(Slot, Option<Vec<u8>>)>,
+    /// Tags that the program had before the run, and that must never be valid again (requirement M4).
+    pub(super) old_tags: BTreeSet<u32>,
     pub(super) coverage: Coverage,
     trace: Option<Trace>,
 }
@@ -98,9 +101,11 @@ impl Program {
             readable: Vec::new(),
             writable: Vec::new(),
             taken: None,
+            old_tags: BTreeSet::new(),
             coverage: Coverage::default(),
             trace: None,
         };
+        program.use_up_tags();
         program.create_supplies();
         for connection in 0..rules.connections {
             let qp = program.new_qp(connection);

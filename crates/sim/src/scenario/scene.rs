@@ -64,10 +64,13 @@ impl Scene {
         let world = world(plan.parse().expect("a valid plan"), seed);
         let setup = pick(&mut rng, &[MpaMode::PeerToPeer, MpaMode::ClientServer, MpaMode::Unenhanced]);
         let routes = RouteRequests::random(seed);
+        let mut tag_rng = Rng::stream(seed, 4);
+        let tag_instances = [(); 2].map(|()| pick(&mut tag_rng, &[1, 2, 256, 256]));
         let programs = [0, 1].map(|number| {
             let completes = pick(&mut rng, &[Completes::WhenSent, Completes::WhenAcknowledged]);
             let config = random_config(&mut rng, &rules, number);
-            let config = DeviceConfig { shared_memory: routes.announces[number], ..config };
+            let shared_memory = routes.announces[number];
+            let config = DeviceConfig { shared_memory, tag_instances: tag_instances[number], ..config };
             Program::new(number, config, completes, rules, world.timers())
         });
         let (lost, counts, outcome) = ([0; 2], [0; 2], Outcome::default());
@@ -100,6 +103,8 @@ impl Scene {
         self.outcome.faults = self.world.faults().report().counts;
         for program in &mut self.programs {
             program.expect_untouched();
+            let retired = program.device.table().usage().retired;
+            program.coverage.record_if(Feature::Retired, retired > 0);
             if program.cqs.iter().any(|model| model.cq.has_overrun()) {
                 program.coverage.record(Feature::Overrun);
             }
