@@ -1,5 +1,6 @@
 //! Registration of pages by work requests (requirement M3): in any order, of every size, through page tables of the
 //! first and the second order.
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
 
 use ironwarp::Config;
 use ironwarp::completion::{Opcode, Status};

@@ -46,6 +46,7 @@ mod succession;
 mod table;
 mod touch;
 mod translation;
+mod translation_error;
 mod window;
 
 #[cfg(test)]
@@ -53,7 +54,7 @@ mod window;
 mod tests;
 
 pub use cipher::TagCipher;
-pub use denied::{Check, Denied, DeregisterError, RegisterError, ReregisterError, TranslationError};
+pub use denied::{Check, Denied, DeregisterError, RegisterError, ReregisterError};
 pub use entry::{CachedGuard, Guard};
 pub(crate) use guards::Guards;
 pub use limits::Limits;
@@ -65,6 +66,7 @@ pub use spans::Spans;
 pub use table::Table;
 pub use touch::{Position, Touch, Verdict, decide};
 pub use translation::Translation;
+pub use translation_error::TranslationError;
 pub use window::{Binding, Scope};
 
 use ironwarp_wire::Tag;

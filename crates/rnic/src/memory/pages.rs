@@ -108,7 +108,7 @@ impl HeldTable {
 impl Held for HeldTable {
     fn read(&self, at: u64, into: &mut [u8]) {
         self.for_each_page(at, into.len(), |addr, done, n| {
-            self.memory.read_page(addr, &mut into[done..][..n])
+            self.memory.read_page(addr, &mut into[done..][..n]);
         });
     }
 
