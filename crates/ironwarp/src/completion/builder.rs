@@ -41,6 +41,14 @@ impl CompletionQueueBuilder {
 
     /// Selects the lane that serves the queue pairs of this queue, like [`Adapter::completion_queue_on`]. Defaults to
     /// a lane that the adapter chooses for each queue pair.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let lanes = adapter.steering().lanes();
+    /// assert!(adapter.completion_queue_builder(64).lane(lanes - 1).create().is_ok());
+    /// assert!(adapter.completion_queue_builder(64).lane(lanes).create().is_err());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn lane(mut self, lane: usize) -> Self {
         self.lane = Some(lane);
         self
