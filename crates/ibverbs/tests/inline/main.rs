@@ -1,7 +1,5 @@
 //! Inline data (requirement X5) of C programs: posted without an allocation for each request.
 
-#![expect(clippy::unwrap_used, reason = "tests may panic")]
-
 #[path = "../common/mod.rs"]
 mod common;
 
