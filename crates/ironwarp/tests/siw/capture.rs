@@ -42,9 +42,9 @@ pub(crate) fn check(file: &Path, variant: Variant, sessions: &[Session]) {
         }
     }
     for (i, conversations) in without_reuse(conversations).into_iter().enumerate() {
-        let (others, start, cut_off) = (0, std::time::Duration::ZERO, false);
+        let (datagrams, others, start, cut_off) = (Vec::new(), 0, std::time::Duration::ZERO, false);
         let resegmented = file.with_extension(format!("resegmented-{i}.pcap"));
-        tshark::check(&Capture { conversations, others, start, cut_off }, &resegmented);
+        tshark::check(&Capture { conversations, datagrams, others, start, cut_off }, &resegmented);
     }
 }
 
