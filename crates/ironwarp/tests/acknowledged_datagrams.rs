@@ -207,6 +207,15 @@ impl Relay {
     }
 }
 
+/// Stops the relay, also if the test fails.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn acknowledged_datagrams_arrive_exactly_once_over_a_network_that_loses_them() {
     const MESSAGES: usize = 200;
@@ -221,6 +230,7 @@ fn acknowledged_datagrams_arrive_exactly_once_over_a_network_that_loses_them() {
     let mut ended = [None; MESSAGES];
     let counts = std::thread::scope(|scope| {
         let relaying = scope.spawn(|| relay.run(&done));
+        let stop = StopOnDrop(&done);
         let (mut posted, mut completed) = (0, 0);
         let until = Instant::now() + SOON;
         while completed < MESSAGES {
@@ -249,7 +259,7 @@ fn acknowledged_datagrams_arrive_exactly_once_over_a_network_that_loses_them() {
                 completed += 1;
             }
         }
-        done.store(true, Ordering::Relaxed);
+        drop(stop);
         relaying.join().unwrap()
     });
     // One of 600,000 messages gets no answer in 8 attempts, if one in ten datagrams is dropped.
@@ -264,7 +274,9 @@ fn an_acknowledged_datagram_waits_for_a_receive() {
     let (one, other) = (End::new(), End::new());
     let to = other.destination(&one);
     one.send(1, b"early", to);
+    let until = Instant::now() + SOON;
     while other.qp.drops().no_receive == 0 {
+        assert!(Instant::now() < until, "{:?}", other.qp.drops());
         other.cq.poll_one().unwrap();
     }
     other.receive(0);
