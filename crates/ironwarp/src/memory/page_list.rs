@@ -115,6 +115,23 @@ impl PageList {
 
     /// Returns a scatter/gather element for a range of the registered bytes, with the tag of the last posted registration.
     ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::memory::PageSize;
+    /// # use ironwarp::prelude::*;
+    /// # use std::time::Duration;
+    /// # client.qp.post_receive(1, &[client.region.slice(..10)?])?;
+    /// let region = server.domain.allocate_region([Buffer::new(8192)?])?;
+    /// let pages = region.pages(PageSize::KIB_4, [0x1000, 0])?;
+    /// server.qp.post_send(WorkRequest::register_pages(1, &pages, Access::LOCAL_READ).unsignaled())?;
+    /// // The last five bytes of the second page, and the first five of the first.
+    /// server.qp.post_send(WorkRequest::send(2, &[pages.slice(4091..4101)?]))?;
+    /// # assert_eq!(client.cq.wait(Duration::from_secs(5))?.success()?.byte_len, 10);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Fails if the range is not completely inside the registered bytes, or longer than 4 GiB.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Sge, AccessError> {
@@ -125,6 +142,18 @@ impl PageList {
 
     /// Returns the remote address of offset `at` of the registered bytes, to be sent to a peer, with the tag of the last
     /// posted registration.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::memory::{Buffer, PageSize};
+    /// let region = domain.allocate_region([Buffer::new(8192)?])?;
+    /// let pages = region.pages(PageSize::KIB_4, [0x1000, 0])?;
+    /// // The first byte of the region.
+    /// assert_eq!(pages.remote_addr(4096)?.offset, 4096);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// Fails if the offset is outside of the registered bytes.

@@ -179,6 +179,26 @@ impl WorkRequest {
 
     /// Creates a request that registers a list of pages for a single message of a peer, like
     /// [`register_once`](Self::register_once).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::memory::PageSize;
+    /// # use ironwarp::prelude::*;
+    /// # use std::time::Duration;
+    /// let region = server.domain.allocate_region([Buffer::new(8192)?])?;
+    /// let pages = region.pages(PageSize::KIB_4, [0x1000, 0])?;
+    /// let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    /// server.qp.post_send(WorkRequest::register_pages_once(1, &pages, access))?;
+    /// # server.cq.wait(Duration::from_secs(5))?.success()?;
+    /// client.qp.post_send(WorkRequest::write_inline(2, b"once", pages.remote_addr(0)?))?;
+    /// # client.cq.wait(Duration::from_secs(5))?.success()?;
+    /// client.qp.post_send(WorkRequest::write_inline(3, b"again", pages.remote_addr(0)?))?;
+    /// # assert!(client.qp.wait_closed(Duration::from_secs(5)));
+    /// # assert_eq!(&region.to_vec()?[4096..4101], b"once\0");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn register_pages_once(id: u64, pages: &PageList, access: Rights) -> Self {
         let one_touch = true;
         Self::new_register_pages(id, pages, access, one_touch)
