@@ -556,6 +556,7 @@ mod tests {
             "objects all 1 0",
             "port all 0 0",
             "adapter all 0 0",
+            "connections all 2 0",
         ];
         assert_eq!(shown(Shape::ByFunction), by_function);
         assert_eq!(shown(Shape::ByQueue), by_function);

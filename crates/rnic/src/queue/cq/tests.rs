@@ -470,3 +470,45 @@ fn errors_and_the_end_of_moderation_do_not_wait() {
     cq.moderate(None);
     assert_eq!(events.events(), 2);
 }
+
+/// Requirement I8: also if the event is held back, or kept until there is a handler.
+#[test]
+fn an_event_goes_to_the_handler_of_its_lane() {
+    let counts = [(); 2].map(|()| Count::new());
+    let handlers = counts.each_ref().map(|count| count.0.clone());
+    let taken = || counts.each_ref().map(Count::events);
+    let (cq, _, _) = moderated(9, PERIOD);
+    cq.moderate(None);
+    cq.set_lane_handlers(&handlers);
+    for (lane, expected) in [(0, [1, 0]), (1, [1, 1]), (2, [2, 1])] {
+        cq.poll(9, drop).unwrap();
+        assert!(!cq.arm(Arm::Next));
+        cq.push_from(|| lane, plain(1)).unwrap();
+        assert_eq!(taken(), expected, "lane {lane}");
+    }
+    // Untaken events count for each handler by itself.
+    for lane in [0, 1, 0, 1] {
+        assert!(cq.arm(Arm::Next));
+        cq.push_from(|| lane, plain(1)).unwrap();
+    }
+    assert_eq!(taken(), [3, 2]);
+    // Held back until the timer.
+    cq.moderate(Some(Moderation { count: 9, period: PERIOD, timer: Arc::<Clock>::default() }));
+    for (lane, expected) in [(1, [3, 3]), (0, [4, 3])] {
+        assert!(cq.arm(Arm::Next));
+        cq.push_from(|| lane, plain(1)).unwrap();
+        cq.on_timer();
+        assert_eq!(taken(), expected, "lane {lane}");
+    }
+    cq.moderate(None);
+    // Without a handler.
+    cq.set_handler(None);
+    assert!(cq.arm(Arm::Next));
+    cq.push_from(|| 1, plain(1)).unwrap();
+    cq.set_lane_handlers(&handlers);
+    assert_eq!(taken(), [4, 4]);
+    assert!(cq.arm(Arm::Next));
+    cq.push_from(|| 1, plain(1)).unwrap();
+    cq.shut_down();
+    assert_eq!(taken(), [4, 4], "the untaken event is gone");
+}
