@@ -202,7 +202,7 @@ impl Adapter {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::event::{AsyncEvent, EventCode, EventRoute};
+    /// # use ironwarp::event::{AdminCommand, AsyncEvent, EventCode, EventRoute};
     /// # use ironwarp::queue::State;
     /// # use std::time::Duration;
     /// # let (client, _server) = ironwarp::example::pair()?;
@@ -216,10 +216,11 @@ impl Adapter {
     ///     queues.push(queue);
     /// }
     /// adapter.set_event_map(map)?;
+    /// // The change is an event itself. It has no lane, so that it belongs to lane 0.
+    /// assert_eq!(queues[0].try_next(), Some(AsyncEvent::AdminCommand(AdminCommand::SetEventMap)));
     ///
     /// client.qp.set_state(State::Drained)?;
     /// let lane = client.qp.lane().expect("the queue pair is connected");
-    /// # while queues[0].try_next().is_some_and(|event| matches!(event, AsyncEvent::AdminCommand(_))) {}
     /// let event = queues[lane].wait(Duration::from_secs(5))?;
     /// assert_eq!(event, AsyncEvent::SqDrained(client.qp.id()));
     /// # Ok(())
