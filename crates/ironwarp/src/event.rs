@@ -113,6 +113,14 @@ impl AsyncEvents {
 
     /// Makes events wake the program again after [`poll_one`](Self::poll_one). If there are events, the descriptor is
     /// readable at once.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let events = adapter.async_events()?;
+    /// assert_eq!(events.poll_one(), None);
+    /// events.arm();
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn arm(&self) {
         self.inner.arm();
     }

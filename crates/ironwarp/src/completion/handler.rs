@@ -227,6 +227,14 @@ impl CompletionHandler {
 
     /// Makes events wake the program again after [`poll_one`](Self::poll_one). If there are events, the descriptor is
     /// readable at once.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let handler = adapter.completion_handler()?;
+    /// assert_eq!(handler.poll_one(), None);
+    /// handler.arm();
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn arm(&self) {
         self.inner.arm();
     }
