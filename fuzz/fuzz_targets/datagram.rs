@@ -11,7 +11,7 @@
 use ironwarp_rnic::config::DeviceConfig;
 use ironwarp_rnic::datagram::{
     AddressHandle, Arrived, DatagramAttributes, DatagramLink, DatagramQp, DatagramRequest, Destination, Grh,
-    Sent, qpn_of_port,
+    SendTo, Sent, qpn_of_port,
 };
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::gid::Gid;
@@ -84,7 +84,7 @@ impl DatagramLink for Script {
         true
     }
 
-    fn send(&self, _: Gid, _: (Gid, u16), bytes: &[u8]) -> Sent {
+    fn send(&self, _: Gid, _: SendTo, bytes: &[u8]) -> Sent {
         assert!(Datagram::parse(bytes).is_ok());
         Sent::Taken
     }

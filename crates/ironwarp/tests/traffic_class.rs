@@ -1,10 +1,12 @@
 //! Traffic classes (requirement M16), as they are on the wire: dumpcap records the packets that the kernel sends.
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
-use ironwarp::Config;
 use ironwarp::completion::Opcode;
 use ironwarp::connection::{AcceptOptions, BringUpOptions, ConnectOptions, Remote};
+use ironwarp::datagram::{AddressHandle, DatagramRequest, Destination, Grh};
+use ironwarp::memory::Buffer;
 use ironwarp::queue::{Completes, WorkRequest};
+use ironwarp::{Adapter, Config};
 use ironwarp_testkit::child::in_network;
 use ironwarp_testkit::native::{ALL, Completions, End, SOON, pattern};
 use ironwarp_testkit::net::ip;
@@ -52,9 +54,14 @@ fn addresses() -> [[IpAddr; 2]; 2] {
     [["127.0.0.2", "127.0.0.3"], ["fd00::1", "fd00::2"]].map(|pair| pair.map(|it| it.parse().unwrap()))
 }
 
+/// Names of the protocol of an address and of the field with the traffic class, as Wireshark has them.
+fn fields(of: IpAddr) -> (&'static str, &'static str) {
+    if of.is_ipv4() { ("ip", "ip.dsfield") } else { ("ipv6", "ipv6.tclass") }
+}
+
 /// Checks that the packets from an address that match the filter, at least `count`, have this traffic class.
 fn check(packets: &Packets, (from, class): (IpAddr, u8), filter: &str, count: usize) {
-    let (protocol, field) = if from.is_ipv4() { ("ip", "ip.dsfield") } else { ("ipv6", "ipv6.tclass") };
+    let (protocol, field) = fields(from);
     let filter = format!("{protocol}.src == {from} && {filter}");
     for found in packets.fields(&filter, &[field], count) {
         let digits = found[0].trim_start_matches("0x");
@@ -107,6 +114,43 @@ fn packets_of_a_manual_connection_have_the_class_that_each_end_chose() {
         // Refusals of dials that come too early have no class: these are for no queue pair.
         for own in [0, 1] {
             check(&packets, (at[own], CLASSES[own]), "iwarp_rdma.opcode == 3", 1);
+        }
+    }
+}
+
+/// Datagrams have the class of their address handle, and acknowledgements that of the datagram.
+#[test]
+fn datagrams_have_the_class_of_their_address_handle() {
+    if !in_network("datagrams_have_the_class_of_their_address_handle") {
+        return;
+    }
+    let packets = record("datagrams.pcap");
+    for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
+        let adapter = Adapter::open(Config::default()).unwrap();
+        let (cq, domain) = (adapter.completion_queue(16).unwrap(), adapter.protection_domain());
+        let region = domain.register(Buffer::new(200).unwrap(), ALL).unwrap();
+        for at in addresses() {
+            let [from, to] = at.map(|at| {
+                let builder = domain.datagram_queue_pair(&cq).completes(completes).qkey(7);
+                builder.addresses(&[at]).create().unwrap()
+            });
+            for class in CLASSES {
+                to.post_receive(1, &[region.slice(..200).unwrap()]).unwrap();
+                let address = AddressHandle::new(at[0].into(), at[1].into());
+                let address = AddressHandle { traffic_class: class, ..address };
+                let destination = Destination { address, qpn: to.qpn(), qkey: 7 };
+                from.post_send(DatagramRequest::send_inline(2, b"a message", destination)).unwrap();
+                for _ in 0..2 {
+                    cq.wait(SOON).unwrap().success().unwrap();
+                }
+                assert_eq!(region.to_vec().unwrap()[Grh::LEN..Grh::LEN + 9], *b"a message");
+                let senders = if completes == Completes::WhenAcknowledged { &at[..] } else { &at[..1] };
+                for sender in senders {
+                    let (protocol, field) = fields(*sender);
+                    let filter = format!("udp && {protocol}.src == {sender} && {field} == {class}");
+                    packets.fields(&filter, &[field], 1);
+                }
+            }
         }
     }
 }

@@ -11,14 +11,17 @@ use super::denied::Denied;
 use super::fork::Fd;
 use super::reserve::{Kind, Reservation};
 use super::socket::set_drops_datagrams;
+use super::traffic_class::set_traffic_class;
 use crate::config::PortRange;
-use ironwarp_rnic::datagram::{Arrived, Sent};
+use ironwarp_rnic::datagram::{Arrived, SendTo, Sent};
 use ironwarp_rnic::gid::Gid;
+use ironwarp_rnic::sync::lock;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 #[cfg(test)]
@@ -69,6 +72,9 @@ pub struct UdpSocket {
     readable: AtomicBool,
     /// Nothing is sent or received.
     blocked: AtomicBool,
+    /// The traffic class of the socket (requirement M16). Locked while a datagram is sent: another thread may send with
+    /// another class.
+    traffic_class: Mutex<u8>,
 }
 
 impl UdpPort {
@@ -186,6 +192,7 @@ impl UdpSocket {
             address,
             readable: AtomicBool::new(true),
             blocked: AtomicBool::new(false),
+            traffic_class: Mutex::new(0),
         })
     }
 
@@ -208,13 +215,20 @@ impl UdpSocket {
         to.ip().is_some_and(|ip| ip.is_ipv4() == self.address.ip.is_ipv4())
     }
 
-    /// Sends one datagram to a port at a GID.
-    pub fn send(&self, (to, port): (Gid, u16), bytes: &[u8]) -> Sent {
-        let Some(ip) = to.ip() else { return Sent::Lost };
+    /// Sends one datagram.
+    pub fn send(&self, to: SendTo, bytes: &[u8]) -> Sent {
+        let Some(ip) = to.gid.ip() else { return Sent::Lost };
         if self.blocked.load(Ordering::Relaxed) {
             return Sent::Lost;
         }
-        let to = self.address.with_port(ip, port);
+        let mut class = lock(&self.traffic_class);
+        if *class != to.traffic_class {
+            if let Err(error) = set_traffic_class(&self.fd, to.traffic_class) {
+                tracing::debug!(%error, "failed to set the traffic class of a datagram");
+            }
+            *class = to.traffic_class;
+        }
+        let to = self.address.with_port(ip, to.port);
         for _ in 0..MAX_TRIES {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match rustix::io::retry_on_intr(|| rustix::net::sendto(&self.fd, bytes, flags, &to)) {

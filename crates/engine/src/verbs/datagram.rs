@@ -11,7 +11,9 @@ use crate::reactor::member::{Member, Movable, Placement, ServedBy};
 use crate::reactor::poll_set::PollSet;
 use crate::sys::random::random;
 use crate::sys::udp::{LocalAddress, UdpPort, UdpSocket};
-use ironwarp_rnic::datagram::{Arrived, DatagramAttributes, DatagramLink, DatagramQp, Sent, qpn_of_port};
+use ironwarp_rnic::datagram::{
+    Arrived, DatagramAttributes, DatagramLink, DatagramQp, SendTo, Sent, qpn_of_port,
+};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::gid::Gid;
@@ -321,10 +323,10 @@ impl DatagramLink for UdpLink {
         self.udp.at_gid(from).is_some_and(|socket| socket.can_reach(to))
     }
 
-    fn send(&self, from: Gid, to: (Gid, u16), bytes: &[u8]) -> Sent {
+    fn send(&self, from: Gid, to: SendTo, bytes: &[u8]) -> Sent {
         let sent = self.udp.at_gid(from).map_or(Sent::Lost, |socket| socket.send(to, bytes));
         if let (Some(capture), Sent::Taken) = (&self.capture, &sent) {
-            capture.record_datagram((from, self.udp.port()), to, bytes);
+            capture.record_datagram((from, self.udp.port()), (to.gid, to.port), bytes);
         }
         sent
     }

@@ -21,7 +21,7 @@
 
 use super::sessions::{Finished, Opening, Outcome, Peer, Sessions, Target, Transmission, Verdict};
 use super::tx::Packet;
-use super::{Arrived, BATCH, DatagramQp, DropReason, Sent, port_of_qpn};
+use super::{Arrived, BATCH, DatagramQp, DropReason, SendTo, Sent, port_of_qpn};
 use crate::error::QpError;
 use crate::half::Left;
 use crate::memory::{Check, Denied};
@@ -74,7 +74,7 @@ impl DatagramQp {
 
     /// Sends a datagram. Returns false if sending has to stop until the link, or a registration, reports progress.
     fn transmit_one(&self, sessions: &Sessions, next: &Transmission, packet: &mut Packet) -> bool {
-        let (built, target) = match next {
+        let (built, target, traffic_class) = match next {
             Transmission::Open { target, address, session, cookie } => {
                 let header = Datagram {
                     kind: DatagramKind::Open { session: *session, cookie: *cookie },
@@ -92,16 +92,17 @@ impl DatagramQp {
                 let header =
                     header.emit(b"").expect("queue pair numbers are checked when a request is posted");
                 packet[..header.len()].copy_from_slice(&header);
-                (Ok(header.len()), target)
+                (Ok(header.len()), target, address.traffic_class)
             }
             Transmission::Message { target, session, sequence, request } => {
                 let kind = DatagramKind::Acknowledged { session: *session };
-                (self.build(request, kind, *sequence, packet), target)
+                let class = request.destination.address.traffic_class;
+                (self.build(request, kind, *sequence, packet), target, class)
             }
         };
         match built {
             Ok(len) => {
-                let to = (target.to, port_of_qpn(target.qpn));
+                let to = SendTo { gid: target.to, port: port_of_qpn(target.qpn), traffic_class };
                 if self.send_to(target.from, to, &packet[..len]) == Sent::Full {
                     lock(&sessions.flows).put_back(next);
                     // If the flag was just set, try again, because the link may have reported room before.
@@ -240,7 +241,8 @@ impl DatagramQp {
         if header.len() > arrived.len {
             return;
         }
-        self.send_to(arrived.to, (arrived.from, arrived.port), &header);
+        let reply_to = SendTo { gid: arrived.from, port: arrived.port, traffic_class: to.traffic_class };
+        self.send_to(arrived.to, reply_to, &header);
     }
 }
 

@@ -20,6 +20,17 @@ pub enum Sent {
     Lost,
 }
 
+/// Where a datagram is sent to, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendTo {
+    /// The receiver's address.
+    pub gid: Gid,
+    /// The receiver's UDP port.
+    pub port: u16,
+    /// The traffic class of the packet (requirement M16).
+    pub traffic_class: u8,
+}
+
 /// A received datagram and its addresses, as reported by the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
@@ -38,8 +49,8 @@ pub trait DatagramLink: Send + Sync + fmt::Debug {
     /// Returns whether a datagram can be sent from a local address to a remote address.
     fn has_path(&self, from: Gid, to: Gid) -> bool;
 
-    /// Sends one datagram from a local address to a remote address and port.
-    fn send(&self, from: Gid, to: (Gid, u16), bytes: &[u8]) -> Sent;
+    /// Sends one datagram from a local address.
+    fn send(&self, from: Gid, to: SendTo, bytes: &[u8]) -> Sent;
 
     /// Receives one datagram, truncated if it does not fit into the buffer. Returns `None` if there is none.
     fn recv(&self, into: &mut [u8]) -> Option<Arrived>;

@@ -26,7 +26,7 @@ mod sessions;
 mod tx;
 
 pub use grh::Grh;
-pub use link::{Arrived, DatagramLink, Sent};
+pub use link::{Arrived, DatagramLink, SendTo, Sent};
 pub use request::{AddressHandle, DatagramRequest, Destination};
 pub use sessions::{DEFAULT_RETRIES, MAX_SENDERS};
 

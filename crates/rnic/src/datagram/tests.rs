@@ -48,8 +48,8 @@ impl DatagramLink for MockNetwork {
         from == gid(LOCAL) && to.ip().is_some_and(|ip| ip.is_ipv4())
     }
 
-    fn send(&self, from: crate::gid::Gid, to: (crate::gid::Gid, u16), bytes: &[u8]) -> Sent {
-        assert_eq!((from, to.0), (gid(LOCAL), gid(REMOTE)));
+    fn send(&self, from: crate::gid::Gid, to: SendTo, bytes: &[u8]) -> Sent {
+        assert_eq!((from, to.gid), (gid(LOCAL), gid(REMOTE)));
         if self.loses.load(Ordering::Relaxed) {
             return Sent::Lost;
         }
@@ -58,7 +58,7 @@ impl DatagramLink for MockNetwork {
             Some(room) => *room -= 1,
             None => {}
         }
-        self.sent.lock().unwrap().push((to.1, bytes.to_vec()));
+        self.sent.lock().unwrap().push((to.port, bytes.to_vec()));
         Sent::Taken
     }
 

@@ -1,6 +1,8 @@
 //! Sending datagrams: builds datagrams from posted requests, passes them to the link, and completes the requests.
 
-use super::{BATCH, DatagramQp, DatagramRequest, Destination, DropReason, MAX_PAYLOAD, Sent, port_of_qpn};
+use super::{
+    BATCH, DatagramQp, DatagramRequest, Destination, DropReason, MAX_PAYLOAD, SendTo, Sent, port_of_qpn,
+};
 use crate::error::QpError;
 use crate::gid::Gid;
 use crate::half::Left;
@@ -147,11 +149,12 @@ impl DatagramQp {
     /// Passes the datagram of a request to the link. Returns whether the link took it.
     fn send(&self, destination: &Destination, bytes: &[u8]) -> Sent {
         let Destination { address, qpn, .. } = destination;
-        self.send_to(address.source, (address.destination, port_of_qpn(*qpn)), bytes)
+        let (gid, traffic_class) = (address.destination, address.traffic_class);
+        self.send_to(address.source, SendTo { gid, port: port_of_qpn(*qpn), traffic_class }, bytes)
     }
 
     /// Passes a datagram from a local address to the link, and counts it if it is lost at once.
-    pub(super) fn send_to(&self, from: Gid, to: (Gid, u16), bytes: &[u8]) -> Sent {
+    pub(super) fn send_to(&self, from: Gid, to: SendTo, bytes: &[u8]) -> Sent {
         let sent = self.link.send(from, to, bytes);
         if sent == Sent::Lost {
             self.count_drop(DropReason::Lost);

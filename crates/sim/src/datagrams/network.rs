@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::lock;
 use crate::trace::Trace;
-use ironwarp_rnic::datagram::{Arrived, DatagramLink, Sent};
+use ironwarp_rnic::datagram::{Arrived, DatagramLink, SendTo, Sent};
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::gid::Gid;
 use ironwarp_wire::private::Datagram;
@@ -133,9 +133,9 @@ impl DatagramLink for NodeLink {
         true
     }
 
-    fn send(&self, from: Gid, (to, port): (Gid, u16), bytes: &[u8]) -> Sent {
-        let node = usize::from(port - FIRST_PORT);
-        assert_eq!((from, to), (gid_of(self.node), gid_of(node)));
+    fn send(&self, from: Gid, to: SendTo, bytes: &[u8]) -> Sent {
+        let node = usize::from(to.port - FIRST_PORT);
+        assert_eq!((from, to.gid), (gid_of(self.node), gid_of(node)));
         let (header, _) = Datagram::parse(bytes).expect("a valid datagram");
         let Network { plan, trace, .. } = &*self.network;
         let mut state = lock(&self.network.state);
