@@ -124,7 +124,7 @@ impl Engine {
         let capture = Capture::open(&config, &host);
         let device = Device::new(config.device_config(), host, TagCipher::new(random()?));
         let config = Arc::new(config);
-        let end = Arc::new(EndSignal::new()?);
+        let end = Arc::<EndSignal>::default();
         let event_queues = Arc::new(EventQueues::new(&device, &end));
         let status_queues = Arc::clone(&event_queues);
         let steering =

@@ -158,10 +158,15 @@ pub(crate) fn wait_for<E>(
     timeout: Option<Duration>,
     next: impl Fn() -> Option<E>,
 ) -> Option<E> {
-    let awaited = [Some(Awaited::readable(wake)), end.map(Awaited::readable)];
-    let awaited: Descriptors = awaited.into_iter().flatten().collect();
-    // The closure never ends the wait early.
-    sleep_until(end, timeout, next, |left| wait_readable(&awaited, left, || false))
+    sleep_until(end, timeout, next, |left| {
+        let at_end = end.and_then(EndSignal::descriptor);
+        if end.is_some_and(EndSignal::has_ended) {
+            return Ok(()); // before there was a descriptor
+        }
+        let mut awaited = Descriptors::from_iter([Awaited::readable(wake)]);
+        awaited.extend(at_end.as_deref().map(Awaited::readable));
+        wait_readable(&awaited, left, || false) // the closure never ends the wait early
+    })
 }
 
 /// Calls `sleep` until `next` returns an event, and returns it. Returns `None` if the timeout expires first, the adapter is

@@ -169,8 +169,13 @@ impl CompletionHandler {
             self.try_next()
         };
         let sleep = |timeout| {
+            let at_end = self.end.descriptor();
+            if self.end.has_ended() {
+                return Ok(()); // before there was a descriptor
+            }
             let mut fds = Descriptors::new();
-            fds.extend([Awaited::readable(&self.wake), Awaited::readable(&*self.end)]);
+            fds.push(Awaited::readable(&self.wake));
+            fds.extend(at_end.as_deref().map(Awaited::readable));
             let queues =
                 lock(&self.queues).iter().filter_map(Weak::upgrade).map(|queue| queue as _).collect();
             match self.blocked.begin(queues, &mut fds) {
