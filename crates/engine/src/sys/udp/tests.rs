@@ -18,7 +18,7 @@ fn gid(text: &str) -> Gid {
     text.parse().unwrap()
 }
 
-fn to(address: &str, port: u16) -> SendTo {
+fn send_to(address: &str, port: u16) -> SendTo {
     SendTo { gid: gid(address), port, traffic_class: 0 }
 }
 
@@ -39,7 +39,7 @@ fn one_port_serves_every_address_and_the_source_is_the_one_that_was_chosen() {
     let (one, other) = (port(&["127.0.0.1", "127.0.0.2", "::1"]), port(&["127.0.0.3", "::1"]));
     let mut into = [0; 100];
     for (from, to) in [("127.0.0.1", "127.0.0.3"), ("127.0.0.2", "127.0.0.3"), ("::1", "::1")] {
-        let sent = one.at_gid(gid(from)).unwrap().send(to(to, other.port()), b"hello");
+        let sent = one.at_gid(gid(from)).unwrap().send(send_to(to, other.port()), b"hello");
         assert_eq!(sent, Sent::Taken);
         let arrived = next(&other, &mut into);
         assert_eq!(arrived, Arrived { from: gid(from), port: one.port(), to: gid(to), len: 5 });
@@ -52,8 +52,8 @@ fn one_port_serves_every_address_and_the_source_is_the_one_that_was_chosen() {
 fn nothing_is_bound_to_the_wildcard() {
     let one = port(&["127.0.0.1"]);
     let other = port(&["127.0.0.2"]);
-    other.sockets()[0].send(to("127.0.0.2", one.port()), b"not there");
-    other.sockets()[0].send(to("127.0.0.1", one.port()), b"there");
+    other.sockets()[0].send(send_to("127.0.0.2", one.port()), b"not there");
+    other.sockets()[0].send(send_to("127.0.0.1", one.port()), b"there");
     let mut into = [0; 100];
     assert_eq!(next(&one, &mut into).to, gid("127.0.0.1"));
     assert_eq!(&into[..5], b"there");
@@ -90,9 +90,9 @@ fn what_nobody_receives_is_taken_all_the_same() {
     let one = port(&["127.0.0.1"]);
     let gone = port(&["127.0.0.1"]).port();
     for _ in 0..10 {
-        assert_eq!(one.sockets()[0].send(to("127.0.0.1", gone), b"into the void"), Sent::Taken);
+        assert_eq!(one.sockets()[0].send(send_to("127.0.0.1", gone), b"into the void"), Sent::Taken);
     }
-    assert_eq!(one.sockets()[0].send(to("127.0.0.1", 0), b""), Sent::Lost, "there is no such port");
+    assert_eq!(one.sockets()[0].send(send_to("127.0.0.1", 0), b""), Sent::Lost, "there is no such port");
     assert!(one.recv(&mut [0; 10]).is_none());
 }
 
@@ -108,7 +108,7 @@ fn the_source_is_what_the_routes_say() {
 #[test]
 fn a_longer_datagram_is_cut_off_and_shows_it() {
     let one = port(&["127.0.0.1"]);
-    one.sockets()[0].send(to("127.0.0.1", one.port()), &[7; 500]);
+    one.sockets()[0].send(send_to("127.0.0.1", one.port()), &[7; 500]);
     let mut into = [0; 100];
     assert_eq!(next(&one, &mut into).len, 100);
     assert!(one.recv(&mut into).is_none(), "the rest is gone");
@@ -119,7 +119,7 @@ fn a_longer_datagram_is_cut_off_and_shows_it() {
 fn datagrams_are_counted() {
     let before = traffic::of_process();
     let (one, other) = (port(&["127.0.0.1"]), port(&["127.0.0.2"]));
-    one.sockets()[0].send(to("127.0.0.2", other.port()), &[7; 1000]);
+    one.sockets()[0].send(send_to("127.0.0.2", other.port()), &[7; 1000]);
     next(&other, &mut [0; 1000]);
     let after = traffic::of_process();
     assert!(after.sent >= before.sent + 1000 && after.received >= before.received + 1000, "{after:?}");
