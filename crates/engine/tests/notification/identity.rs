@@ -86,8 +86,8 @@ struct Observer {
 
 impl Wake for Observer {
     fn signal(&self) {
-        self.raised.fetch_add(1, Ordering::SeqCst);
         self.visible.fetch_add(self.cq.upgrade().unwrap().len(), Ordering::SeqCst);
+        self.raised.fetch_add(1, Ordering::SeqCst); // last: the test waits for it
     }
 
     fn consume(&self) {}
