@@ -231,8 +231,12 @@ impl QueuePair {
         self.close(Connection::hang_up);
     }
 
-    /// Closes the connection by calling `close`, and cancels a manual connection in progress.
+    /// Closes the connection by calling `close`, and cancels a manual connection in progress. Does nothing in a forked
+    /// child, which has no connection: a thread of the parent may have held a lock of it at the fork.
     fn close(&self, close: impl FnOnce(&Arc<Connection<Self>>)) {
+        if self.creator.is_parent() {
+            return;
+        }
         // Before the lookup of the connection. A thread that starts a connection does the reverse: it stores the
         // connection and then checks this flag. So at least one of the two threads closes the connection.
         self.disconnect_requested.store(true, Ordering::SeqCst);

@@ -129,7 +129,7 @@ impl Cq {
         self.ready.load(Ordering::Relaxed) & OVERRUN != 0
     }
 
-    /// Appends a completion that no packet caused: see [`push_from`](Self::push_from). Its event is one of the default
+    /// Appends a completion that no packet caused: see `push_from`. Its event is one of the default
     /// lane.
     pub fn push(&self, completion: Completion) -> Result<(), Overrun> {
         self.push_from(|| 0, completion)
