@@ -30,7 +30,7 @@ const LEN: u32 = 8;
 const CASES: &[(&str, u64, u64)] = &[
     ("post", 820, 13),
     ("push", 855, 13),
-    ("segment", 940, 0),
+    ("segment", 960, 0),
     ("place", 820, 6),
     ("complete", 125, 2),
     ("poll", 102, 2),

@@ -2,14 +2,13 @@
 
 use super::{Qp, Receives};
 use crate::context::{Attributes, QpContext};
-use crate::error::{PostError, QpError};
+use crate::error::PostError;
 use crate::half::ROUNDS;
 use crate::queue::{
     Completes, InlineData, QueueOwner, ReceiveRequest, SendQueue, SharedSendQueue, WorkRequest, check_request,
 };
 use crate::state::State;
 use crate::sync::{MutexGuard, lock};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl SharedSendQueue {
@@ -164,12 +163,16 @@ impl QpContext {
         mut sq: MutexGuard<'q, SendQueue>,
         post: impl FnOnce(&mut SendQueue) -> Result<(), PostError>,
     ) -> Result<Option<MutexGuard<'q, SendQueue>>, PostError> {
-        if let Some(error) = self.error() {
-            self.enqueue_and_flush(&mut sq, post, error)?;
-            return Ok(None);
+        let error = self.error();
+        if error.is_some() {
+            self.check_not_shut_down()?;
         }
         post(&mut sq)?;
         self.sq_used.store(true, Ordering::Relaxed);
+        if let Some(error) = error {
+            sq.fail(self.id(), None, error, |completion| self.complete_send(completion));
+            return Ok(None);
+        }
         if sq.is_refusing() {
             sq.flush_posted();
             self.retire_from(&mut sq);
@@ -177,23 +180,11 @@ impl QpContext {
         Ok(Some(sq))
     }
 
-    /// Adds requests to the locked send queue with `post`, and flushes them because of `error`. Refuses them once the adapter
-    /// is shut down: [`Qp::shut_down`] locks the queue after that was recorded, so each request is either flushed before
-    /// it returns, or refused.
+    /// Refuses requests once the adapter is shut down. Called with the send queue locked, which [`Qp::shut_down`] locks
+    /// after that was recorded: so each request is either flushed before that returns, or refused.
     #[cold]
-    fn enqueue_and_flush(
-        &self,
-        sq: &mut SendQueue,
-        post: impl FnOnce(&mut SendQueue) -> Result<(), PostError>,
-        error: &Arc<QpError>,
-    ) -> Result<(), PostError> {
-        if self.device().is_shut_down() {
-            return Err(PostError::ShutDown);
-        }
-        post(sq)?;
-        self.sq_used.store(true, Ordering::Relaxed);
-        sq.fail(self.id(), None, error, |completion| self.complete_send(completion));
-        Ok(())
+    fn check_not_shut_down(&self) -> Result<(), PostError> {
+        if self.device().is_shut_down() { Err(PostError::ShutDown) } else { Ok(()) }
     }
 
     /// Adds the request `seq` to the send queue, of which the link has taken a part. The number and the message sequence

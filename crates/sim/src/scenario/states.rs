@@ -5,7 +5,7 @@ use super::coverage::Feature;
 use super::program::Program;
 use super::random::pick;
 use super::scene::Scene;
-use super::supply::Receiving;
+use super::supply::{Receiving, Supply};
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::qp::{IllegalTransition, State};
 
@@ -151,12 +151,16 @@ impl Scene {
         program.note(format_args!("resets connection {connection}"));
         let before = program.forget_events();
         let qp = program.connections[connection].qp.clone();
+        let ready = |program: &Program| program.supplies.iter().map(Supply::ready).sum::<usize>();
+        let ready_before = ready(program);
         qp.reset();
+        // Messages that had arrived were received and acknowledged, and their completions discarded.
+        let taken = ready_before.saturating_sub(ready(program));
         let after: usize = program.cqs.iter().map(|model| model.cq.len()).sum();
         if after < before {
             program.coverage.record(Feature::Purged);
         }
-        self.lost[who] += before - after + 1;
+        self.lost[who] += before - after + 1 + taken;
         program.coverage.record_transition(from, State::Reset, true);
         program.connections[connection].fate.reset = true;
         if program.rules.receiving == Receiving::Own {
