@@ -221,7 +221,7 @@ impl DatagramQp {
         result
     }
 
-    /// Answers a datagram, unless the answer would be longer: then somebody could multiply traffic by naming the address of
+    /// Answers a datagram, unless the answer would be longer: then a sender could multiply traffic by naming the address of
     /// another host as its own. An answer that is lost is not repeated: its sender asks again.
     fn answer(&self, to: &Datagram, arrived: &Arrived, kind: DatagramKind) {
         let header = Datagram {

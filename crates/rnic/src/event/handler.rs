@@ -21,7 +21,7 @@ use std::time::Duration;
 pub struct HandlerId(pub u64);
 
 impl HandlerId {
-    /// The lowest identifier of a private handler. There are so many that none is used twice.
+    /// The lowest identifier of a private handler. 64 bits suffice to never use one twice.
     pub const FIRST_PRIVATE: Self = Self(MAX_NUMBER as u64 + 1);
 
     /// Returns the number of the handler's event queue, as the event map has it. `None` for a private handler.
