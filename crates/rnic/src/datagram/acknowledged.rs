@@ -26,7 +26,6 @@ use crate::error::QpError;
 use crate::half::Left;
 use crate::memory::{Check, Denied};
 use crate::queue::{Completion, Opcode};
-use crate::state::State;
 use crate::sync::lock;
 use ironwarp_wire::private::{Datagram, DatagramAnswer, DatagramKind};
 use std::sync::Arc;
@@ -41,13 +40,8 @@ impl DatagramQp {
     pub(super) fn transmit_acknowledged(&self, sessions: &Sessions) -> Left {
         let mut packet: Option<Packet> = None;
         for _ in 0..BATCH {
-            match self.state() {
-                State::ReadyToSend => {}
-                State::SendError | State::Error => {
-                    self.flush_sends();
-                    return Left::Nothing;
-                }
-                _ => return Left::Nothing,
+            if !self.may_transmit() {
+                return Left::Nothing;
             }
             let posted = lock(&self.sq).take_posted();
             let now = self.link.now();

@@ -29,6 +29,15 @@ pub(super) struct Failure {
 }
 
 impl DatagramQp {
+    /// Returns whether requests may be sent in the current state. In the error states, flushes them.
+    pub(super) fn may_transmit(&self) -> bool {
+        let state = self.state();
+        if matches!(state, State::SendError | State::Error) {
+            self.flush_sends();
+        }
+        state == State::ReadyToSend
+    }
+
     /// Sends posted requests until there are none left, the link is full or the turn is over. In the error states,
     /// flushes them. Returns [`Left::Work`] if the turn is over. The tx half is held.
     ///
@@ -40,13 +49,8 @@ impl DatagramQp {
         }
         let mut packet: Option<Packet> = None;
         for _ in 0..BATCH {
-            match self.state() {
-                State::ReadyToSend => {}
-                State::SendError | State::Error => {
-                    self.flush_sends();
-                    return Left::Nothing;
-                }
-                _ => return Left::Nothing,
+            if !self.may_transmit() {
+                return Left::Nothing;
             }
             let Some((seq, request)) = lock(&self.sq).front() else { return Left::Nothing };
             let packet = packet.get_or_insert([0; _]); // zeroed only if there is something to send
