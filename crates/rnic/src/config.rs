@@ -71,11 +71,14 @@ macro_rules! define {
             /// Number of tags that an index of the memory table has before it is retired (requirement M4). Not part of the
             /// table: only the simulation has fewer than 256, so that indices retire soon.
             pub tag_instances: usize,
+            /// Number of indices that the memory table can use up. Not part of the table: only fuzz targets have fewer than
+            /// all, because they create devices often.
+            pub tag_indices: usize,
         }
 
         impl Default for DeviceConfig {
             fn default() -> Self {
-                Self { $($name: $default,)* shared_memory: false, tag_instances: 256 }
+                Self { $($name: $default,)* shared_memory: false, tag_instances: 256, tag_indices: usize::MAX }
             }
         }
     };

@@ -77,8 +77,9 @@ impl Device {
     /// Creates a device that accesses the program's memory through `host`, and derives its tags from `cipher`.
     pub fn new(config: DeviceConfig, host: Arc<dyn Host>, cipher: Arc<TagCipher>) -> Arc<Self> {
         let routing = Routing::new(1); // for one lane: the engine sets another map once it knows how many it has
-        let (strict, instances) = (config.strict_windows, config.tag_instances);
-        let limits = Limits { strict, instances, ..Limits::new(config.tags) };
+        let (strict, entries) = (config.strict_windows, config.tags);
+        let (indices, instances) = (config.tag_indices, config.tag_instances);
+        let limits = Limits { entries, strict, indices, instances };
         Arc::new(Self {
             table: Table::new(limits, cipher),
             faults: (config.faults != FaultPlan::default()).then(|| Faults::new(config.faults, config.seed)),

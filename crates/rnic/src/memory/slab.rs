@@ -46,8 +46,8 @@ pub(super) const MIN_FREE_INDICES: usize = 1024;
 /// memory of a program may have that tag.
 const RESERVED: [u32; RESERVED_LEN as usize] = [0, SIGNAL_TAG.0 >> INSTANCE_BITS];
 const RESERVED_LEN: u32 = 2;
-/// Number of slots. Few under loom and when fuzzing, where tables are created often and live briefly.
-const SLOTS: u32 = if cfg!(any(loom, fuzzing)) { 1 << 12 } else { 1 << INDEX_BITS };
+/// Number of slots. Few under loom, where tables are created often and live briefly.
+const SLOTS: u32 = if cfg!(loom) { 1 << 12 } else { 1 << INDEX_BITS };
 /// Maximum number of entries of a table.
 pub(super) const MAX_ENTRIES: u32 = SLOTS - RESERVED_LEN;
 
