@@ -1,5 +1,6 @@
 //! [`BlockedLink`], which takes the place of a link while the port of the device is down (requirement X3): nothing is
 //! sent or received. The halves of a stream hold it instead of the real link, so that the data path has nothing to check.
+//! Also [`NoLink`], for halves that have no link yet.
 
 use crate::host::Span;
 use crate::link::{Link, LinkError, Piece, Route};
@@ -72,5 +73,39 @@ impl Link for BlockedLink {
 
     fn unblocked(&self) -> Option<(Arc<dyn Link>, bool)> {
         Some((Arc::clone(&self.inner), self.finishes.load(Ordering::Acquire)))
+    }
+}
+
+/// The link of a half that was loaded from a snapshot (requirement X2), until the half gets the real one. Nothing is sent
+/// or received.
+#[derive(Debug)]
+pub(crate) struct NoLink;
+
+impl NoLink {
+    /// Creates the link.
+    pub(crate) fn shared() -> Arc<dyn Link> {
+        Arc::new(Self)
+    }
+}
+
+impl Link for NoLink {
+    fn send(&self, _: &[Piece<'_>]) -> Result<usize, LinkError> {
+        Err(LinkError::WouldBlock)
+    }
+
+    fn recv(&self, _: &[Span], _: &mut [u8]) -> Result<usize, LinkError> {
+        Err(LinkError::WouldBlock)
+    }
+
+    fn arrived(&self) -> usize {
+        0
+    }
+
+    fn finish(&self) {}
+
+    fn abort(&self) {}
+
+    fn segment_size(&self) -> usize {
+        0
     }
 }

@@ -5,9 +5,10 @@ use crate::event::{
     AsyncEvent, AsyncEvents, CompletionHandler, HANDLER_QUEUES, HandlerId, LANE_QUEUE, Routing, Sizes, Wake,
 };
 use crate::fault::{FaultPlan, Faults};
-use crate::host::{Buffer, Host};
+use crate::host::{Buffer, Host, Span};
 use crate::memory::{
-    Domain, Limits, Memory, RegisterError, ReregisterError, Reregistration, Stream, Table, TagCipher,
+    Domain, Limits, Memory, RegisterError, ReregisterError, Reregistration, Stream, Table, TableError,
+    TableImage, TagCipher, Translation,
 };
 use crate::outbound::TxBatch;
 use crate::sync::{Mutex, lock};
@@ -76,16 +77,32 @@ pub struct Device {
 impl Device {
     /// Creates a device that accesses the program's memory through `host`, and derives its tags from `cipher`.
     pub fn new(config: DeviceConfig, host: Arc<dyn Host>, cipher: Arc<TagCipher>) -> Arc<Self> {
+        let table = Table::new(limits_of(&config), cipher);
+        Self::with_table(config, host, table, 1)
+    }
+
+    /// Creates a device with the memory table of another one (requirement X2), of which `next_domain` is the number of the
+    /// next protection domain. `relocate` translates memory of the other device to memory of this one.
+    pub fn load(
+        config: DeviceConfig,
+        host: Arc<dyn Host>,
+        table: TableImage,
+        next_domain: u32,
+        relocate: &mut dyn FnMut(&[Span]) -> Option<Translation>,
+    ) -> Result<Arc<Self>, TableError> {
+        let table = Table::load(limits_of(&config), table, relocate)?;
+        Ok(Self::with_table(config, host, table, next_domain))
+    }
+
+    /// Creates a device with this memory table.
+    fn with_table(config: DeviceConfig, host: Arc<dyn Host>, table: Table, next_domain: u32) -> Arc<Self> {
         let routing = Routing::new(1); // for one lane: the engine sets another map once it knows how many it has
-        let (strict, entries) = (config.strict_windows, config.tags);
-        let (indices, instances) = (config.tag_indices, config.tag_instances);
-        let limits = Limits { entries, strict, indices, instances };
         Arc::new(Self {
-            table: Table::new(limits, cipher),
+            table,
             faults: (config.faults != FaultPlan::default()).then(|| Faults::new(config.faults, config.seed)),
             config,
             host,
-            domains: AtomicU32::new(1),
+            domains: AtomicU32::new(next_domain),
             events: Arc::new(AsyncEvents::new(Sizes::default(), &routing)),
             routing,
             handlers: Mutex::default(),
@@ -122,6 +139,11 @@ impl Device {
     /// Allocates a protection domain.
     pub fn allocate_domain(&self) -> Domain {
         Domain(self.domains.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number of the next protection domain.
+    pub(crate) fn next_domain(&self) -> u32 {
+        self.domains.load(Ordering::Relaxed)
     }
 
     /// Registers memory by call (requirement M6).
@@ -316,6 +338,13 @@ impl Device {
     pub(crate) fn put_staging(&self, staging: Buffer) {
         put_back(&self.staging, staging);
     }
+}
+
+/// Returns the limits of the memory table.
+fn limits_of(config: &DeviceConfig) -> Limits {
+    let (strict, entries) = (config.strict_windows, config.tags);
+    let (indices, instances) = (config.tag_indices, config.tag_instances);
+    Limits { entries, strict, indices, instances }
 }
 
 /// Omits the buffers.

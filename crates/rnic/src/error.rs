@@ -81,6 +81,15 @@ pub enum QpError {
     /// This end closed the connection.
     #[error("this end closed the connection")]
     Disconnected,
+    /// The error occurred before the queue pair moved to this function (requirement X2): only its number and its text
+    /// travel.
+    #[error("{text}")]
+    BeforeMove {
+        /// The error as a number: see [`vendor_err`](Self::vendor_err).
+        number: u32,
+        /// The error as it printed.
+        text: Box<str>,
+    },
     /// A Send with Immediate was posted, which the peer does not support, or a setting of either end disables
     /// (requirement X8).
     #[error(
@@ -345,6 +354,9 @@ pub enum PostError {
     /// The adapter was shut down, or is being shut down (requirement N11).
     #[error("the adapter was shut down: open another one")]
     ShutDown,
+    /// The queue pair is moving to another function, or has moved (requirement X2).
+    #[error("the queue pair is moving to another function: post the request there")]
+    Frozen,
     /// This process is a forked child of the one that created the queue pair.
     #[error("the queue pair belongs to the parent process: open an adapter in this process")]
     Inherited,

@@ -23,6 +23,7 @@ pub mod qp;
 pub mod queue;
 pub mod retry;
 mod siphash;
+pub mod snapshot;
 pub mod state;
 mod status;
 pub mod steering;

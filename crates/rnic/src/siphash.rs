@@ -9,6 +9,15 @@ pub(crate) fn key_of(bytes: [u8; 16]) -> Key {
     [u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(rest)]
 }
 
+/// Returns the bytes of a key.
+pub(crate) fn bytes_of(key: Key) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    let (low, high) = bytes.split_at_mut(8);
+    low.copy_from_slice(&key[0].to_le_bytes());
+    high.copy_from_slice(&key[1].to_le_bytes());
+    bytes
+}
+
 /// Returns the hash of the bytes of `words`, each in little-endian order.
 pub(crate) fn siphash(key: Key, words: &[u64]) -> u64 {
     let mut v = [

@@ -1,9 +1,10 @@
 //! The status of a completion.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The status of a completion: how the request ended. The variants have the order and meaning of `ibv_wc_status`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Status {
     /// The request succeeded.

@@ -14,7 +14,7 @@ use ironwarp_rnic::connect::{Agreed, Incoming, Initiator, MpaMode, Reply, Terms}
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::fault::{FaultPlan, Faults, Rng};
 use ironwarp_rnic::link::Link;
-use ironwarp_rnic::qp::{Qp, Ready, StreamDriver};
+use ironwarp_rnic::qp::{Halves, Qp, Ready, StreamDriver};
 use ironwarp_wire::Parse;
 use ironwarp_wire::private::OFFER_LEN;
 use std::sync::{Arc, Mutex};
@@ -142,6 +142,22 @@ impl World {
             connected.expect("a queue pair that was never connected");
             let qp = Arc::clone(qp);
             self.ends.push(End { qp, wire, link, alarm, driver, agreed });
+        }
+    }
+
+    /// Replaces a queue pair by one of another function, which continues the stream on the same link (requirement X2). Does
+    /// nothing if it was never connected.
+    pub fn replace(&mut self, before: &Arc<Qp>, now: &Arc<Qp>, halves: Option<Halves>) {
+        let Some((number, end)) =
+            self.ends.iter_mut().enumerate().find(|(_, end)| Arc::ptr_eq(&end.qp, before))
+        else {
+            return;
+        };
+        now.set_faults(self.faults.receive_faults(number as u64, end.alarm.clone()));
+        end.qp = Arc::clone(now);
+        if let Some(halves) = halves {
+            now.resume(halves, &end.link, end.driver.clone());
+            lock(&end.driver.state).schedule = true;
         }
     }
 

@@ -4,6 +4,7 @@ use core::fmt;
 
 /// A steering tag: names a region or window of memory (the RFC's STag, the verbs' lkey or rkey).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Tag(pub u32);
 
 impl fmt::Display for Tag {
@@ -15,6 +16,7 @@ impl fmt::Display for Tag {
 /// An address in tagged memory: a tag, and an offset in the memory that the tag names (the RFC's STag and Tagged
 /// Offset).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RemoteAddr {
     /// The tag of the region or window.
     pub tag: Tag,

@@ -5,6 +5,7 @@ use core::fmt;
 
 /// The cause of a Terminate. The numbers are layer and type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Cause {
     /// RDMAP, local catastrophic error (0/0). There is no code.
     LocalCatastrophic,
@@ -37,6 +38,7 @@ macro_rules! codes {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub enum $name { $($(#[$row])* #[doc = $text] $variant = $code,)* }
 
         impl $name {

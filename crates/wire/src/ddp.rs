@@ -24,6 +24,7 @@ const _: () = assert!(TAGGED_LEN == 14 && UNTAGGED_LEN == 18);
 
 /// A DDP header with every bit as it is on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum DdpHeader {
     /// The header of a tagged segment, whose payload goes to memory that the receiver advertised.
     Tagged(DdpTagged),
@@ -34,6 +35,7 @@ pub enum DdpHeader {
 
 /// The fields of a tagged DDP header (RFC 5041 figure 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DdpTagged {
     /// T, L, reserved, DV.
     pub control: u8,
@@ -45,6 +47,7 @@ pub struct DdpTagged {
 
 /// The fields of an untagged DDP header (RFC 5041 figure 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DdpUntagged {
     /// T, L, reserved, DV.
     pub control: u8,

@@ -6,6 +6,7 @@ use crate::queue::{Completes, Cq, QueueOwner, SharedReceiveQueue, SharedSendQueu
 use crate::retry::Retries;
 use crate::state::State;
 use ironwarp_wire::private::{Capabilities, OFFER_LEN};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
@@ -82,7 +83,7 @@ impl<C> Attributes<C> {
 }
 
 /// What happens if a registration by work request is refused (requirement M7).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RegistrationFailure {
     /// The stream ends: the peer gets a Terminate, and all requests are flushed. For consumers that check beforehand
     /// whether memory can be registered, so that a refusal is a bug.

@@ -32,10 +32,8 @@
 //! program can also reach without a connection. A stream that has failed keeps its link until the Terminate is sent and
 //! the peer has closed.
 //!
-//! Two bits are reserved for moving a connection to another process: one for a frozen connection (both halves keep
-//! their state, and neither is driven), one for a connection whose link is being replaced. Both states are entered
-//! from `LINKED` without `CLOSING`, and return to it. A half that is `None` cannot represent them, because it means
-//! that there is no stream.
+//! A connection that is frozen, to be moved to another function, has no state of its own here: both halves and the queues
+//! were taken out of the queue pair (`qp/frozen.rs`), and go back, or elsewhere, as they were.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -103,6 +101,16 @@ impl SharedConnection {
     #[inline]
     pub(crate) fn get(&self) -> Connection {
         Connection::from_bits_retain(self.0.load(Ordering::Acquire))
+    }
+
+    /// Returns the flags, to be [restored](Self::restore).
+    pub(super) fn bits(&self) -> u8 {
+        self.get().bits()
+    }
+
+    /// Sets the flags of a connection that moved here (requirement X2). Flags that are not known are dropped.
+    pub(super) fn restore(&self, bits: u8) {
+        self.0.store(Connection::from_bits_truncate(bits).bits(), Ordering::Release);
     }
 
     /// Whether all flags of `state` are set.

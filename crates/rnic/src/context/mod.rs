@@ -21,6 +21,7 @@
 //! | `access` | checks accesses of the peer to memory |
 //! | `receives` | takes receives for arriving messages, or waits for one |
 //! | `signals` | capabilities, signals and drains: calls by the halves while they are driven |
+//! | `frozen` | the values that move with a queue pair to another function |
 //! | `refusal` | refuses a registration by work request |
 
 mod access;
@@ -28,6 +29,7 @@ mod attributes;
 mod complete;
 mod connection;
 mod ending;
+mod frozen;
 mod qp_context;
 mod receives;
 mod refusal;
@@ -36,5 +38,6 @@ mod signals;
 pub(crate) use attributes::Owner;
 pub use attributes::{AlreadyConnected, Attributes, QpInfo, Receives, RegistrationFailure, StreamDriver};
 pub(crate) use connection::Step;
+pub(crate) use frozen::FrozenContext;
 pub use qp_context::QpContext;
 pub(crate) use qp_context::{PEER_ENDED, READABLE};

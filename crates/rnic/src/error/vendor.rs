@@ -14,6 +14,7 @@
 use super::{ErrorOrigin, QpError};
 use crate::memory::Check;
 use ironwarp_wire::Cause;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
 /// The part of a [`QpError`] that a `vendor_err` contains.
@@ -98,19 +99,33 @@ const CHECKS: [Check; 16] = [
 
 impl QpError {
     /// Returns the party that caused the error.
-    pub const fn origin(&self) -> ErrorOrigin {
+    pub fn origin(&self) -> ErrorOrigin {
         VendorError::of(self).origin()
     }
 
     /// Returns the error as a number, for `vendor_err` in completions of C programs. `ironwarp explain` decodes it.
-    pub const fn vendor_err(&self) -> u32 {
+    pub fn vendor_err(&self) -> u32 {
         VendorError::of(self).to_u32()
+    }
+}
+
+/// Of an error that moves to another function (requirement X2), the number and the text do.
+impl Serialize for QpError {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        (self.vendor_err(), self.to_string()).serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for QpError {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let (number, text) = <(u32, &str)>::deserialize(from)?;
+        Ok(Self::BeforeMove { number, text: text.into() })
     }
 }
 
 impl VendorError {
     /// Returns the part of an error that the number contains.
-    pub const fn of(error: &QpError) -> Self {
+    pub fn of(error: &QpError) -> Self {
         match error {
             QpError::Local(denied) => Self::Local(denied.check),
             QpError::Remote(denied) => Self::Remote(denied.check),
@@ -137,6 +152,7 @@ impl VendorError {
             QpError::Bug(_) => Self::Bug,
             QpError::SessionLost => Self::SessionLost,
             QpError::ReceiveFailed => Self::ReceiveFailed,
+            QpError::BeforeMove { number, .. } => Self::from_u32(*number).unwrap_or(Self::Moved),
         }
     }
 

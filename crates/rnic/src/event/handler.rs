@@ -140,7 +140,7 @@ impl CompletionHandler {
     /// Writes an event of this lane for a completion queue, unless the previous event of that queue was not taken yet.
     /// `last` identifies the previous event, and then the new one.
     pub(crate) fn raise(&self, cq: u32, lane: u16, last: &mut Option<Ticket>) {
-        if last.is_some_and(|last| !self.consumer.queue().is_taken(last)) {
+        if self.has(*last) {
             return;
         }
         match self.consumer.post_from(lane, Event { code: Code::Completion, object: cq }) {
@@ -151,6 +151,13 @@ impl CompletionHandler {
                 }
             }
         }
+    }
+}
+
+impl CompletionHandler {
+    /// Returns whether the handler has an event that was not taken.
+    pub(crate) fn has(&self, event: Option<Ticket>) -> bool {
+        event.is_some_and(|event| !self.consumer.queue().is_taken(event))
     }
 }
 

@@ -18,7 +18,7 @@
 //! that has seen a tag can compute all other tags of the same entry with [`next_tag`](super::next_tag). Tags
 //! therefore do not replace protection domains, rights and windows bound to one stream.
 
-use crate::siphash::{Key, key_of, siphash};
+use crate::siphash::{Key, bytes_of, key_of, siphash};
 use std::fmt;
 use std::sync::Arc;
 
@@ -45,6 +45,11 @@ pub struct TagCipher {
 }
 
 impl TagCipher {
+    /// Returns the key, which moves with the table (requirement X2).
+    pub(super) fn key(&self) -> [u8; 16] {
+        bytes_of(self.key)
+    }
+
     /// Derives the permutation from a key. Takes about 0.1 ms; share the result if several tables use one
     /// key.
     pub fn new(key: [u8; 16]) -> Arc<Self> {

@@ -13,6 +13,7 @@ use super::{Domain, EntryInfo, INSTANCE_BITS, Kind, Rights, Translation, index_o
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, lock, read, try_read, write, yield_now};
 use ironwarp_wire::Tag;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -58,7 +59,7 @@ pub(super) struct Entry {
 }
 
 /// The memory that an entry names (requirement M3). Only kind and domain are meaningful while the entry is invalid.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Body {
     pub(super) kind: Kind,
     pub(super) domain: Domain,
@@ -78,7 +79,7 @@ pub(super) struct Body {
 }
 
 /// The part of an entry that is used only by changes to the entry, not by accesses.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Control {
     /// Number of windows bound to this region.
     pub(super) windows: u32,
@@ -267,6 +268,18 @@ impl Change<'_> {
     pub(super) fn assign(&mut self, tag: Tag, instances_left: u8) {
         self.store(tag, 0, Body::default());
         *self.control = Control { instances_left, ..Control::default() };
+    }
+
+    /// Makes a free entry one that was loaded from an image (requirement X2).
+    pub(super) fn restore(
+        &mut self,
+        tag: Tag,
+        [is_taken, is_valid]: [bool; 2],
+        body: Body,
+        control: Control,
+    ) {
+        self.store(tag, if is_taken { TAKEN } else { 0 } | if is_valid { VALID } else { 0 }, body);
+        *self.control = control;
     }
 
     /// Makes the entry valid with this body and tag.

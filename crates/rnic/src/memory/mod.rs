@@ -26,6 +26,7 @@
 //! | storage of entries, the choice of the next index, and retired indices | `slab.rs` |
 //! | the next tag of a window or region whose index is to be retired | `succession.rs` |
 //! | why tags cannot be guessed | `cipher.rs` |
+//! | moving to another function | `image.rs` |
 //! | translation of offsets to addresses | `translation.rs`, page tables in `pages.rs` |
 
 mod access;
@@ -35,6 +36,7 @@ mod deferred;
 mod denied;
 mod entry;
 mod guards;
+mod image;
 mod limits;
 mod page_size;
 mod pages;
@@ -57,6 +59,7 @@ pub use cipher::TagCipher;
 pub use denied::{Check, Denied, DeregisterError, RegisterError, ReregisterError};
 pub use entry::{CachedGuard, Guard};
 pub(crate) use guards::Guards;
+pub use image::{StillPending, TableError, TableImage};
 pub use limits::Limits;
 pub use page_size::PageSize;
 pub use pending::RegistrationWaiter;
@@ -65,16 +68,17 @@ pub use slab::Usage;
 pub use spans::Spans;
 pub use table::Table;
 pub use touch::{Position, Touch, Verdict, decide};
-pub use translation::Translation;
+pub use translation::{NotCarried, Translation};
 pub use translation_error::TranslationError;
 pub use window::{Binding, Scope};
 
 use ironwarp_wire::Tag;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
 /// A protection domain: memory registered in one domain cannot be reached from another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Domain(pub u32);
 
 /// Identifies the stream that makes an access: a queue pair and its protection domain.
@@ -88,7 +92,7 @@ pub struct Stream {
 
 bitflags::bitflags! {
     /// The kinds of access that memory allows (requirement M3).
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
     pub struct Rights: u8 {
         /// Local work requests may read the memory, as the source of a Send or a Write.
         const LOCAL_READ = 1;
@@ -120,7 +124,7 @@ impl fmt::Display for Rights {
 }
 
 /// The kind of memory that an entry of the table names (requirement M3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// Registered memory.
     #[default]
@@ -139,7 +143,7 @@ impl fmt::Display for Kind {
 }
 
 /// The parameters of a registration: the memory, its rights and its translation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Memory {
     /// The offset by which accesses name the first byte: usually the address of that byte, or zero for a
     /// zero-based region.

@@ -21,11 +21,12 @@
 
 use super::cipher::{INDEX_BITS, TagCipher};
 use super::entry::Entry;
-use super::{INSTANCE_BITS, Limits, RegisterError, tag_of};
+use super::{INSTANCE_BITS, Limits, RegisterError, index_of, tag_of};
 use crate::broken;
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::private::SIGNAL_TAG;
-use std::collections::{HashMap, VecDeque};
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem::size_of_val;
 use std::sync::{Arc, OnceLock};
 
@@ -90,6 +91,17 @@ struct Free {
     spare: Vec<Arc<Chunk>>,
     /// Number of chunks that have storage of their own, the spare ones included.
     stored: usize,
+}
+
+/// Which indices are used, retired and free.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SlabImage {
+    next_slot: u32,
+    allocated: u32,
+    reused: u32,
+    retired: u32,
+    /// Freed indices, oldest first.
+    free: Vec<u32>,
 }
 
 /// The number of indices in use and retired, and the memory of the table, for queries.
@@ -171,18 +183,38 @@ impl Slab {
         loop {
             let slot = free.next_slot;
             free.next_slot += 1;
-            self.chunks[(slot >> CHUNK_BITS) as usize].get_or_init(|| {
-                free.spare.pop().unwrap_or_else(|| {
-                    free.stored += 1;
-                    new_chunk()
-                })
-            });
+            self.provide_storage(free, slot);
             if !RESERVED.contains(&self.cipher.index(slot)) {
                 free.allocated += 1;
                 return slot;
             }
             self.retire_slot(free, slot);
         }
+    }
+
+    /// Allocates the storage of a slot, or takes spare storage, unless its chunk has some.
+    fn provide_storage(&self, free: &mut Free, slot: u32) {
+        self.chunks[(slot >> CHUNK_BITS) as usize].get_or_init(|| {
+            free.spare.pop().unwrap_or_else(|| {
+                free.stored += 1;
+                new_chunk()
+            })
+        });
+    }
+
+    /// Counts a slot that was retired before its table was loaded. Its chunk may have no storage.
+    fn retire_loaded_slot(&self, free: &mut Free, slot: u32) {
+        let chunk = slot >> CHUNK_BITS;
+        let retired = free.retired_slots.entry(chunk).or_default();
+        *retired += 1;
+        if *retired == CHUNK {
+            free.retired_slots.remove(&chunk);
+        }
+    }
+
+    /// The cipher that tags are derived from.
+    pub(super) fn cipher(&self) -> &TagCipher {
+        &self.cipher
     }
 
     /// Takes a random index among those that were freed longest ago.
@@ -206,6 +238,64 @@ impl Slab {
             free.retired += 1;
             self.retire_slot(&mut free, self.cipher.slot(index));
         }
+    }
+
+    /// Returns which indices are used, retired and free, and what `each` returns for the entry of each index that is not
+    /// retired, in the order of the slots.
+    pub(super) fn image<T, E>(
+        &self,
+        mut each: impl FnMut(&Entry) -> Result<T, E>,
+    ) -> Result<(SlabImage, Vec<T>), E> {
+        let free = lock(&self.free);
+        let is_free: HashSet<u32> = free.indices.iter().copied().collect();
+        let mut entries = Vec::new();
+        for slot in 0..free.next_slot {
+            let index = self.cipher.index(slot);
+            let Some(entry) = self.entry(index) else { continue };
+            // The storage of a retired slot may belong to another, or to none.
+            let is_kept = entry.state().is_taken() || entry.begin_change().control.predecessor.is_some();
+            if index_of(entry.state().tag()) == index && (is_kept || is_free.contains(&index)) {
+                entries.push(each(entry)?);
+            }
+        }
+        let Free { next_slot, allocated, reused, retired, .. } = *free;
+        let free = free.indices.iter().copied().collect();
+        Ok((SlabImage { next_slot, allocated, reused, retired, free }, entries))
+    }
+
+    /// Provides storage for the entries of an image, in a slab that was never used. `entries` has their indices, in the
+    /// order of the slots, and whether each is free. Returns `None` if the image contradicts itself, or exceeds the limits.
+    pub(super) fn load(
+        &self,
+        image: &SlabImage,
+        entries: impl Iterator<Item = (u32, bool)> + Clone,
+    ) -> Option<()> {
+        let mut free = lock(&self.free);
+        if image.next_slot > self.max_indices.checked_add(RESERVED_LEN)? {
+            return None;
+        }
+        let mut kept = entries.clone().map(|(index, _)| index).peekable();
+        while free.next_slot < image.next_slot {
+            let slot = free.next_slot;
+            free.next_slot += 1;
+            let index = self.cipher.index(slot);
+            free.allocated += u32::from(!RESERVED.contains(&index));
+            if kept.next_if_eq(&index).is_some() {
+                self.provide_storage(&mut free, slot);
+            } else {
+                free.retired += u32::from(!RESERVED.contains(&index));
+                self.retire_loaded_slot(&mut free, slot);
+            }
+        }
+        let is_free: HashSet<u32> = entries.filter_map(|(index, is_free)| is_free.then_some(index)).collect();
+        let listed: HashSet<u32> = image.free.iter().copied().collect();
+        let is_consistent = kept.next().is_none()
+            && (free.allocated, free.retired) == (image.allocated, image.retired)
+            && image.free.len() == listed.len()
+            && listed == is_free;
+        free.reused = image.reused;
+        free.indices = image.free.iter().copied().collect();
+        is_consistent.then_some(())
     }
 
     /// Counts a slot that is never used again. If all slots of its chunk are, the storage becomes spare.

@@ -21,9 +21,10 @@ use super::entry::Entry;
 use super::{Check, Table, index_of};
 use crate::sync::atomic::Ordering;
 use ironwarp_wire::Tag;
+use serde::{Deserialize, Serialize};
 
 /// The position of the end of a segment in the byte stream, relative to the bytes that have arrived.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Position {
     /// All bytes before the end have arrived. Always the case on a TCP socket.
     #[default]
@@ -64,7 +65,7 @@ pub const fn decide(last: bool, one_touch: bool, touched: bool, position: Positi
 
 /// The claim of a remote message on one-touch memory, empty until the message accesses such memory. Created when the
 /// message begins and kept until it has ended.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Touch {
     /// The number of the message, unique among the claims of the table. Zero if the message has not claimed memory.
     number: u64,

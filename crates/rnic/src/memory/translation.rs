@@ -7,8 +7,21 @@
 use super::pages::{HeldTable, PageTable};
 use super::{PageSize, Spans, TranslationError};
 use crate::host::{Held, HeldPages, Host, Span, Unmapped};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::sync::Arc;
+
+/// A snapshot names memory that was not carried over with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the snapshot names {len} bytes at {addr:#x}, which were not carried over: use buffers in files (memfd)"
+)]
+pub struct NotCarried {
+    /// The first address, in the process that was left.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
 
 /// Translates offsets to addresses. An offset counts bytes from the beginning of the memory.
 pub struct Translation {
@@ -87,6 +100,20 @@ impl Translation {
     #[must_use]
     pub fn hold(self, held: Arc<dyn Held>) -> Self {
         Self { held: Some(held), ..self }
+    }
+
+    /// Replaces the address ranges of a loaded translation, which are those of another process, by what `relocate` returns
+    /// for them. Fails if that is `None`, or has another length.
+    pub(crate) fn relocate(
+        &mut self,
+        relocate: &mut dyn FnMut(&[Span]) -> Option<Translation>,
+    ) -> Result<(), NotCarried> {
+        let len = usize::try_from(self.len).map_err(|_| NotCarried { addr: 0, len: self.len })?;
+        let spans = self.collect_spans(0, len);
+        let addr = spans.first().map_or(0, |span| span.addr);
+        let here = relocate(&spans).filter(|here| here.len == self.len);
+        *self = here.ok_or(NotCarried { addr, len: self.len })?;
+        Ok(())
     }
 
     /// Returns the length in bytes, which is never zero.
@@ -206,4 +233,37 @@ fn end_of(addr: u64, len: u64) -> Result<u64, TranslationError> {
         return Err(TranslationError::Empty);
     }
     addr.checked_add(len).ok_or(TranslationError::Wrap { addr })
+}
+
+/// A translation is stored as its address ranges. A loaded one names addresses of the process that stored it, until it is
+/// [relocated](Translation::relocate).
+impl Serialize for Translation {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut offset = 0;
+        let ranges = std::iter::from_fn(|| {
+            (offset < self.len).then(|| {
+                let (addr, len) = self.contiguous_at(offset);
+                offset += len;
+                (addr, len)
+            })
+        });
+        to.collect_seq(ranges.collect::<Vec<_>>())
+    }
+}
+
+impl<'de> Deserialize<'de> for Translation {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let ranges = Vec::<(u64, u64)>::deserialize(from)?;
+        let span = |&(addr, len): &(u64, u64)| Some(Span::new(addr, usize::try_from(len).ok()?));
+        let loaded = match *ranges {
+            [(addr, len)] => Self::direct(addr, len),
+            _ => ranges
+                .iter()
+                .map(span)
+                .collect::<Option<Vec<_>>>()
+                .ok_or(TranslationError::TooLong)
+                .and_then(|spans| Self::buffers(&spans)),
+        };
+        loaded.map_err(serde::de::Error::custom)
+    }
 }

@@ -8,9 +8,10 @@ use super::access::{Access, Kinds};
 use super::entry::{Body, Change};
 use super::{Denied, Kind, Rights, Stream, Table, index_of, next_tag};
 use ironwarp_wire::Tag;
+use serde::{Deserialize, Serialize};
 
 /// A binding of a window to part of a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binding {
     /// The region, which must allow windows.
     pub region: Tag,
@@ -30,7 +31,7 @@ pub struct Binding {
 }
 
 /// Which peers may use a window: the two associations of RFC 5041 §8.2.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scope {
     /// Only the peer of the stream that binds the window. This peer may also invalidate the window (verbs: type 2).
     Stream,

@@ -2,10 +2,11 @@
 
 use crate::link::Route;
 use ironwarp_wire::mpa::{FpduWriter, Framing};
+use serde::{Deserialize, Serialize};
 
 /// The position of the sending half between two FPDUs. A copy of an earlier one restores that position, which rolls
 /// back FPDUs that were built and not sent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Cursor {
     /// The position in the byte stream, which determines where markers are, and the framing of the route.
     pub(crate) writer: FpduWriter,
@@ -48,7 +49,7 @@ pub(crate) struct Cursor {
 
 /// The message of which some but not all segments are in FPDUs. It is finished before another begins (RFC
 /// 5041 §5.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum InProgress {
     /// No message is unfinished.
     Nothing,
@@ -61,7 +62,7 @@ pub(crate) enum InProgress {
 }
 
 /// The kind of a frame, which decides what happens once the frame is sent, or rolled back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FrameKind {
     /// The last segment of the work request with this sequence number.
     Request(u64),

@@ -7,6 +7,7 @@ use crate::memory::Touch;
 use crate::sync::{Mutex, MutexGuard, lock};
 use ironwarp_wire::private::{Capabilities, OFFER_LEN, ReadV2Request, Signal};
 use ironwarp_wire::{AtomicRequest, Header, ReadRequest, Tagged, Terminate};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -65,7 +66,7 @@ impl DerefMut for ObligationsGuard<'_> {
 
 /// What the tx half has to send apart from work requests, and what it has to know about the peer. The halves share it
 /// under a lock that is held for a few instructions only.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct TxObligations {
     /// This end may send. A responder must have received a message first (RFC 5044 §7.1.2).
     pub(crate) open: bool,
@@ -115,11 +116,12 @@ pub(crate) struct TxObligations {
     /// Number of offers that the peer has made.
     pub(crate) peer_offers: u8,
     /// The last offer, until it is sent.
+    #[serde(skip)]
     pub(crate) offer: Option<Box<[u8; OFFER_LEN]>>,
 }
 
 /// The first message that this end sends on a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Opening {
     /// A signal with this end's capabilities.
     Signal(Capabilities),
@@ -138,7 +140,7 @@ impl Opening {
 }
 
 /// A response to be sent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Response {
     /// The request to respond to.
     pub(crate) request: RemoteRequest,
@@ -147,7 +149,7 @@ pub(crate) struct Response {
 }
 
 /// A request from the peer that needs a response.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum RemoteRequest {
     Read(ReadRequest),
     ReadV2(ReadV2Request),

@@ -8,13 +8,16 @@
 //! | `lifecycle` | changes the state, connects, disconnects |
 //! | `post` | posts requests and receives |
 //! | `drive` | drives the halves |
+//! | `frozen` | takes the state out, for another function |
 //! | `route` | offers shared memory, and switches to another route |
 
 mod drive;
+mod frozen;
 mod lifecycle;
 mod post;
 mod route;
 
+pub use self::frozen::{FrozenQp, Halves, MovedObjects, NotMovable};
 pub use crate::context::{
     AlreadyConnected, Attributes, QpContext, QpInfo, Receives, RegistrationFailure, StreamDriver,
 };

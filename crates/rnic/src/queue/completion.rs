@@ -3,11 +3,12 @@
 use crate::error::QpError;
 use crate::status::Status;
 use ironwarp_wire::Tag;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
 /// The completion of a work request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Completion {
     /// The identifier the consumer gave the request.
@@ -98,7 +99,7 @@ impl Completion {
 }
 
 /// The sender of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Sender {
     /// The number of the sender's queue pair.
@@ -116,7 +117,7 @@ impl Sender {
 }
 
 /// What a completed request was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Opcode {
     /// Send, of any kind.
@@ -152,7 +153,7 @@ pub enum Opcode {
 }
 
 /// When a Send or a Write completes (requirement P2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Completes {
     /// When the link has taken the last byte of the message, as iWARP defines.
     #[default]

@@ -7,6 +7,7 @@
 //! completion and does not contend for the lock. The lock `target`, taken only to raise an event or to move the queue
 //! to another handler, prevents an event from reaching a handler that the queue has left (requirement N4).
 
+mod frozen;
 mod ring;
 mod target;
 
@@ -15,6 +16,7 @@ mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use self::frozen::FrozenCq;
 pub use self::ring::Arm;
 
 use self::ring::{Full, OVERRUN, Ring};

@@ -3,11 +3,12 @@
 use super::{Completion, Data, Opcode, Operation, Status, WorkRequest};
 use crate::error::{PostError, QpError};
 use ironwarp_wire::{AtomicOp, RemoteAddr};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A request that was posted and has not completed.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) request: WorkRequest,
     /// The number of its last message within the request class, counted from one. The peer has delivered the message
@@ -24,7 +25,7 @@ pub(super) struct Entry {
 }
 
 /// A Read or Atomic Request that was not answered yet.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct OutstandingRead {
     pub(crate) kind: ReadKind,
     /// The sequence number of the work request. `None` for a probe: an empty Read of the adapter itself.
@@ -41,7 +42,7 @@ pub(crate) struct OutstandingRead {
 }
 
 /// The kind of a request that the peer answers with a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ReadKind {
     Read,
     /// Read V2: the request does not name the sink (requirement X4).
@@ -51,7 +52,7 @@ pub(crate) enum ReadKind {
 }
 
 /// The requests that were refused or are flushed after a refused registration.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Refusals {
     /// Why newly posted requests are flushed. `None` after the consumer has moved the queue pair back to ready-to-send.
     pub(super) refusing: Option<Arc<QpError>>,

@@ -1,6 +1,7 @@
 //! Inline data (requirement X5): the payload of a message, copied when its work request is created. Up to 30 bytes are
 //! stored in the request itself. Longer data goes to a slot of the send queue, or else to an allocation of its own.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
@@ -72,6 +73,19 @@ impl Deref for InlineData {
             Form::Embedded(bytes, len) => &bytes[..usize::from(*len)],
             Form::Shared(bytes, len) => &bytes[..*len],
         }
+    }
+}
+
+// Not derived: where the bytes are stored does not matter.
+impl Serialize for InlineData {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for InlineData {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        <&[u8]>::deserialize(from).map(Self::from)
     }
 }
 

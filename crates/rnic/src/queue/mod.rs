@@ -19,7 +19,7 @@ mod shared_send;
 
 pub use crate::status::Status;
 pub use completion::{Completes, Completion, Opcode, RequestError, Sender, WrId};
-pub use cq::{Arm, Cq, Overrun, TooSmall};
+pub use cq::{Arm, Cq, FrozenCq, Overrun, TooSmall};
 pub(crate) use entry::{MAX_MESSAGE, OutstandingRead, ReadKind, check_request};
 pub use inline::InlineData;
 pub use moderation::Moderation;
@@ -27,5 +27,5 @@ pub(crate) use owner::QueueOwner;
 pub(crate) use receive::{Receive, ReceiveQueue, flushed_completion};
 pub use request::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
 pub(crate) use send::{Begun, BlamedRequest, SendQueue};
-pub use shared::{SharedReceiveQueue, SrqSize, SrqStatus, XrcDomain};
+pub use shared::{FrozenSrq, SharedReceiveQueue, SrqSize, SrqStatus, XrcDomain};
 pub use shared_send::SharedSendQueue;

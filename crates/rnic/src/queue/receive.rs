@@ -3,11 +3,12 @@
 use super::{Completion, Cq, Opcode, ReceiveRequest, Status};
 use crate::error::{PostError, QpError};
 use crate::memory::Domain;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Receives that are posted and not used yet.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ReceiveQueue {
     /// The protection domain of the buffers.
     domain: Domain,
@@ -17,12 +18,15 @@ pub(crate) struct ReceiveQueue {
     max_sges: u32,
     /// Whether the adapter was shut down, so that the capacity is zero.
     is_shut_down: bool,
+    /// The queue is frozen (requirement X2), so the capacity is zero, and this one only takes the place of the real one.
+    #[serde(skip)]
+    is_frozen: bool,
     /// The receives, the oldest first.
     posted: VecDeque<ReceiveRequest>,
 }
 
 /// A receive that is in use by a message.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Receive {
     pub(crate) request: ReceiveRequest,
     /// Total size of the buffers.
@@ -30,14 +34,25 @@ pub(crate) struct Receive {
     /// The protection domain of the buffers.
     pub(crate) domain: Domain,
     /// The completion queue for this receive. `None` for the receive completion queue of the queue pair.
+    #[serde(with = "cq_number")]
     pub(crate) cq: Option<Arc<Cq>>,
+}
+
+impl Receive {
+    /// Replaces the completion queue of a loaded receive by the one with the same number. Returns false if there is none.
+    pub(crate) fn resolve_cq(&mut self, cq: &dyn Fn(u32) -> Option<Arc<Cq>>) -> bool {
+        let Some(loaded) = &self.cq else { return true };
+        self.cq = cq(loaded.id());
+        self.cq.is_some()
+    }
 }
 
 impl ReceiveQueue {
     /// Creates an empty queue.
     pub(crate) fn new(domain: Domain, capacity: usize, max_sges: usize) -> Self {
         let (capacity, max_sges) = (saturate(capacity), saturate(max_sges));
-        Self { domain, capacity, max_sges, is_shut_down: false, posted: VecDeque::new() }
+        let (is_shut_down, is_frozen) = (false, false);
+        Self { domain, capacity, max_sges, is_shut_down, is_frozen, posted: VecDeque::new() }
     }
 
     /// Maximum number of receives.
@@ -89,7 +104,25 @@ impl ReceiveQueue {
     /// Returns the error for a receive that does not fit.
     #[cold]
     fn full(&self) -> PostError {
-        if self.is_shut_down { PostError::ShutDown } else { PostError::Full { capacity: self.capacity() } }
+        match self.is_frozen {
+            true => PostError::Frozen,
+            false if self.is_shut_down => PostError::ShutDown,
+            false => PostError::Full { capacity: self.capacity() },
+        }
+    }
+
+    /// Takes the queue out, and leaves one that refuses receives (requirement X2). Its elements are limited as before, so
+    /// that a receive with too many gets the same error.
+    pub(crate) fn freeze(&mut self) -> Self {
+        let mut substitute = Self::new(self.domain, 0, self.max_sges());
+        substitute.is_frozen = true;
+        std::mem::replace(self, substitute)
+    }
+
+    /// Returns whether a queue that was loaded is one that receives could have been posted to.
+    pub(crate) fn is_consistent(&self) -> bool {
+        let fits = |request: &ReceiveRequest| request.buffers.as_slice().len() <= self.max_sges();
+        self.posted.len() <= self.capacity() && self.posted.iter().all(fits)
     }
 
     /// Takes the oldest receive, for a message that begins, if `ready` returns true for it.
@@ -124,4 +157,20 @@ pub(super) fn saturate(count: usize) -> u32 {
 /// Creates the completion of a receive that is flushed.
 pub(crate) fn flushed_completion(request: &ReceiveRequest, qp: u32, cause: &Arc<QpError>) -> Completion {
     Completion::failed(request.id, Opcode::Receive, qp, Status::Flushed, Some(Arc::clone(cause)))
+}
+
+/// Stores the number of a completion queue. A loaded queue is one without room, to be [replaced](Receive::resolve_cq) by the
+/// queue with the same number.
+mod cq_number {
+    use super::Cq;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::sync::Arc;
+
+    pub(super) fn serialize<S: Serializer>(cq: &Option<Arc<Cq>>, to: S) -> Result<S::Ok, S::Error> {
+        cq.as_ref().map(|cq| cq.id()).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<Cq>>, D::Error> {
+        Ok(Option::deserialize(from)?.map(|id| Arc::new(Cq::new(id, 0))))
+    }
 }

@@ -3,10 +3,11 @@
 use super::InlineData;
 use crate::memory::{Binding, Memory};
 use ironwarp_wire::{AtomicOp, RemoteAddr, Tag};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::sync::Arc;
 
 /// An element of a scatter/gather list: a range of registered memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sge {
     /// The tag of the region (lkey).
     pub tag: Tag,
@@ -35,6 +36,19 @@ pub enum Sges {
 impl Default for Sges {
     fn default() -> Self {
         Self::Few([Sge::default(); 2], 0)
+    }
+}
+
+// Not derived: only the elements in use matter.
+impl Serialize for Sges {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.as_slice().serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Sges {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Ok(Self::from(&*Vec::<Sge>::deserialize(from)?))
     }
 }
 
@@ -111,7 +125,7 @@ impl Sges {
 }
 
 /// The payload of a Send or Write, or the sink of a Read or atomic operation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Data {
     /// Registered memory.
     Memory(Sges),
@@ -139,7 +153,7 @@ impl Data {
 }
 
 /// The operation of a work request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Operation {
     /// Sends a message for the peer's next receive. Can invalidate a remote tag (requirement M12).
     Send {
@@ -218,7 +232,7 @@ impl Operation {
 }
 
 /// A work request for the send queue.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkRequest {
     /// The identifier returned in the completion.
     pub id: u64,
@@ -247,7 +261,7 @@ impl WorkRequest {
 }
 
 /// A work request for the receive queue.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReceiveRequest {
     /// The identifier returned in the completion.
     pub id: u64,

@@ -13,6 +13,7 @@
 
 mod ending;
 mod find;
+mod frozen;
 mod post;
 mod refusal;
 #[cfg(all(test, not(loom)))]
@@ -26,11 +27,12 @@ use super::{
     Completes, Completion, Data, Operation, QueueOwner, Receive, SharedSendQueue, Status, WorkRequest,
 };
 use crate::error::QpError;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 /// The send queue of one queue pair: its requests that are not complete, and the Reads that are not answered.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SendQueue {
     /// Maximum number of requests. `u32`, to keep queue pairs small. Zero if a shared send queue feeds this queue.
     capacity: u32,
@@ -51,24 +53,30 @@ pub(crate) struct SendQueue {
     /// A call to the link is in progress: which messages were sent is known when the call returns.
     sending: bool,
     /// Set if the stream failed during a call to the link. The requests complete after the call.
+    #[serde(skip)]
     failure: Option<Box<Failure>>,
     /// The stream failed.
     failed: bool,
+    /// The queue pair is frozen (requirement X2), so the capacity is zero, and this queue only takes the place of the real one.
+    #[serde(skip)]
+    frozen: bool,
     /// `None` until it is needed for the first time.
     extra: Option<Box<Extra>>,
     /// Set if the receives have to be flushed once the requests are complete. The inner option is the receive in use
     /// by a message, which is flushed first.
     flush: Option<Box<Option<Receive>>>,
     /// The shared send queue that the requests come from (requirement X7). `None` if the queue pair has its own queue.
+    #[serde(skip)]
     feed: Option<Box<Feed>>,
 }
 
 /// State that few send queues need.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Extra {
     /// Requests that were refused (requirement M7).
     refusals: Refusals,
     /// Memory for inline data that does not fit into its request (requirement X5).
+    #[serde(skip)]
     inline: InlineSlots,
 }
 
@@ -125,6 +133,7 @@ impl SendQueue {
             sending: false,
             failure: None,
             failed: false,
+            frozen: false,
             extra: None,
             flush: None,
         }

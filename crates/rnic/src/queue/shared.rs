@@ -13,6 +13,7 @@ use crate::error::PostError;
 use crate::event::{AsyncEvent, AsyncEvents};
 use crate::memory::Domain;
 use crate::sync::{Mutex, lock};
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
@@ -38,6 +39,31 @@ struct Inner {
     limit: usize,
     /// Queue pairs with a message that waits for a receive, in the order in which they began to wait.
     waiting: VecDeque<Weak<dyn QueueOwner>>,
+}
+
+/// The state of a shared receive queue that is frozen (requirement X2).
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FrozenSrq {
+    /// The number of the queue.
+    pub id: u32,
+    /// The protection domain of the buffers.
+    pub domain: Domain,
+    /// The number of the completion queue for the receives, as XRC requires.
+    pub cq: Option<u32>,
+    limit: usize,
+    queue: ReceiveQueue,
+}
+
+impl FrozenSrq {
+    /// The size of the queue.
+    pub fn size(&self) -> SrqSize {
+        SrqSize { depth: self.queue.capacity(), max_sges: self.queue.max_sges() }
+    }
+
+    /// Returns whether the state is one that a queue can have.
+    pub(crate) fn is_consistent(&self) -> bool {
+        self.queue.is_consistent()
+    }
 }
 
 /// The size of a shared receive queue.
@@ -106,6 +132,21 @@ impl SharedReceiveQueue {
     /// complete: no queue pair takes them.
     pub fn shut_down(&self) {
         lock(&self.inner).queue.shut_down();
+    }
+
+    /// Takes the receives out of the queue, which refuses receives from now on (requirement X2). The caller has frozen all
+    /// queue pairs that use it.
+    pub fn freeze(&self) -> FrozenSrq {
+        let mut inner = lock(&self.inner);
+        let (limit, queue) = (inner.limit, inner.queue.freeze());
+        let cq = self.cq.as_ref().map(|cq| cq.id());
+        FrozenSrq { id: self.id, domain: self.domain, cq, limit, queue }
+    }
+
+    /// Puts the state of a frozen queue into this one: the same, or one that was created for it.
+    pub fn thaw(&self, frozen: FrozenSrq) {
+        let mut inner = lock(&self.inner);
+        (inner.limit, inner.queue) = (frozen.limit, frozen.queue);
     }
 
     /// Removes the queue pair that has waited longest from the list and returns it, if there is a receive for it.
@@ -226,6 +267,15 @@ impl XrcDomain {
         let mut queues = lock(&self.queues);
         queues.retain(|_, known| known.strong_count() > 0);
         queues.insert(srq.id, Arc::downgrade(srq));
+    }
+
+    /// Returns the numbers of all queues of the domain, in order.
+    pub(crate) fn numbers(&self) -> Vec<u32> {
+        let queues = lock(&self.queues);
+        let mut numbers: Vec<_> =
+            queues.iter().filter(|(_, srq)| srq.strong_count() > 0).map(|(number, _)| *number).collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     /// Returns the queue with this number, if it is in the domain.

@@ -6,17 +6,18 @@
 
 use ironwarp_wire::Header;
 use ironwarp_wire::mpa::Fpdu;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// The segments of a stream that wait for a receive.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Park {
     /// `None` if no segment waits. Boxed because on most streams none ever does.
     waiting: Option<Box<Waiting>>,
 }
 
 /// At least one parked segment.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Waiting {
     /// The segments, the oldest first.
     segments: VecDeque<Parked>,
@@ -25,7 +26,7 @@ struct Waiting {
 }
 
 /// A parked segment. It is complete, and its CRC was checked.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Parked {
     pub(crate) fpdu: Fpdu,
     pub(crate) payload: Vec<u8>,

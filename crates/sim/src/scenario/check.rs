@@ -116,7 +116,7 @@ impl Program {
         let (connection, theirs) = (&self.connections[number], &peer.connections[number]);
         let message = theirs.messages().nth(connection.received);
         if completion.status != Status::Success {
-            assert!(connection.qp.error().is_some(), "{completion:?}");
+            assert!(connection.error().is_some(), "{completion:?}");
             let defect = message.and_then(|(_, request)| request.defect?.receive());
             let may = [
                 Some(Status::Flushed),

@@ -1,6 +1,7 @@
 //! One queue pair of a program: its planned requests, their results, and a model that checks the completions.
 
 use super::request::{After, Effect, Request, Slot};
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::qp::Qp;
 use ironwarp_rnic::queue::{Completion, Status};
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub(super) struct Connection {
     pub(super) fate: Fate,
     /// Number of asynchronous events of the queue pair.
     pub(super) events: Events,
+    /// Why the stream ended, if that was before the queue pair moved: of the error, only a number and the text move.
+    ended_before: Option<Arc<QpError>>,
 }
 
 /// The state of draining a send queue.
@@ -101,7 +104,21 @@ impl Connection {
             refused: None,
             fate: Fate::default(),
             events: Events::default(),
+            ended_before: None,
         }
+    }
+
+    /// Returns why the stream ended, if it did.
+    pub(super) fn error(&self) -> Option<&Arc<QpError>> {
+        self.ended_before.as_ref().or_else(|| self.qp.error())
+    }
+
+    /// Replaces the queue pair by one of another function. Returns the former.
+    pub(super) fn replace(&mut self, qp: Arc<Qp>) -> Arc<Qp> {
+        self.ended_before = self.error().cloned();
+        let now = qp.error().map(ToString::to_string);
+        assert_eq!(self.ended_before.as_ref().map(ToString::to_string), now, "the error did not move");
+        std::mem::replace(&mut self.qp, qp)
     }
 
     /// Returns the identifier of a request, which is unique even across resets.
@@ -111,7 +128,7 @@ impl Connection {
 
     /// Returns whether the queue pair has no error and was not reset.
     pub(super) fn is_well(&self) -> bool {
-        self.qp.error().is_none() && !self.fate.reset
+        self.error().is_none() && !self.fate.reset
     }
 
     /// Returns the requests that consume a receive of the peer, in order, with their indices.
@@ -158,7 +175,7 @@ impl Connection {
             self.refused = Some(index);
         } else {
             let flushed = self.refused.is_some() && completion.status == Status::Flushed;
-            assert!(self.qp.error().is_some() || flushed, "{completion:?}");
+            assert!(self.error().is_some() || flushed, "{completion:?}");
         }
         self.completed = index + 1;
         self.outcomes[index] = Some(completion.status);

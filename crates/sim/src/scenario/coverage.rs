@@ -90,10 +90,12 @@ pub(super) enum Feature {
     Retired,
     /// A request named a tag that the peer had deregistered, and was refused.
     OldTag,
+    /// A program moved to another function.
+    MovedFunction,
 }
 
 impl Feature {
-    const ALL: [Self; 48] = [
+    const ALL: [Self; 49] = [
         Self::Inline,
         Self::ManyElements,
         Self::Fence,
@@ -142,6 +144,7 @@ impl Feature {
         Self::Offered,
         Self::Retired,
         Self::OldTag,
+        Self::MovedFunction,
     ];
 }
 

@@ -4,7 +4,7 @@
 use super::coverage::{Coverage, Feature};
 use crate::clock::Timers;
 use ironwarp_rnic::event::{CompletionHandler, HandlerId, Wake};
-use ironwarp_rnic::queue::{Arm, Completion, Cq, Moderation, Status};
+use ironwarp_rnic::queue::{Arm, Completion, Cq, FrozenCq, Moderation, Status};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +65,19 @@ impl CqModel {
             moderation: None,
             held: None,
         }
+    }
+
+    /// Prepares the model for a move to another function: takes events, and ends moderation.
+    pub(super) fn prepare_move(&mut self, timers: &Arc<Timers>) {
+        self.moderate(None, timers);
+        self.take_events();
+    }
+
+    /// Replaces the queue by one of another function, with the state of the former.
+    pub(super) fn replace(&mut self, cq: Arc<Cq>, frozen: FrozenCq) {
+        cq.set_handler(self.handler.map(|handler| Arc::clone(&self.handlers[handler])));
+        cq.thaw(frozen);
+        self.cq = cq;
     }
 
     /// Takes and counts new events. Checks that they are at the current handler, or at the previous one if the queue

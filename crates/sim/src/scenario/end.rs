@@ -58,11 +58,11 @@ impl Scene {
         if !connection.fate.reset
             && let Some(end) = self.world.end(&connection.qp)
         {
-            assert!(end.is_closed(), "not closed: {:?} {:?}", connection.qp.error(), self.disturbance);
+            assert!(end.is_closed(), "not closed: {:?} {:?}", connection.error(), self.disturbance);
             assert!(
                 !end.is_aborted(),
                 "the peer did not close in time: {:?} {:?}",
-                connection.qp.error(),
+                connection.error(),
                 self.disturbance
             );
         }
@@ -70,7 +70,7 @@ impl Scene {
 
     /// Checks that requests posted before a disconnect were done, unless something else failed.
     fn expect_posted_done(&self, connection: usize, both: [Verdict<'_>; 2]) {
-        let error = |who: usize| self.programs[who].connections[connection].qp.error().map(|error| &**error);
+        let error = |who: usize| self.programs[who].connections[connection].error().map(|error| &**error);
         let orderly = |who: usize| {
             matches!(error(who), None | Some(QpError::Disconnected | QpError::Closed | QpError::Unreachable))
         };

@@ -23,6 +23,7 @@ mod end;
 mod events;
 mod faulty_request;
 mod memory;
+mod moving;
 mod outcome;
 mod plan;
 mod program;

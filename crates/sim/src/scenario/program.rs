@@ -78,7 +78,6 @@ impl Program {
     ) -> Self {
         let arena = Arena::new(u16::try_from(number).expect("a small number"));
         let device = Device::new(config, arena.clone(), tag_cipher(number));
-        device.events().open(Box::new(Awake));
         let (domain, other) = (device.allocate_domain(), device.allocate_domain());
         let cqs = if rules.one_cq { 1 } else { 2 };
         let cqs = (0..cqs).map(|id| CqModel::new(Cq::new(id, rules.room[number]))).collect();
@@ -105,6 +104,7 @@ impl Program {
             coverage: Coverage::default(),
             trace: None,
         };
+        program.open_events();
         program.use_up_tags();
         program.create_supplies();
         for connection in 0..rules.connections {
@@ -114,6 +114,16 @@ impl Program {
         let (span, addr) = program.open(16, LOCAL_ACCESS | Rights::REMOTE_ATOMIC, 0);
         program.counter = Slot { span, tag: addr.tag };
         program
+    }
+
+    /// Opens the queue of asynchronous events.
+    pub(super) fn open_events(&self) {
+        self.device.events().open(Box::new(Awake));
+    }
+
+    /// Sets the XRC domain, for queue pairs that are created later.
+    pub(super) fn set_xrc_domain(&mut self, xrc: &Arc<XrcDomain>) {
+        self.xrc = Arc::clone(xrc);
     }
 
     /// Creates the receive queues: one per queue pair, one shared by all, or several in an XRC domain.

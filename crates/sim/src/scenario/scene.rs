@@ -3,6 +3,7 @@
 use super::connection::Drain;
 use super::coverage::Feature;
 use super::cq_model::CqModel;
+use super::moving::Moves;
 use super::outcome::Outcome;
 use super::plan::Plan;
 use super::program::Program;
@@ -51,6 +52,8 @@ pub(super) struct Scene {
     pub(super) rng: Rng,
     /// The requests to send by another route.
     pub(super) routes: RouteRequests,
+    /// When programs move to another function.
+    moves: Moves,
 }
 
 impl Scene {
@@ -74,7 +77,8 @@ impl Scene {
             Program::new(number, config, completes, rules, world.timers())
         });
         let (lost, counts, outcome) = ([0; 2], [0; 2], Outcome::default());
-        Self { world, programs, setup, disturbance, lost, counts, outcome, rng, routes }
+        let moves = Moves::random(seed);
+        Self { world, programs, setup, disturbance, lost, counts, outcome, rng, routes, moves }
     }
 
     /// Returns the trace of the run.
@@ -181,6 +185,9 @@ impl Scene {
                 self.disturb();
             }
             self.request_route();
+            if let Some(who) = self.moves.next() {
+                self.programs[who].move_to_another_function(&mut self.world);
+            }
             let acts = self.rng.below(8) <= eager;
             let progressed =
                 acts && self.perform_action() || self.world.react() || self.is_quiet() && self.finish_work();

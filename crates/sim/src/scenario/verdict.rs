@@ -47,8 +47,8 @@ impl Verdict<'_> {
     /// completed, and the right request failed.
     pub(super) fn expect_ended(&self) {
         let connection = self.connection();
-        if let Some(error) = connection.qp.error() {
-            assert!(self.is_explained(error), "{}: {error}, {:?}", self.number, self.theirs().qp.error());
+        if let Some(error) = connection.error() {
+            assert!(self.is_explained(error), "{}: {error}, {:?}", self.number, self.theirs().error());
             if !connection.fate.reset {
                 self.expect_blame(error);
                 self.expect_all_completed();
@@ -65,7 +65,7 @@ impl Verdict<'_> {
         let defect = Self::first_defect(theirs).map(|(_, defect)| defect);
         let remote = defect.is_some_and(Defect::is_remote);
         let revoked = self.program.taken.is_some();
-        let ended = theirs.qp.error().is_some() || theirs.fate.reset;
+        let ended = theirs.error().is_some() || theirs.fate.reset;
         match error {
             QpError::Disconnected => connection.disconnected.is_some(),
             QpError::Closed | QpError::CutShort => ended || theirs.disconnected.is_some(),
@@ -80,7 +80,7 @@ impl Verdict<'_> {
             QpError::NoImmediate => own == Some(Defect::ForeignPeer),
             QpError::Overrun(_) => self.program.rules.overflows(self.program.number),
             QpError::Terminated(_) => {
-                theirs.qp.error().is_some_and(|it| !matches!(**it, QpError::Terminated(_)))
+                theirs.error().is_some_and(|it| !matches!(**it, QpError::Terminated(_)))
             }
             _ => false,
         }
@@ -139,7 +139,7 @@ impl Verdict<'_> {
                 let (index, defect) = defect.expect("a planned defect");
                 Blame::One(index, defect.status())
             }
-            QpError::Terminated(_) => match theirs.qp.error().map(|it| &**it) {
+            QpError::Terminated(_) => match theirs.error().map(|it| &**it) {
                 Some(QpError::Protocol(_)) => {
                     let (index, defect) = defect.expect("a planned defect");
                     Blame::One(index, defect.status())

@@ -14,6 +14,7 @@
 /// assert_eq!(crc.value(), 0xe306_9283);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Crc(u32);
 
 impl Crc {

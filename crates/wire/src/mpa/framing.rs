@@ -8,6 +8,7 @@ pub const MIN_MULPDU: usize = 128;
 
 /// Framing options that the startup frames negotiated for one direction of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Framing {
     /// Whether CRCs are generated and checked. If not, the CRC field is present, but its value is ignored.
     pub crc: bool,

@@ -11,6 +11,7 @@ pub const MARKER_LEN: usize = 4;
 
 /// The position of one direction of a stream, relative to markers and to the current FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Markers {
     /// Whether this direction uses markers.
     enabled: bool,

@@ -7,6 +7,7 @@ use crate::layout::CRC_FIELD;
 
 /// The CRC and marker position of one direction.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Progress {
     pub(super) framing: Framing,
     pub(super) markers: Markers,

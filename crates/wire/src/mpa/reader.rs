@@ -28,6 +28,7 @@ use crate::{Dialect, Fpdu, MAX_HEADER, Misuse, Parse, Violation};
 /// # Ok::<(), ironwarp_wire::Violation>(())
 /// ```
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FpduReader {
     /// The CRC and marker position so far.
     progress: Progress,
@@ -51,6 +52,7 @@ pub enum Piece<'a> {
 
 /// The part of the FPDU expected next.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 enum State {
     Header,
     /// `left` bytes of payload, then `padding`.
@@ -63,8 +65,15 @@ enum State {
         left: u8,
     },
     Crc,
-    /// A violation was found. After an error, no more input is accepted (RFC 5044 §8).
-    Failed(Violation),
+    /// A violation was found. After an error, no more input is accepted (RFC 5044 §8). The violation was reported then, so
+    /// a reader that is loaded need not know it.
+    Failed(#[cfg_attr(feature = "serde", serde(skip, default = "unknown_violation"))] Violation),
+}
+
+/// Returns what a reader that failed before it was stored reports after it was loaded.
+#[cfg(feature = "serde")]
+const fn unknown_violation() -> Violation {
+    Violation::Crc { computed: 0, received: 0 }
 }
 
 impl FpduReader {
@@ -318,5 +327,26 @@ impl<const N: usize> Partial<N> {
         #[expect(clippy::cast_possible_truncation, reason = "N is at most 72")]
         let added = bytes.len() as u8;
         self.len += added;
+    }
+}
+
+// Not derived: serde has no arrays of this length, and only the bytes that have arrived matter.
+#[cfg(feature = "serde")]
+impl<const N: usize> serde::Serialize for Partial<N> {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(self.bytes())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de, const N: usize> serde::Deserialize<'de> for Partial<N> {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let bytes = <&[u8]>::deserialize(from)?;
+        if bytes.len() > N {
+            return Err(serde::de::Error::invalid_length(bytes.len(), &"the part of a field"));
+        }
+        let mut partial = Self::EMPTY;
+        partial.push(bytes);
+        Ok(partial)
     }
 }

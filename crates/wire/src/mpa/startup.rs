@@ -110,6 +110,7 @@ bitflags! {
     /// The kinds of empty message that can serve as the RTR (RFC 6581 §9.2), by which the initiator signals that it is
     /// ready to receive.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct RtrSet: u8 {
         /// A Send.
         const SEND = 1;

@@ -37,6 +37,7 @@ pub const MAX_TAIL: usize = 3 + MARKER_LEN + CRC_FIELD;
 /// # Ok::<(), ironwarp_wire::Misuse>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FpduWriter {
     /// The CRC and marker position so far.
     progress: Progress,

@@ -81,6 +81,7 @@ pub enum Signal {
 
 /// The way on which the bytes of one direction of a stream travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Route {
     /// The TCP connection. Every stream begins on it.
     #[default]
@@ -102,6 +103,7 @@ bitflags! {
     /// The features that an end supports beyond the RFCs, and its RNR timer. Both share 16 bits, to keep queue pairs
     /// small: the features are the may-ignore bits of the signal, and the RNR timer is in the upper five bits.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
     pub struct Capabilities: u16 {
         /// Sends cumulative acknowledgements to a peer that requests them.
         const ACKNOWLEDGE = 1 << 0;

@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// An Atomic Request: requests an operation on the 64-bit word at `target`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AtomicRequest {
     /// Sequence number on queue 1, which reads and atomics share, counting from 1.
     pub msn: u32,
@@ -19,6 +20,7 @@ pub struct AtomicRequest {
 
 /// An atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum AtomicOp {
     /// Adds fields of the word separately. Each bit set in the mask is the top bit of a field, from which no carry
     /// propagates. With an empty mask, the whole word is one field.
@@ -43,6 +45,7 @@ pub enum AtomicOp {
 
 /// An Atomic Response: the value of the word before the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AtomicResponse {
     /// Sequence number on queue 3, counting from 1.
     pub msn: u32,

@@ -7,6 +7,7 @@ use core::fmt;
 
 /// The parsed front of an FPDU: the length field and the header. The payload need not have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Fpdu {
     /// The header of the segment.
     pub header: Header,

@@ -14,6 +14,7 @@ const _: () = assert!(MAX_HEADER == 72);
 
 /// The set of messages that a parser accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Dialect {
     /// The messages that the RFCs define. A private message is an unexpected opcode.
     #[default]
@@ -25,6 +26,7 @@ pub enum Dialect {
 
 /// The header of one segment, DDP and RDMAP together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Header {
     /// RDMA Write: payload for memory that the receiver advertised (RFC 5040 §5.1).
     Write(Tagged),
@@ -52,6 +54,7 @@ pub enum Header {
 
 /// The fields of a tagged segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Tagged {
     /// Whether this is the last segment of its message.
     pub last: bool,

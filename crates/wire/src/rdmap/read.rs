@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A Read Request: requests `len` bytes from `source`, to be placed at `sink`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ReadRequest {
     /// Sequence number on queue 1, which reads and atomics share, counting from 1.
     pub msn: u32,
@@ -19,6 +20,7 @@ pub struct ReadRequest {
 
 /// Private: a Read V2 Request, which requests `len` bytes from `source`. Only the requester knows the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ReadV2Request {
     /// Sequence number on queue 1, counting from 1.
     pub msn: u32,
@@ -30,6 +32,7 @@ pub struct ReadV2Request {
 
 /// Private: one segment of the response to a [`ReadV2Request`]. The n-th response belongs to the n-th request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ReadV2Response {
     /// Sequence number on the queue of Read V2 Responses, counting from 1.
     pub msn: u32,

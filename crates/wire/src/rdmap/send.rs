@@ -5,6 +5,7 @@ use core::fmt;
 
 /// One segment of a Send (RFC 5040 §4.6 and §4.7: opcodes 3 to 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Send {
     /// Sequence number on queue 0, counting from 1.
     pub msn: u32,
@@ -20,6 +21,7 @@ pub struct Send {
 
 /// The ULP word of a Send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum SendWord {
     /// The number of the shared receive queue that an XRC Send is for. Between other queue pairs, the word is reserved:
     /// sent as zero and ignored on receipt.
@@ -35,6 +37,7 @@ impl SendWord {
 
 /// An Immediate Data message (RFC 7306 §6: opcodes 8 and 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Immediate {
     /// Sequence number on queue 0, counting from 1.
     pub msn: u32,
@@ -50,6 +53,7 @@ pub struct Immediate {
 ///
 /// The 32-bit value of the verbs is in the first four bytes, as with Chelsio adapters. The other bytes are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ImmediateData(pub [u8; 8]);
 
 impl ImmediateData {
@@ -74,6 +78,7 @@ impl fmt::Display for ImmediateData {
 
 /// Private: one segment of a Send with Immediate, in four kinds (requirement X8, `docs/wire.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SendImmediate {
     /// The fields of a plain Send. The immediate data counts as the first eight bytes of the message, so payload byte
     /// `k` has offset `8 + k`.

@@ -25,6 +25,7 @@ const SWAPPED_BITS: u8 = 0x07;
 
 /// A Terminate message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Terminate {
     /// The cause for which the stream ends.
     pub cause: Cause,
@@ -34,6 +35,7 @@ pub struct Terminate {
 
 /// The description of the offending segment in a Terminate. Fields that the Terminate does not contain are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Offender {
     /// The length of the segment, header included.
     pub length: Option<u16>,

@@ -2,10 +2,11 @@
 
 use super::super::Completion;
 use super::super::moderation::{EventDecision, ModerationState};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Which completion raises the event of an armed queue (requirement N8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Arm {
     /// The next completion that is solicited or reports an error.
     Solicited,

@@ -51,6 +51,12 @@ impl EventTarget {
         }
     }
 
+    /// Returns whether an event was raised that the consumer has not taken, and forgets an event that waits for a handler.
+    pub(super) fn take_untaken(&mut self) -> bool {
+        let waits = self.pending.take().is_some();
+        waits || self.handlers.iter().any(|target| target.handler.has(target.last))
+    }
+
     /// Moves the queue `cq` to another handler, to one for each lane, or to none. An event that is due goes to the new
     /// handler.
     pub(super) fn set_handlers(&mut self, cq: u32, handlers: impl Iterator<Item = Arc<CompletionHandler>>) {

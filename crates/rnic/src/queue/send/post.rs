@@ -49,6 +49,7 @@ impl SendQueue {
     #[cold]
     fn full_error(&self) -> PostError {
         match &self.feed {
+            _ if self.frozen => PostError::Frozen,
             Some(_) => PostError::NoSendQueue,
             None => PostError::Full { capacity: self.capacity as usize },
         }

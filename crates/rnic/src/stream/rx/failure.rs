@@ -5,12 +5,13 @@ use crate::memory::Denied;
 use crate::queue::Status;
 use ironwarp_wire::private::Unreadable;
 use ironwarp_wire::{Cause, Operation, Violation};
+use serde::{Deserialize, Serialize};
 
 /// The RDMAP opcode of private messages (`docs/wire.md`).
 const PRIVATE_OPCODE: u8 = 0xf;
 
 /// Where the payload of a segment goes.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Target {
     /// The payload is empty, or is discarded.
     Discard,

@@ -11,6 +11,7 @@
 
 mod deliver;
 mod failure;
+mod frozen;
 mod offer;
 mod parse;
 mod place;
@@ -21,6 +22,7 @@ mod straight;
 
 use super::park::Park;
 use super::{MIN_DIRECT, SMALL_RECV};
+use crate::blocked::NoLink;
 use crate::connect::{Agreed, Role, Rtr};
 use crate::context::{PEER_ENDED, QpContext, READABLE};
 use crate::error::QpError;
@@ -34,6 +36,7 @@ use failure::{RxFailure, Target};
 use ironwarp_wire::mpa::{Fpdu, FpduReader, Framing, RtrSet};
 use ironwarp_wire::{Dialect, Header, MAX_HEADER, RemoteAddr, Terminate};
 use offer::OfferParts;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Number of calls to the link after which a turn ends.
@@ -54,14 +57,16 @@ struct Received {
 }
 
 /// The receiving half of a stream.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Rx {
+    #[serde(skip, default = "NoLink::shared")]
     link: Arc<dyn Link>,
     /// Takes the bytes of the stream apart into FPDUs.
     reader: FpduReader,
     /// A switch signal to this route was parsed, and not followed yet.
     switch_to: Option<Route>,
     /// The parts of an offer that have arrived. `None` if none is in progress.
+    #[serde(skip)]
     offer: Option<Box<OfferParts>>,
     /// Maximum number of remote Reads and atomic operations pending at this end.
     ird: u16,
@@ -132,7 +137,7 @@ pub(crate) struct Rx {
 }
 
 /// Whether the FPDU in progress opens the stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Opens {
     /// It does not: it is not the first FPDU.
     #[default]
@@ -144,7 +149,7 @@ enum Opens {
 }
 
 /// A message of the request class of which some segments have arrived.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 enum Message {
     None,
     /// A Write. The next segment must name this address.
@@ -161,7 +166,7 @@ enum Message {
 }
 
 /// A segment whose header has arrived.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Segment {
     fpdu: Fpdu,
     /// Where its payload goes.

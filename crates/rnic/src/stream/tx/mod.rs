@@ -7,6 +7,7 @@
 //! stream therefore refers to no memory of the program, and memory that is revoked then is never read again.
 
 mod build;
+mod frozen;
 mod local;
 mod payload;
 mod request;
@@ -16,6 +17,7 @@ mod short;
 mod stop;
 mod straight;
 
+use crate::blocked::NoLink;
 use crate::broken;
 use crate::context::QpContext;
 use crate::error::QpError;
@@ -27,6 +29,7 @@ use crate::outbound::{Cursor, Frame, FrameKind, InProgress, TxBatch};
 use crate::queue::SendQueue;
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Framing, max_ulpdu};
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -37,8 +40,9 @@ const BATCHES_PER_TURN: usize = 2;
 const EBADF: i32 = 9;
 
 /// The sending half of a stream.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Tx {
+    #[serde(skip, default = "NoLink::shared")]
     link: Arc<dyn Link>,
     /// The position after the last FPDU that was built.
     cursor: Cursor,
@@ -58,6 +62,7 @@ pub(crate) struct Tx {
     /// The driver was told that a request was sent.
     reported_traffic: bool,
     /// Set while nothing is to be sent but requests.
+    #[serde(skip)]
     quiet: Option<Quiet>,
 }
 
@@ -73,7 +78,7 @@ struct Quiet {
 }
 
 /// The part of an FPDU that the link did not take.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Unsent {
     bytes: Vec<u8>,
     /// Number of `bytes` that the link has taken since.

@@ -1,0 +1,139 @@
+//! The image of a memory table, which moves with its function (requirement X2): all entries with their tags, and which
+//! indices are free, so that no tag is ever honoured again that was revoked before the move (requirement M4).
+
+use super::cipher::TagCipher;
+use super::entry::{Body, Control, Entry};
+use super::slab::SlabImage;
+use super::{Domain, Limits, NotCarried, Table, Translation, index_of};
+use crate::host::Span;
+use crate::sync::atomic::Ordering;
+use ironwarp_wire::Tag;
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// All that a table contains.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct TableImage {
+    /// The key of the tag cipher.
+    key: [u8; 16],
+    slab: SlabImage,
+    /// Number of messages that have claimed one-touch memory.
+    claims: u64,
+    /// The entries of all indices that can be used, in the order of their slots.
+    entries: Vec<EntryImage>,
+}
+
+/// An entry.
+#[derive(Debug, Serialize, Deserialize)]
+struct EntryImage {
+    tag: Tag,
+    is_taken: bool,
+    is_valid: bool,
+    claimed_by: u64,
+    control: Control,
+    /// `None` if the entry is free.
+    body: Option<Body>,
+}
+
+/// A registration is in progress in a control queue (requirement X6), so the table cannot be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the registration of tag {0} is in progress: wait until it is complete")]
+pub struct StillPending(pub Tag);
+
+/// Why a table cannot be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// The image contradicts itself.
+    #[error("the entries of the memory table contradict each other")]
+    Inconsistent,
+    /// An entry names memory that was not carried over.
+    #[error(transparent)]
+    NotCarried(#[from] NotCarried),
+}
+
+impl Table {
+    /// Returns the image of the table. Nothing may change meanwhile.
+    pub fn image(&self) -> Result<TableImage, StillPending> {
+        let (slab, entries) = self.slab.image(|entry| {
+            let state = entry.state();
+            if state.is_pending() {
+                return Err(StillPending(state.tag()));
+            }
+            Ok(EntryImage {
+                tag: state.tag(),
+                is_taken: state.is_taken(),
+                is_valid: state.is_valid(),
+                claimed_by: entry.claimed_by(),
+                control: entry.begin_change().control.clone(),
+                body: state.is_taken().then(|| entry.body().clone()),
+            })
+        })?;
+        let claims = self.claims.load(Ordering::Relaxed);
+        Ok(TableImage { key: self.slab.cipher().key(), slab, claims, entries })
+    }
+
+    /// Creates a table from an image. `relocate` translates memory of the source to memory of this process.
+    pub fn load(
+        limits: Limits,
+        image: TableImage,
+        relocate: &mut dyn FnMut(&[Span]) -> Option<Translation>,
+    ) -> Result<Self, TableError> {
+        let TableImage { key, slab, claims, entries } = image;
+        let table = Self::new(limits, TagCipher::new(key));
+        table.claims.store(claims, Ordering::Relaxed);
+        let taken: HashSet<u32> =
+            entries.iter().filter(|entry| entry.is_taken).map(|entry| index_of(entry.tag)).collect();
+        if entries.iter().filter_map(|entry| entry.control.region).any(|region| !taken.contains(&region)) {
+            return Err(TableError::Inconsistent);
+        }
+        let indices = entries.iter().map(|entry| (index_of(entry.tag), entry.is_free()));
+        table.slab.load(&slab, indices).ok_or(TableError::Inconsistent)?;
+        for image in entries {
+            let entry = table.slab.entry(index_of(image.tag)).ok_or(TableError::Inconsistent)?;
+            image.store(entry, relocate)?;
+        }
+        Ok(table)
+    }
+}
+
+impl EntryImage {
+    /// Returns whether the index of the entry is free.
+    fn is_free(&self) -> bool {
+        !self.is_taken && self.control.predecessor.is_none()
+    }
+
+    /// Makes `entry`, which is new, what the image says.
+    fn store(
+        self,
+        entry: &Entry,
+        relocate: &mut dyn FnMut(&[Span]) -> Option<Translation>,
+    ) -> Result<(), TableError> {
+        let Self { tag, is_taken, is_valid, claimed_by, control, body } = self;
+        let mut body = body.unwrap_or_default();
+        let fits = body.translation.as_ref().is_none_or(|translation| {
+            body.skip.checked_add(body.len).is_some_and(|end| end <= translation.len())
+        });
+        let has_memory = body.translation.is_some() && body.start.checked_add(body.len).is_some();
+        if !fits || is_valid && !(is_taken && has_memory) {
+            return Err(TableError::Inconsistent);
+        }
+        if let Some(translation) = body.translation.as_mut().and_then(Arc::get_mut) {
+            translation.relocate(relocate)?;
+        }
+        let mut change = entry.begin_change();
+        change.restore(tag, [is_taken, is_valid], body, control);
+        drop(change);
+        if claimed_by != 0 {
+            entry.claim(claimed_by);
+        }
+        Ok(())
+    }
+}
+
+impl TableImage {
+    /// The protection domains that entries belong to.
+    pub fn domains(&self) -> impl Iterator<Item = Domain> {
+        self.entries.iter().filter_map(|entry| Some(entry.body.as_ref()?.domain))
+    }
+}

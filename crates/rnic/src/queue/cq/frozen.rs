@@ -1,0 +1,94 @@
+//! Freezes a completion queue (requirement X2): takes its completions out, so that nobody can poll them, and restores them
+//! in another queue.
+
+use super::{Arm, Cq};
+use crate::queue::Completion;
+use crate::sync::lock;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+/// The state of a completion queue that is frozen.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FrozenCq {
+    /// The number of the queue.
+    pub id: u32,
+    /// Maximum number of completions.
+    pub capacity: usize,
+    completions: VecDeque<Completion>,
+    armed: Option<Arm>,
+    overrun: bool,
+    /// An event was raised that the consumer has not taken.
+    event: bool,
+}
+
+impl Cq {
+    /// Takes all completions and the arming out of the queue. The caller has frozen all queue pairs that use it.
+    pub fn freeze(&self) -> FrozenCq {
+        let event = lock(&self.target).take_untaken();
+        let mut ring = lock(&self.ring);
+        let completions = std::mem::take(&mut ring.completions);
+        ring.waking = 0;
+        let frozen = FrozenCq {
+            id: self.id,
+            capacity: ring.capacity,
+            completions,
+            armed: ring.armed.take(),
+            overrun: ring.overrun,
+            event,
+        };
+        self.armed.store(false, Ordering::Relaxed);
+        self.ready.store(ring.ready(), Ordering::Relaxed);
+        frozen
+    }
+
+    /// Puts the state of a frozen queue into this one: the same, or one that was created for it. If the queue was armed,
+    /// and has completions that the consumer may not know of, raises the event.
+    pub fn thaw(&self, frozen: FrozenCq) {
+        let FrozenCq { completions, armed, overrun, event, .. } = frozen;
+        let may_raise = armed.is_some() || event;
+        if may_raise {
+            lock(&self.target).prepare();
+        }
+        let mut ring = lock(&self.ring);
+        ring.may_raise |= may_raise;
+        let added = std::mem::take(&mut ring.completions);
+        ring.completions = completions;
+        ring.completions.extend(added);
+        ring.waking = ring.completions.iter().filter(|one| one.raises_solicited_event()).count();
+        ring.overrun |= overrun;
+        ring.armed = ring.armed.max(armed);
+        let due = match ring.armed {
+            None => false,
+            Some(Arm::Next) => ring.overrun || !ring.completions.is_empty(),
+            Some(Arm::Solicited) => ring.overrun || ring.waking > 0,
+        };
+        if due {
+            ring.armed = None;
+        }
+        self.armed.store(ring.armed.is_some(), Ordering::Relaxed);
+        self.ready.store(ring.ready(), Ordering::Relaxed);
+        drop(ring); // before the event is raised (requirement N9)
+        if due || event {
+            lock(&self.target).raise(self.id, 0);
+        }
+        self.wake_sleepers();
+    }
+}
+
+impl FrozenCq {
+    /// Returns whether the state is one that a queue can have.
+    pub(crate) fn is_consistent(&self) -> bool {
+        self.completions.len() <= self.capacity
+    }
+
+    /// Forgets the completions, for a build that must be found to lose them.
+    pub(crate) fn forget_completions(&mut self) {
+        self.completions.clear();
+    }
+
+    /// Forgets that the queue is armed, for a build that must be found to lose events.
+    pub(crate) fn forget_arming(&mut self) {
+        self.armed = None;
+    }
+}

@@ -1,0 +1,57 @@
+//! The receiving half of a stream that is frozen, or was loaded from a snapshot (requirement X2).
+
+use super::failure::Target;
+use super::{Message, Rx};
+use crate::broken;
+use crate::link::Link;
+use crate::memory::Touch;
+use crate::queue::Receive;
+use ironwarp_wire::mpa::FpduReader;
+use std::sync::Arc;
+
+impl Rx {
+    /// Gives a half that was loaded its link. What the link has reported before is not known, so the half receives until
+    /// the link is empty.
+    pub(crate) fn set_link(&mut self, link: &Arc<dyn Link>) {
+        self.link = Arc::clone(link);
+        self.until_empty = true;
+    }
+
+    /// Returns the receive that the message in progress uses, if there is one.
+    pub(crate) fn receive_in_use(&mut self) -> Option<&mut Receive> {
+        match &mut self.message {
+            Message::Send { receive, .. } => Some(receive),
+            Message::None | Message::Write(_) => None,
+        }
+    }
+
+    /// Returns whether a half that was loaded can be driven.
+    pub(crate) fn is_consistent(&self) -> bool {
+        let is_received = |received: u64, room: u64| received <= room;
+        let message = match &self.message {
+            Message::Send { receive, received, .. } => is_received(*received, receive.room),
+            Message::None | Message::Write(_) => true,
+        };
+        message
+            && self.segment.as_ref().is_none_or(|segment| {
+                let len = usize::from(segment.fpdu.payload_len);
+                let stored =
+                    if let Target::Park(bytes) = &segment.target { bytes.len() } else { segment.done };
+                segment.done + self.reader.run_len() <= len && stored == segment.done
+            })
+    }
+
+    /// Forgets a part of the state, in a build that must be found to lose it.
+    pub(crate) fn forget(&mut self) {
+        if broken::is("partial") {
+            self.reader = FpduReader::new(self.reader.framing());
+            self.segment = None;
+        }
+        if broken::is("parked") {
+            while self.park.pop().is_some() {}
+        }
+        if broken::is("claim") {
+            self.touch = Touch::default();
+        }
+    }
+}
