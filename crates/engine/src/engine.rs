@@ -34,6 +34,7 @@ use crate::verbs::manual::{BringUpOptions, Remote};
 use crate::verbs::objects::Objects;
 use crate::verbs::qpn::{Numbers, QpPort};
 use crate::verbs::queue_pair::{QueuePair, QueuePairAttributes, QueuePairOptions};
+use ironwarp_rnic::config::DeviceConfig;
 use ironwarp_rnic::connect::Terms;
 use ironwarp_rnic::device::{Device, HANDLERS, TooManyHandlers};
 use ironwarp_rnic::error::PostError;
@@ -48,6 +49,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+pub(crate) mod moving;
 pub(crate) mod shutdown;
 
 /// An open adapter. Dropping it closes the adapter.
@@ -115,14 +117,25 @@ impl Engine {
     }
 
     /// Opens a logical device of these settings (requirement X3).
-    pub fn open(mut config: Config, logical: &Arc<LogicalDevice>) -> io::Result<Arc<Self>> {
+    pub fn open(config: Config, logical: &Arc<LogicalDevice>) -> io::Result<Arc<Self>> {
+        Self::open_with(config, logical, |config, host| {
+            Ok(Device::new(config, host, TagCipher::new(random()?)))
+        })
+    }
+
+    /// Opens a logical device, with the device that `create` returns.
+    fn open_with(
+        mut config: Config,
+        logical: &Arc<LogicalDevice>,
+        create: impl FnOnce(DeviceConfig, Arc<dyn Host>) -> io::Result<Arc<Device>>,
+    ) -> io::Result<Arc<Self>> {
         logical::check_plan(&config)?;
         let logical = &logical.in_this_process(&config)?;
         config.faults = logical.faults(&config);
         let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
         let cluster_key = cluster_key(&config)?;
         let capture = Capture::open(&config, &host);
-        let device = Device::new(config.device_config(), host, TagCipher::new(random()?));
+        let device = create(config.device_config(), host)?;
         let config = Arc::new(config);
         let end = Arc::<EndSignal>::default();
         let event_queues = Arc::new(EventQueues::new(&device, &end));
@@ -350,7 +363,9 @@ impl Engine {
     fn new_cq(&self, capacity: usize, vector: Option<usize>) -> io::Result<Arc<CompletionQueue>> {
         self.check_running()?;
         let number = self.next_cq.fetch_add(1, Ordering::Relaxed);
-        CompletionQueue::new(number, capacity, self.steering(), vector)
+        let cq = CompletionQueue::new(number, capacity, self.steering(), vector)?;
+        self.objects.add_cq(&cq);
+        Ok(cq)
     }
 
     /// Creates a control queue for `depth` operations, which complete on `cq` (requirement X6).

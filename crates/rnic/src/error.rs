@@ -81,6 +81,9 @@ pub enum QpError {
     /// This end closed the connection.
     #[error("this end closed the connection")]
     Disconnected,
+    /// The queue pair moved to another function (requirement X2). It continues there.
+    #[error("the queue pair was handed over to another function")]
+    HandedOver,
     /// The error occurred before the queue pair moved to this function (requirement X2): only its number and its text
     /// travel.
     #[error("{text}")]

@@ -23,7 +23,7 @@ pub const VERSION: u16 = 1;
 const HEADER: usize = MAGIC.len() + 2;
 
 /// The state of the objects of a function.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub struct Snapshot {
     /// The number of the next protection domain.
     pub next_domain: u32,
@@ -64,28 +64,35 @@ pub enum SnapshotError {
     },
 }
 
+/// The state of the objects of a function, to be encoded. Has the fields of [`Snapshot`], in the same order.
+#[derive(Serialize)]
+struct Stored<'a> {
+    next_domain: u32,
+    table: TableImage,
+    cqs: &'a [FrozenCq],
+    srqs: &'a [FrozenSrq],
+    qps: &'a [FrozenQp],
+}
+
 impl Device {
-    /// Creates a snapshot of the memory table, and of objects that were frozen.
+    /// Returns the snapshot of the memory table and of objects that were frozen, as bytes.
+    ///
+    /// # Panics
+    /// Never: a vector takes all that the encoder writes.
     pub fn snapshot(
         &self,
-        cqs: Vec<FrozenCq>,
-        srqs: Vec<FrozenSrq>,
-        qps: Vec<FrozenQp>,
-    ) -> Result<Snapshot, StillPending> {
-        Ok(Snapshot { next_domain: self.next_domain(), table: self.table().image()?, cqs, srqs, qps })
+        cqs: &[FrozenCq],
+        srqs: &[FrozenSrq],
+        qps: &[FrozenQp],
+    ) -> Result<Vec<u8>, StillPending> {
+        let (next_domain, table) = (self.next_domain(), self.table().image()?);
+        let bytes = [&MAGIC[..], &VERSION.to_be_bytes()].concat();
+        let stored = Stored { next_domain, table, cqs, srqs, qps };
+        Ok(postcard::to_extend(&stored, bytes).expect("a vector takes everything"))
     }
 }
 
 impl Snapshot {
-    /// Encodes the snapshot.
-    ///
-    /// # Panics
-    /// Never: a vector takes all that the encoder writes.
-    pub fn encode(&self) -> Vec<u8> {
-        let bytes = [&MAGIC[..], &VERSION.to_be_bytes()].concat();
-        postcard::to_extend(self, bytes).expect("a vector takes everything")
-    }
-
     /// Decodes a snapshot, and checks that its parts fit together.
     pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
         let (header, state) = bytes.split_at_checked(HEADER).ok_or(SnapshotError::Magic)?;

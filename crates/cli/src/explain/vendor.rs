@@ -95,6 +95,9 @@ fn hints(error: VendorError) -> (Lines, Lines) {
         VendorError::ReceiveFailed => {
             (&["a receive at the other end without room for the 40-byte GRH and the message"], SIZES)
         }
+        VendorError::HandedOver => {
+            (&["the program handed its adapter over to another process, where the connection goes on"], &[])
+        }
         VendorError::Overrun => (
             &[
                 "the completion queue is smaller than the number of requests that can complete before it is polled",

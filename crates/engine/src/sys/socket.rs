@@ -11,7 +11,7 @@ use super::sched::yield_after_moving;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::link::{Link, LinkError, Piece, Route};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown};
 use std::ffi::{c_int, c_void};
@@ -149,6 +149,19 @@ impl TcpLink {
     /// Wraps a TCP socket, without a tap.
     pub fn new(fd: Fd) -> Self {
         Self { fd, tap: None, finished: AtomicBool::new(false) }
+    }
+
+    /// Wraps a TCP socket that was handed over by another process (requirement X2). It keeps its options.
+    pub(crate) fn handed_over(socket: OwnedFd, is_finished: bool) -> Self {
+        let Ok(fd) = Fd::open(|| Ok::<_, std::convert::Infallible>(socket));
+        let link = Self::new(fd);
+        link.finished.store(is_finished, Ordering::Release);
+        link
+    }
+
+    /// Returns whether this end has closed its sending direction.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
     }
 
     /// Sets the tap that observes the traffic. Call this before the first byte is sent or received.

@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+mod moving;
 mod port;
 mod shaped;
 mod sharing;
@@ -164,8 +165,28 @@ impl<P: ConnectionOwner> Connection<P> {
         established: Established,
         early: Vec<u8>,
     ) -> Result<Arc<Self>, ConnectError> {
+        let is_initiator = matches!(established.agreed.role, Role::Initiator { .. });
+        let addresses = (established.peer, established.local);
+        let (connection, stream_link) = Self::assemble(pair, link, is_initiator, addresses)?;
+        connection.qp.connect(&stream_link, &established.agreed, early, connection.driver())?;
+        pair.set_connection(&connection);
+        let this: Weak<Self> = Arc::downgrade(&connection);
+        // The program may use the connection once it was reported, and take its port down, before it is in its set.
+        let logical = pair.receive_cq().steering().logical();
+        logical.while_observed(this, || connection.report(established))?;
+        Ok(connection)
+    }
+
+    /// Creates a connection for a link between these addresses, remote and local. Returns it with the link for the stream,
+    /// to which faults and the limits of the device are added.
+    fn assemble(
+        pair: &Arc<P>,
+        link: &Arc<TcpLink>,
+        is_initiator: bool,
+        (peer, local): (SocketAddr, SocketAddr),
+    ) -> Result<(Arc<Self>, Arc<dyn Link>), ConnectError> {
         let cq = pair.receive_cq();
-        let set = cq.find_or_create_set(pair.send_cq(), established.peer, established.local)?;
+        let set = cq.find_or_create_set(pair.send_cq(), peer, local)?;
         let qp = pair.qp();
         qp.set_lane(set.lane().event_lane());
         let connection = Arc::new(Self {
@@ -176,7 +197,7 @@ impl<P: ConnectionOwner> Connection<P> {
             state: Mutex::new(State { set, lifecycle: Lifecycle::new() }),
             served: AtomicU32::new(0),
             queued: AtomicBool::new(false),
-            is_initiator: matches!(established.agreed.role, Role::Initiator { .. }),
+            is_initiator,
             sharing: AtomicU8::new(0),
             timers: AtomicU8::new(0),
         });
@@ -192,13 +213,12 @@ impl<P: ConnectionOwner> Connection<P> {
             stream_link = faults.wrap_link(stream, stream_link, Arc::<FaultClock<P>>::clone(&clock));
             qp.set_faults(faults.receive_faults(stream, clock));
         }
-        let driver = Arc::new(Driver(Arc::downgrade(&connection)));
-        qp.connect(&stream_link, &established.agreed, early, driver)?;
-        pair.set_connection(&connection);
-        let this: Weak<Self> = Arc::downgrade(&connection);
-        // The program may use the connection once it was reported, and take its port down, before it is in its set.
-        cq.steering().logical().while_observed(this, || connection.report(established))?;
-        Ok(connection)
+        Ok((connection, stream_link))
+    }
+
+    /// Returns the driver, by which the device calls this connection.
+    fn driver(self: &Arc<Self>) -> Arc<dyn StreamDriver> {
+        Arc::new(Driver(Arc::downgrade(self)))
     }
 
     /// Reports the connection, and adds the socket to its poll set.
@@ -360,6 +380,9 @@ impl<P: ConnectionOwner> Connection<P> {
     /// Ends the connection at once: the peer sees a TCP reset, and gets no Terminate. While the port is down, it sees
     /// nothing.
     pub(crate) fn abort(&self, error: QpError) {
+        if lock(&self.state).lifecycle.is_frozen() {
+            return; // the socket may belong to another process
+        }
         // The error first: a thread that polls meanwhile would report the aborted link as a lost connection.
         self.qp.abort(error);
         if !self.is_port_down() {

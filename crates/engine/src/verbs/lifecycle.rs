@@ -18,8 +18,10 @@
 //!
 //! Between two calls a stream is plain data: any thread can continue it. So a connection in its set can be moved to
 //! another lane at any time, in the middle of a message too. Everything that takes a connection out of its set goes
-//! through [`Lifecycle`]. A future state for a connection that is in no set and not closed, for example to hand it to
-//! another process or to replace its link, would be entered from `Streaming` or `Draining` and return there.
+//! through [`Lifecycle`].
+//!
+//! A connection is *frozen* while it moves to another function (requirement X2, `docs/functions.md`): it is in no set, but not
+//! closed, and nothing may act on its socket, which another process may own by then. It stays in its state.
 
 /// The state of a connection. `Connection::state` (`connection.rs`) protects it by a lock.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +29,8 @@ pub(super) struct Lifecycle {
     state: State,
     /// The socket is in a poll set.
     in_set: bool,
+    /// The connection is frozen.
+    is_frozen: bool,
 }
 
 /// The states in the diagram above.
@@ -42,7 +46,7 @@ enum State {
 impl Lifecycle {
     /// Returns the state of a new connection, which is in no poll set.
     pub(super) fn new() -> Self {
-        Self { state: State::Starting, in_set: false }
+        Self { state: State::Starting, in_set: false, is_frozen: false }
     }
 
     /// Returns whether the socket is in a poll set.
@@ -55,9 +59,28 @@ impl Lifecycle {
         self.state == State::Closed
     }
 
+    /// Returns whether the connection is frozen.
+    pub(super) fn is_frozen(self) -> bool {
+        self.is_frozen
+    }
+
+    /// Records that the connection is frozen. Returns whether the socket was in a poll set: the caller has to remove it.
+    pub(super) fn freeze(&mut self) -> bool {
+        self.is_frozen = true;
+        std::mem::take(&mut self.in_set)
+    }
+
+    /// Records that the connection is not frozen any more.
+    pub(super) fn thaw(&mut self) {
+        self.is_frozen = false;
+    }
+
     /// Records that the socket is about to be added to its poll set. Returns false, and records nothing, if the
-    /// connection is closed.
+    /// connection is closed or frozen.
     pub(super) fn enter_set(&mut self) -> bool {
+        if self.is_frozen {
+            return false;
+        }
         // The program may have disconnected already: then the connection stays in `Draining`.
         if self.state == State::Starting {
             self.state = State::Streaming;
@@ -93,6 +116,15 @@ mod tests {
         let mut lifecycle = Lifecycle::new();
         assert!(!lifecycle.close());
         assert!(!lifecycle.enter_set() && !lifecycle.is_in_set());
+    }
+
+    #[test]
+    fn a_frozen_connection_is_in_no_set_until_it_is_thawed() {
+        let mut lifecycle = Lifecycle::new();
+        assert!(lifecycle.enter_set() && lifecycle.freeze());
+        assert!(!lifecycle.enter_set() && !lifecycle.is_in_set() && lifecycle.is_frozen());
+        lifecycle.thaw();
+        assert!(lifecycle.enter_set() && !lifecycle.is_frozen());
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! The objects of an adapter that have to end when it is shut down.
+//! The objects of an adapter that have to end when it is shut down, or move with it to another process.
 
 use super::control::{self, ControlQueue};
+use super::cq::CompletionQueue;
 use super::datagram::DatagramQueuePair;
 use super::queue_pair::QueuePair;
 use ironwarp_rnic::queue::SharedReceiveQueue;
@@ -12,6 +13,7 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     pairs: List<QueuePair>,
+    completion_queues: List<CompletionQueue>,
     datagram_pairs: List<DatagramQueuePair>,
     shared_receive_queues: List<SharedReceiveQueue>,
     control_queues: List<control::Shared>,
@@ -36,15 +38,47 @@ impl<T> List<T> {
         list.push(Arc::downgrade(object));
     }
 
+    fn all(&self) -> Vec<Arc<T>> {
+        lock(&self.0).iter().filter_map(Weak::upgrade).collect()
+    }
+
     fn for_each(&self, act: impl FnMut(&Arc<T>)) {
-        let all: Vec<_> = lock(&self.0).iter().filter_map(Weak::upgrade).collect();
-        all.iter().for_each(act);
+        self.all().iter().for_each(act);
     }
 }
 
 impl Objects {
     pub(crate) fn add_pair(&self, pair: &Arc<QueuePair>) {
         self.pairs.add(pair);
+    }
+
+    pub(crate) fn add_cq(&self, cq: &Arc<CompletionQueue>) {
+        self.completion_queues.add(cq);
+    }
+
+    /// Returns all queue pairs but the connectionless ones.
+    pub(crate) fn pairs(&self) -> Vec<Arc<QueuePair>> {
+        self.pairs.all()
+    }
+
+    /// Returns all completion queues.
+    pub(crate) fn completion_queues(&self) -> Vec<Arc<CompletionQueue>> {
+        self.completion_queues.all()
+    }
+
+    /// Returns all shared receive queues.
+    pub(crate) fn shared_receive_queues(&self) -> Vec<Arc<SharedReceiveQueue>> {
+        self.shared_receive_queues.all()
+    }
+
+    /// Returns whether there are connectionless queue pairs.
+    pub(crate) fn has_datagram_pairs(&self) -> bool {
+        !self.datagram_pairs.all().is_empty()
+    }
+
+    /// Returns whether there are control queues.
+    pub(crate) fn has_control_queues(&self) -> bool {
+        !self.control_queues.all().is_empty()
     }
 
     pub(crate) fn add_datagram_pair(&self, pair: &Arc<DatagramQueuePair>) {

@@ -107,6 +107,23 @@ impl Numbers {
         Ok(Number { value, slot: None, numbers: Arc::clone(self) })
     }
 
+    /// Assigns this number without a port to a queue pair that moved here (requirement X2). Fails if it is in use, or
+    /// contains a port.
+    pub(crate) fn claim_plain(self: &Arc<Self>, value: u32) -> io::Result<Number> {
+        let mut free = lock(&self.free);
+        if let Some(at) = free.plain.iter().position(|known| *known == value) {
+            free.plain.remove(at);
+        } else if (free.next..MIN_QPN_WITH_PORT).contains(&value) {
+            let skipped = free.next..value;
+            free.plain.extend(skipped);
+            free.next = value + 1;
+        } else {
+            let taken = format!("queue pair number {value:#08x} is in use here, or contains a port");
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, taken));
+        }
+        Ok(Number { value, slot: None, numbers: Arc::clone(self) })
+    }
+
     /// Assigns a number with a port, for a queue pair that can be dialled. If no such number is free, `new_port`
     /// reserves another port.
     pub(crate) fn assign_with_port(

@@ -29,6 +29,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+mod moving;
+
+pub use moving::PairNotMovable;
+pub(crate) use moving::{PairImage, RestoredPair};
+
 /// A queue pair, its completion queues and its connection.
 #[derive(Debug)]
 pub struct QueuePair {
@@ -109,11 +114,23 @@ impl QueuePair {
         attributes: QueuePairAttributes,
         events: Option<Arc<dyn EventSink<ConnectionEvent>>>,
     ) -> Arc<Self> {
-        let (send_cq, receive_cq) = (Arc::clone(&attributes.send_cq), Arc::clone(&attributes.receive_cq));
-        let attributes = attributes.map_cqs(|cq| Arc::clone(cq.cq()));
-        Arc::new(Self {
+        let cqs = [Arc::clone(&attributes.send_cq), Arc::clone(&attributes.receive_cq)];
+        let qp = Qp::new(number.value(), device, attributes.map_cqs(|cq| Arc::clone(cq.cq())));
+        Arc::new(Self::with_qp(number, creation_index, device, qp, cqs, events))
+    }
+
+    /// Creates a queue pair for a device's queue pair with these completion queues, for sends and for receives.
+    fn with_qp(
+        number: Number,
+        creation_index: u32,
+        device: &Arc<Device>,
+        qp: Arc<Qp>,
+        [send_cq, receive_cq]: [Arc<CompletionQueue>; 2],
+        events: Option<Arc<dyn EventSink<ConnectionEvent>>>,
+    ) -> Self {
+        Self {
             device: Arc::clone(device),
-            qp: DeviceQp::new(Qp::new(number.value(), device, attributes)),
+            qp: DeviceQp::new(qp),
             number,
             creation_index,
             streams: AtomicU32::new(0),
@@ -126,7 +143,7 @@ impl QueuePair {
             disconnect_requested: AtomicBool::new(false),
             progress: Mutex::default(),
             changed: Condvar::new(),
-        })
+        }
     }
 
     /// Returns the queue pair number.

@@ -2,6 +2,7 @@
 
 use ironwarp_wire::mpa::{Enhanced, Framing, MAX_STARTUP, NOT_NEGOTIATED, Revision, RtrSet, Startup};
 use ironwarp_wire::{Cause, Misuse as WireMisuse, MpaFault, Violation};
+use serde::{Deserialize, Serialize};
 
 /// Maximum IRD or ORD. The next 14-bit value means "not negotiated" (RFC 6581 §9.1).
 pub const MAX_DEPTH: u16 = NOT_NEGOTIATED - 1;
@@ -22,7 +23,7 @@ pub struct Terms {
 }
 
 /// The mode of MPA startup. The initiator chooses, the responder follows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MpaMode {
     /// Revision 2, peer-to-peer model: the initiator's device sends the first message, the RTR, so that either
     /// program may send first. The default, because the Intel driver accepts no other mode of revision 2, and the
@@ -37,7 +38,7 @@ pub enum MpaMode {
 }
 
 /// The terms that both ends agreed on: all that is needed to create a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Agreed {
     /// Which end this is, and the RTR.
@@ -66,7 +67,7 @@ impl Agreed {
 }
 
 /// Which end of a connection this is, and what has to happen before this end may send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// This end sent the Request.
     Initiator {
@@ -84,7 +85,7 @@ pub enum Role {
 }
 
 /// The form of the empty message by which an initiator signals that it is ready to receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rtr {
     /// An RDMA Write. The peer ignores its address, so the signal that carries our capabilities can serve as RTR.
     Write,
@@ -95,7 +96,7 @@ pub enum Rtr {
 
 /// The IRD and ORD that the peer stated. `None` for a depth that the peer did not state (revision 1), or does not
 /// negotiate (0x3fff).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Depths {
     /// Number of our Reads and atomic operations that the peer accepts at once.
     pub ird: Option<u16>,

@@ -72,6 +72,8 @@ pub enum VendorError {
     SessionLost,
     /// [`QpError::ReceiveFailed`].
     ReceiveFailed,
+    /// [`QpError::HandedOver`].
+    HandedOver,
 }
 
 /// The top byte of all numbers of Ironwarp.
@@ -152,6 +154,7 @@ impl VendorError {
             QpError::Bug(_) => Self::Bug,
             QpError::SessionLost => Self::SessionLost,
             QpError::ReceiveFailed => Self::ReceiveFailed,
+            QpError::HandedOver => Self::HandedOver,
             QpError::BeforeMove { number, .. } => Self::from_u32(*number).unwrap_or(Self::Moved),
         }
     }
@@ -183,6 +186,7 @@ impl VendorError {
             Self::Bug => (22, 0),
             Self::SessionLost => (23, 0),
             Self::ReceiveFailed => (24, 0),
+            Self::HandedOver => (25, 0),
         };
         MARK | (kind as u32) << 16 | detail as u32
     }
@@ -218,6 +222,7 @@ impl VendorError {
             22 => Self::Bug,
             23 => Self::SessionLost,
             24 => Self::ReceiveFailed,
+            25 => Self::HandedOver,
             _ => return None,
         };
         // Encode again to reject other details: nonzero where the kind has none, or another encoding of a cause.
@@ -247,7 +252,7 @@ impl VendorError {
             | Self::DatagramTooLong
             | Self::Terminated(_) => ErrorOrigin::Program, // other causes blame a message of this end
             Self::Lost(_) | Self::TimedOut | Self::Unreachable => ErrorOrigin::Network,
-            Self::Closed | Self::Disconnected | Self::Moved => ErrorOrigin::Nobody,
+            Self::Closed | Self::Disconnected | Self::Moved | Self::HandedOver => ErrorOrigin::Nobody,
             Self::Bug => ErrorOrigin::Adapter,
         }
     }
@@ -295,6 +300,7 @@ impl fmt::Display for VendorError {
             Self::Bug => f.write_str("a bug in Ironwarp: a panic while serving the connection"),
             Self::SessionLost => QpError::SessionLost.fmt(f),
             Self::ReceiveFailed => QpError::ReceiveFailed.fmt(f),
+            Self::HandedOver => QpError::HandedOver.fmt(f),
         }
     }
 }
@@ -345,6 +351,7 @@ mod tests {
             Bug,
             SessionLost,
             ReceiveFailed,
+            HandedOver,
         ];
         all.extend(CHECKS.into_iter().flat_map(|check| [Local(check), Remote(check)]));
         all.extend(causes().into_iter().flat_map(|it| [Violation(it), Protocol(it), Terminated(it)]));

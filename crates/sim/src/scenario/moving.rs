@@ -72,12 +72,12 @@ impl Program {
 
     /// Freezes all objects, and returns the snapshot.
     fn freeze(&mut self) -> Vec<u8> {
-        let qps =
-            self.connections.iter().map(|connection| connection.qp.freeze().expect("movable")).collect();
+        let qps = self.connections.iter().map(|connection| connection.qp.freeze().expect("movable"));
+        let qps: Vec<_> = qps.collect();
         let srqs = self.supplies.iter().filter_map(|supply| supply.shared.as_ref());
-        let srqs = srqs.map(|srq| srq.freeze()).collect();
-        let cqs = self.cqs.iter().map(|model| model.cq.freeze()).collect();
-        self.device.snapshot(cqs, srqs, qps).expect("no registration in progress").encode()
+        let srqs: Vec<_> = srqs.map(|srq| srq.freeze()).collect();
+        let cqs: Vec<_> = self.cqs.iter().map(|model| model.cq.freeze()).collect();
+        self.device.snapshot(&cqs, &srqs, &qps).expect("no registration in progress")
     }
 
     /// Replaces all objects by those of the snapshot.

@@ -1,0 +1,312 @@
+//! Moves all objects of an adapter to another process (requirement X2, `docs/functions.md`): freezes them and stores their
+//! state, or restores them from that.
+
+use super::Engine;
+use crate::config::Config;
+use crate::logical::LogicalDevice;
+use crate::sys::socket::TcpLink;
+use crate::verbs::cq::CompletionQueue;
+use crate::verbs::error::ConnectError;
+use crate::verbs::queue_pair::{PairImage, PairNotMovable, QueuePair, RestoredPair};
+use ironwarp_rnic::device::Device;
+use ironwarp_rnic::host::Span;
+use ironwarp_rnic::memory::{NotCarried, StillPending, TableError, Translation};
+use ironwarp_rnic::qp::{FrozenQp, MovedObjects, Qp};
+use ironwarp_rnic::queue::{Cq, FrozenCq, FrozenSrq, SharedReceiveQueue, XrcDomain};
+use ironwarp_rnic::snapshot::{Snapshot, SnapshotError};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Why an adapter cannot move now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FreezeError {
+    /// A queue pair cannot.
+    #[error(transparent)]
+    QueuePair(#[from] PairNotMovable),
+    /// There are connectionless queue pairs.
+    #[error("connectionless queue pairs cannot move: destroy them first")]
+    Datagrams,
+    /// There are control queues.
+    #[error("control queues cannot move: destroy them first")]
+    ControlQueues,
+    /// A registration is in progress.
+    #[error(transparent)]
+    Registration(#[from] StillPending),
+}
+
+/// Why an adapter cannot be restored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The state of the device cannot be read.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The state of the adapter is damaged.
+    #[error("the state of the adapter is damaged: {0}")]
+    Damaged(#[from] postcard::Error),
+    /// Objects or sockets are missing that others name.
+    #[error("the state of the adapter contradicts itself: {0} is missing")]
+    Missing(&'static str),
+    /// The memory table cannot be restored.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// The state names memory that was not carried over.
+    #[error(transparent)]
+    NotCarried(#[from] NotCarried),
+    /// A connection could not be restored.
+    #[error(transparent)]
+    Connection(#[from] ConnectError),
+    /// The kernel refused a resource, or a number is in use here.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// The objects of an adapter that is frozen, and their state.
+#[derive(Debug, Default)]
+pub struct FrozenEngine {
+    pairs: Vec<Arc<QueuePair>>,
+    qps: Vec<FrozenQp>,
+    images: Vec<PairImage>,
+    shared_receive_queues: Vec<Arc<SharedReceiveQueue>>,
+    srqs: Vec<FrozenSrq>,
+    completion_queues: Vec<Arc<CompletionQueue>>,
+    cqs: Vec<FrozenCq>,
+}
+
+/// The state of an adapter, as it is stored.
+#[derive(Debug, Serialize, Deserialize)]
+struct EngineImage {
+    /// The snapshot of the device.
+    snapshot: Vec<u8>,
+    pairs: Vec<PairImage>,
+    /// The numbers of the next completion queue and shared receive queue.
+    next: [u32; 2],
+}
+
+/// An adapter that was restored, and does not act yet.
+#[derive(Debug)]
+pub struct RestoredEngine {
+    engine: Arc<Engine>,
+    completion_queues: Vec<Arc<CompletionQueue>>,
+    cqs: Vec<FrozenCq>,
+    shared_receive_queues: Vec<Arc<SharedReceiveQueue>>,
+    pairs: Vec<RestoredPair>,
+}
+
+/// The objects of an adapter that was restored, by number.
+struct Objects {
+    cqs: HashMap<u32, Arc<CompletionQueue>>,
+    srqs: HashMap<u32, Arc<SharedReceiveQueue>>,
+}
+
+impl MovedObjects for Objects {
+    fn cq(&self, number: u32) -> Option<Arc<Cq>> {
+        self.cqs.get(&number).map(|cq| Arc::clone(cq.cq()))
+    }
+
+    fn srq(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
+        self.srqs.get(&number).cloned()
+    }
+
+    fn xrc_domain(&self, srqs: &[u32]) -> Option<Arc<XrcDomain>> {
+        let domain = XrcDomain::new();
+        srqs.iter().try_for_each(|srq| self.srqs.get(srq).map(|srq| domain.add(srq)))?;
+        Some(domain)
+    }
+}
+
+impl Engine {
+    /// Returns whether all objects of the adapter can move now.
+    pub fn check_movable(&self) -> Result<(), FreezeError> {
+        if self.objects.has_datagram_pairs() {
+            return Err(FreezeError::Datagrams);
+        }
+        if self.objects.has_control_queues() {
+            return Err(FreezeError::ControlQueues);
+        }
+        Ok(self.objects.pairs().iter().try_for_each(|pair| pair.check_movable())?)
+    }
+
+    /// Returns the numbers and sockets of all queue pairs that have a connection.
+    pub fn connected_sockets(&self) -> Vec<(u32, Arc<TcpLink>)> {
+        self.objects.pairs().iter().filter_map(|pair| Some((pair.id(), pair.socket()?))).collect()
+    }
+
+    /// Freezes all objects: nothing is sent, received, posted, completed or polled from now on.
+    pub fn freeze(&self) -> Result<FrozenEngine, FreezeError> {
+        self.check_movable()?;
+        let mut frozen = FrozenEngine::default();
+        for pair in self.objects.pairs() {
+            match pair.freeze() {
+                Ok((qp, image)) => {
+                    frozen.pairs.push(pair);
+                    frozen.qps.push(qp);
+                    frozen.images.push(image);
+                }
+                Err(error) => {
+                    frozen.thaw();
+                    return Err(error.into());
+                }
+            }
+        }
+        frozen.shared_receive_queues = self.objects.shared_receive_queues();
+        frozen.srqs = frozen.shared_receive_queues.iter().map(|srq| srq.freeze()).collect();
+        frozen.completion_queues = self.objects.completion_queues();
+        frozen.cqs = frozen.completion_queues.iter().map(|cq| cq.cq().freeze()).collect();
+        Ok(frozen)
+    }
+
+    /// Returns the state of the adapter, which is frozen, as bytes.
+    pub fn store(&self, frozen: &mut FrozenEngine) -> Result<Vec<u8>, FreezeError> {
+        let snapshot = self.device().snapshot(&frozen.cqs, &frozen.srqs, &frozen.qps)?;
+        let next = [&self.next_cq, &self.next_srq].map(|next| next.load(Ordering::Relaxed));
+        let image = EngineImage { snapshot, pairs: std::mem::take(&mut frozen.images), next };
+        Ok(postcard::to_allocvec(&image).expect("a vector takes everything"))
+    }
+
+    /// Restores an adapter from its state, which does not act until it is [activated](RestoredEngine::activate). `sockets`
+    /// are those of [`connected_sockets`](Self::connected_sockets), by number. `relocate` translates memory of the other
+    /// process to memory of this one.
+    pub fn load(
+        config: Config,
+        logical: &Arc<LogicalDevice>,
+        state: &[u8],
+        mut sockets: HashMap<u32, OwnedFd>,
+        relocate: &mut dyn FnMut(&[Span]) -> Option<Translation>,
+    ) -> Result<RestoredEngine, LoadError> {
+        let image: EngineImage = postcard::from_bytes(state)?;
+        let mut snapshot = Snapshot::decode(&image.snapshot)?;
+        snapshot.relocate(relocate)?;
+        let Snapshot { next_domain, table, cqs, srqs, qps } = snapshot;
+        let mut loaded = Ok(());
+        let engine = Self::open_with(config, logical, |config, host| {
+            Device::load(config, host, table, next_domain, relocate).map_err(|error| {
+                loaded = Err(error);
+                io::ErrorKind::InvalidData.into()
+            })
+        });
+        loaded?;
+        let engine = engine?;
+        engine.next_cq.store(image.next[0], Ordering::Relaxed);
+        engine.next_srq.store(image.next[1], Ordering::Relaxed);
+        let mut objects = Objects { cqs: HashMap::new(), srqs: HashMap::new() };
+        let mut restored = RestoredEngine {
+            engine: Arc::clone(&engine),
+            completion_queues: Vec::new(),
+            cqs: Vec::new(),
+            shared_receive_queues: Vec::new(),
+            pairs: Vec::new(),
+        };
+        for frozen in cqs {
+            let cq = CompletionQueue::new(frozen.id, frozen.capacity, engine.steering(), None)?;
+            engine.objects.add_cq(&cq);
+            objects.cqs.insert(frozen.id, Arc::clone(&cq));
+            restored.completion_queues.push(cq);
+            restored.cqs.push(frozen);
+        }
+        for frozen in srqs {
+            let cq = frozen.cq.and_then(|cq| objects.cq(cq));
+            let events = engine.device().events();
+            let srq = SharedReceiveQueue::new(frozen.id, events, frozen.domain, frozen.size(), cq);
+            objects.srqs.insert(frozen.id, Arc::clone(&srq));
+            srq.thaw(frozen);
+            restored.shared_receive_queues.push(engine.add_srq(srq));
+        }
+        if image.pairs.len() != qps.len() {
+            return Err(LoadError::Missing("a queue pair"));
+        }
+        for (frozen, image) in qps.into_iter().zip(image.pairs) {
+            let socket = sockets.remove(&frozen.id());
+            restored.pairs.push(engine.restore_pair(frozen, image, socket, &objects)?);
+        }
+        Ok(restored)
+    }
+
+    /// Restores a queue pair, whose connection has this socket.
+    fn restore_pair(
+        &self,
+        frozen: FrozenQp,
+        image: PairImage,
+        socket: Option<OwnedFd>,
+        objects: &Objects,
+    ) -> Result<RestoredPair, LoadError> {
+        if frozen.id() != image.number {
+            return Err(LoadError::Missing("a queue pair"));
+        }
+        if frozen.has_stream() && socket.is_none() {
+            return Err(LoadError::Missing("a socket"));
+        }
+        let number = self.numbers.claim_plain(frozen.id())?;
+        let [send, receive] = frozen.cqs().map(|cq| objects.cqs.get(&cq).cloned());
+        let (Some(send), Some(receive)) = (send, receive) else {
+            return Err(LoadError::Missing("a completion queue"));
+        };
+        let restored = Qp::restore(self.device(), frozen, objects).ok_or(LoadError::Missing("a queue"))?;
+        let socket = socket.map(|socket| TcpLink::handed_over(socket, image.is_finished()));
+        let index = self.next_qp.fetch_add(1, Ordering::Relaxed);
+        let pair =
+            QueuePair::restore(number, index, self.device(), restored, [send, receive], image, socket)?;
+        self.objects.add_pair(&pair.pair);
+        Ok(pair)
+    }
+}
+
+impl FrozenEngine {
+    /// Puts the state of all objects back, and goes on.
+    pub fn thaw(self) {
+        for (srq, frozen) in self.shared_receive_queues.iter().zip(self.srqs) {
+            srq.thaw(frozen);
+        }
+        for (cq, frozen) in self.completion_queues.iter().zip(self.cqs) {
+            cq.cq().thaw(frozen);
+        }
+        for (pair, frozen) in self.pairs.iter().zip(self.qps) {
+            pair.thaw(frozen);
+        }
+    }
+
+    /// Ends all objects, because another process has them. Nothing is sent.
+    pub fn surrender(self) {
+        self.pairs.iter().for_each(|pair| pair.surrender());
+    }
+}
+
+impl RestoredEngine {
+    /// Returns the adapter.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Returns the completion queues.
+    pub fn completion_queues(&self) -> &[Arc<CompletionQueue>] {
+        &self.completion_queues
+    }
+
+    /// Returns the shared receive queues.
+    pub fn shared_receive_queues(&self) -> &[Arc<SharedReceiveQueue>] {
+        &self.shared_receive_queues
+    }
+
+    /// Returns the queue pairs.
+    pub fn queue_pairs(&self) -> impl Iterator<Item = &Arc<QueuePair>> {
+        self.pairs.iter().map(|restored| &restored.pair)
+    }
+
+    /// Begins to act: the connections are served, and events are raised that are due.
+    pub fn activate(self) {
+        for (cq, frozen) in self.completion_queues.iter().zip(self.cqs) {
+            cq.cq().thaw(frozen);
+        }
+        self.pairs.iter().for_each(RestoredPair::activate);
+    }
+
+    /// Drops all objects without acting on their sockets, because another process owns them.
+    pub fn discard(self) {
+        self.pairs.iter().for_each(RestoredPair::discard);
+    }
+}
