@@ -15,6 +15,7 @@
 //! | [`steering`] | starts the lanes of an adapter, and decides which of them serves what |
 //! | `notify` | event channels and completion handlers |
 //! | `verbs` | completion queues, queue pairs and their connections |
+//! | [`hand_over`] | the protocol by which a function moves to another process |
 //! | [`status`] | the status of an adapter, for `ironwarp show` |
 //! | `cm` | connection management |
 //! | [`engine`] | an open adapter: the facade over all of them |
@@ -27,6 +28,7 @@ pub mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod gid;
+pub mod hand_over;
 pub mod logical;
 mod notify;
 mod reactor;

@@ -545,7 +545,7 @@ pub(super) fn set_drops_datagrams(fd: &impl AsFd, drops: bool) -> io::Result<()>
 
 /// Returns the process and the user at the other end of a Unix socket (SO_PEERCRED, unix(7)). The process is 0 if it is in
 /// another namespace of processes, which the type of rustix does not allow.
-pub(super) fn peer_credentials(fd: &impl AsFd) -> io::Result<libc::ucred> {
+pub(crate) fn peer_credentials(fd: &impl AsFd) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
     #[expect(clippy::cast_possible_truncation, reason = "it is 12")]
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
