@@ -191,6 +191,23 @@ impl Channel {
         }
     }
 
+    /// Returns the reason that the other end gave before it closed the socket, if that is how this end failed and there is
+    /// one.
+    pub(super) fn explain(&self, failure: Failure) -> Failure {
+        if !matches!(failure, Failure::Ended { .. }) {
+            return failure;
+        }
+        loop {
+            match self.try_receive() {
+                Ok(Received::Message(Message::Refused(reason), _)) => {
+                    return Failure::Refused(Refusal(reason));
+                }
+                Ok(Received::Message(..)) => {}
+                Ok(Received::Nothing | Received::End) | Err(_) => return failure,
+            }
+        }
+    }
+
     /// Closes the receiving direction: from now on, each send of the other end fails with EPIPE. What was sent before can
     /// still be received.
     pub(super) fn stop_receiving(&self) {

@@ -75,6 +75,14 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Returns what the other end is told.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            Self::Declined(refusal) => refusal.to_string(),
+            other => other.to_string(),
+        }
+    }
+
     /// Returns a function that turns the error of a system call into a failure.
     pub(super) fn system<E: Into<io::Error>>(doing: &'static str) -> impl Fn(E) -> Self {
         move |error| Self::System { doing, error: error.into() }

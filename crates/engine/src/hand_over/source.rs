@@ -1,7 +1,7 @@
 //! The end of a hand-over that gives a function away.
 
 use super::channel::{Channel, Peer, Received, Wait, own_pidfd};
-use super::error::{Failure, HandOverError, Owner};
+use super::error::{Failure, HandOverError, Owner, Refusal};
 use super::message::{Hello, MAX_BATCH, MAX_NAME, Message, Role};
 use super::state;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -56,6 +56,8 @@ pub enum SourceStep {
     Offered,
     /// TAKEN was received, and nothing was released yet.
     Taken,
+    /// TAKEN was not received, and the target can still send it.
+    GivingUp,
     /// The receiving direction of the socket was closed: the answer, if there is one, is in the queue.
     Decided,
     /// The target was told that the source keeps its function, which is still frozen.
@@ -111,19 +113,20 @@ pub fn hand_over(
     });
     let (terms, snapshot) = prepared.map_err(|failure| {
         run.refuse(&failure);
-        kept(failure)
+        kept(run.channel.explain(failure))
     })?;
     // From here on the function is frozen, and only one of `release` and `thaw` ends that.
     let epoch = options.epoch.wrapping_add(1);
-    let offered = run.offer(&terms, epoch, &snapshot);
-    if let Err(failure) = offered
-        && !run.is_taken_after(&failure)
-    {
-        run.source.thaw();
-        return Err(kept(failure));
+    match run.offer(&terms, epoch, &snapshot).or_else(|failure| run.decide(failure)) {
+        Ok(()) => {
+            run.source.release();
+            Ok(HandedOver { epoch })
+        }
+        Err(failure) => {
+            run.source.thaw();
+            Err(kept(failure))
+        }
     }
-    run.source.release();
-    Ok(HandedOver { epoch })
 }
 
 /// What both ends agreed on.
@@ -234,14 +237,18 @@ impl Run<'_> {
 
     /// Decides who owns a frozen function that the target was not seen to take. After the receiving direction is closed, no
     /// TAKEN can be sent, so either one is in the queue, or there will never be one.
-    fn is_taken_after(&mut self, failure: &Failure) -> bool {
+    fn decide(&mut self, mut failure: Failure) -> Result<(), Failure> {
+        self.source.at(SourceStep::GivingUp);
         self.channel.stop_receiving();
         self.source.at(SourceStep::Decided);
         loop {
             match self.channel.try_receive() {
                 Ok(Received::Message(Message::Taken, _)) => {
                     self.source.at(SourceStep::Taken);
-                    return true;
+                    return Ok(());
+                }
+                Ok(Received::Message(Message::Refused(reason), _)) => {
+                    failure = Failure::Refused(Refusal(reason));
                 }
                 Ok(Received::End | Received::Nothing) | Err(Failure::System { .. }) => break,
                 Ok(Received::Message(..)) | Err(_) => {}
@@ -249,14 +256,14 @@ impl Run<'_> {
         }
         // Sent before the function runs again: if the source dies later, the target must not use the snapshot, which is then
         // out of date. A target that has not received this, and finds the source dead, knows that the source died frozen.
-        self.refuse(failure);
+        self.refuse(&failure);
         self.source.at(SourceStep::Refused);
-        false
+        Err(failure)
     }
 
     /// Tells the target that the source keeps its function.
     fn refuse(&self, failure: &Failure) {
-        let message = Message::Refused(failure.to_string());
+        let message = Message::Refused(failure.reason());
         match self.channel.send(&message, &[], Wait::new("room in the socket", LAST_WORD)) {
             Ok(()) | Err(Failure::Ended { .. }) => {}
             Err(error) => tracing::warn!(%error, "failed to tell the target that the function stays"),

@@ -112,6 +112,7 @@ pub fn take_over<T: Target>(
             Ok(TakenOver { active: run.target.activate(), epoch, program, adopted })
         }
         Err(failure) => {
+            let failure = run.channel.explain(failure);
             run.refuse(&failure);
             let owner = run.owner_after(&failure);
             run.target.discard();
@@ -265,7 +266,7 @@ impl<T: Target> Run<'_, T> {
     /// Tells the source that this process takes no further part, if the source does not know.
     fn refuse(&self, failure: &Failure) {
         if !matches!(failure, Failure::Refused(_) | Failure::Revoked(_) | Failure::Ended { .. }) {
-            let message = Message::Refused(failure.to_string());
+            let message = Message::Refused(failure.reason());
             let _ = self.channel.try_send(&message, &[]); // the end of the socket has the same meaning
         }
     }
