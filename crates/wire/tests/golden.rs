@@ -429,7 +429,9 @@ fn signals() {
             "000e c1 40 49525750 8500000000000001",
             "Signal, switch to shared memory",
         ),
-        (Signal::Unknown(5), "000e c1 40 49525750 0500000000000000", "Signal of unknown kind 0x05"),
+        (Signal::Leave, "000e c1 40 49525750 0500000000000000", "Signal, leave shared memory"),
+        (Signal::Left, "000e c1 40 49525750 0600000000000000", "Signal, shared memory was left"),
+        (Signal::Unknown(7), "000e c1 40 49525750 0700000000000000", "Signal of unknown kind 0x07"),
     ] {
         assert_eq!(emit(&signal.to_header(), 0), hex(fpdu));
         let Header::Write(Tagged { last: true, addr }) = signal.to_header() else { panic!() };
@@ -453,6 +455,9 @@ fn signals() {
         assert_eq!(found, Some(Err(why)), "{what}");
     }
     assert_eq!(word(0x85ff_ffff_ffff_fffe), Some(Ok(Signal::Switch(Route::Tcp))), "bits 55–1 are ignored");
+    assert_eq!(word(0x05ff_ffff_ffff_ffff), Some(Ok(Signal::Leave)), "bits 55–0 are ignored");
+    assert_eq!(word(0x06ff_ffff_ffff_ffff), Some(Ok(Signal::Left)), "bits 55–0 are ignored");
+    assert_eq!(word(0x0102_0040_0000_5750), Some(Ok(Signal::Capabilities(Capabilities::LEAVE))));
     let may_be_ignored = word(0x0102_0401_0007_5750);
     assert_eq!(may_be_ignored, Some(Ok(Signal::Capabilities(Capabilities::ACKNOWLEDGE))));
     assert_eq!(Capabilities::all().with_rnr_timer(3).rnr_timer(), 3);

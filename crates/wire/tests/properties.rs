@@ -282,7 +282,7 @@ proptest! {
 
     /// Capabilities of a later release do not change what this release reads.
     #[test]
-    fn unknown_capabilities_change_nothing(known in 0..1u16 << 6, timer in 0..1u8 << 5, unknown in 6..16u32) {
+    fn unknown_capabilities_change_nothing(known in 0..1u16 << 7, timer in 0..1u8 << 5, unknown in 7..16u32) {
         let known = Capabilities::from_bits_truncate(known).with_rnr_timer(timer);
         let Header::Write(Tagged { addr, .. }) = Signal::Capabilities(known).to_header() else { unreachable!() };
         let newer = RemoteAddr { offset: addr.offset | 1 << (32 + unknown), ..addr };
@@ -348,6 +348,8 @@ proptest! {
             Signal::NotReady(count),
             Signal::Offer { part: small.0, data: [small.1, small.2, small.0, 4, 5, small.2] },
             Signal::Switch(if small.3 { Route::SharedMemory } else { Route::Tcp }),
+            Signal::Leave,
+            Signal::Left,
             Signal::Capabilities(Capabilities::from_bits_truncate((numbers.2 & 0xffff) as u16)),
         ];
         for signal in signals {

@@ -116,6 +116,8 @@ impl Peer {
                 3 => {
                     Signal::Switch(if flags & 8 == 0 { Route::SharedMemory } else { Route::Tcp }).to_header()
                 }
+                4 => Signal::Leave.to_header(),
+                5 => Signal::Left.to_header(),
                 _ => Signal::Acknowledged(script.byte().into()).to_header(),
             },
             _ => Header::Terminate(Terminate {

@@ -13,7 +13,10 @@
 //!  │ 3     │ count                                                   │   not ready: the next message waits
 //!  ├───────┼────────┬────────────────────────────────────────────────┤
 //!  │ 4     │ part   │ six bytes of the offer                         │   offer: four parts, of shared memory
-//!  ├───────┼────────┴──────────────────────────────────────────────┬─┤
+//!  ├───────┼────────┴────────────────────────────────────────────────┤
+//!  │ 5     │ zero                                                    │   leave: this direction stays with TCP, follow it
+//!  │ 6     │ zero                                                    │   left: the peer's leave was received
+//!  ├───────┼───────────────────────────────────────────────────────┬─┤
 //!  │ 0x85  │ zero                                                  │r│   switch: the rest of the direction takes route r
 //!  └───────┴───────────────────────────────────────────────────────┴─┘
 //! ```
@@ -41,6 +44,8 @@ const CAPABILITIES: u64 = 1;
 const ACKNOWLEDGED: u64 = 2;
 const NOT_READY: u64 = 3;
 const OFFER: u64 = 4;
+const LEAVE: u64 = 5;
+const LEFT: u64 = 6;
 const SWITCH: u64 = 0x85;
 const KIND_SHIFT: u32 = 56;
 const VERSION_SHIFT: u32 = 48;
@@ -75,6 +80,11 @@ pub enum Signal {
     },
     /// The last FPDU of its direction on the current route: everything after it takes this one.
     Switch(Route),
+    /// Asks the peer to leave shared memory (requirement X2). The direction of this signal is on TCP, and stays there. The
+    /// peer sends the same signal once its direction is on TCP for good, and then [`Left`](Self::Left).
+    Leave,
+    /// Answers [`Leave`](Self::Leave): the sender has received everything that its peer had sent by shared memory.
+    Left,
     /// A signal of a kind that a later release defines. It is ignored.
     Unknown(u8),
 }
@@ -117,6 +127,8 @@ bitflags! {
         const WANTS_ACKNOWLEDGE = 1 << 4;
         /// Can carry the stream in shared memory if both ends are on one host.
         const SHARED_MEMORY = 1 << 5;
+        /// Leaves shared memory when the peer asks for it (requirement X2).
+        const LEAVE = 1 << 6;
         /// The five bits of [`rnr_timer`](Self::rnr_timer).
         const RNR_TIMER = 0x1f << RNR_SHIFT;
     }
@@ -177,6 +189,8 @@ impl Signal {
             ACKNOWLEDGED => Ok(Self::Acknowledged(word & MAX_ACKNOWLEDGED)),
             NOT_READY => Ok(Self::NotReady(word & MAX_ACKNOWLEDGED)),
             OFFER => Ok(Self::Offer { part: version, data }),
+            LEAVE => Ok(Self::Leave),
+            LEFT => Ok(Self::Left),
             SWITCH if word & 1 == 0 => Ok(Self::Switch(Route::Tcp)),
             SWITCH => Ok(Self::Switch(Route::SharedMemory)),
             _ if kind & MUST_UNDERSTAND != 0 => Err(Unreadable::Extension(kind)),
@@ -201,6 +215,8 @@ impl Signal {
                     | (part as u64) << PART_SHIFT
                     | u64::from_be_bytes([0, 0, a, b, c, d, e, f])
             }
+            Self::Leave => LEAVE << KIND_SHIFT,
+            Self::Left => LEFT << KIND_SHIFT,
             Self::Switch(Route::Tcp) => SWITCH << KIND_SHIFT,
             Self::Switch(Route::SharedMemory) => SWITCH << KIND_SHIFT | 1,
             Self::Unknown(kind) => (kind as u64) << KIND_SHIFT,
@@ -223,6 +239,8 @@ impl fmt::Display for Signal {
                 write!(f, "Signal, offer of shared memory, part {part} of {OFFER_PARTS}")
             }
             Self::Switch(route) => write!(f, "Signal, switch to {route}"),
+            Self::Leave => f.write_str("Signal, leave shared memory"),
+            Self::Left => f.write_str("Signal, shared memory was left"),
             Self::Unknown(kind) => write!(f, "Signal of unknown kind {kind:#04x}"),
         }
     }
