@@ -3,15 +3,16 @@
 //! Also [`NoLink`], for halves that have no link yet.
 
 use crate::host::Span;
-use crate::link::{Link, LinkError, Piece, Route};
+use crate::link::{Link, LinkError, Piece, Route, replace_link};
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock};
 use std::sync::Arc;
 
 /// A link on which nothing is sent or received.
 #[derive(Debug)]
 struct BlockedLink {
     /// The real link.
-    inner: Arc<dyn Link>,
+    inner: Mutex<Arc<dyn Link>>,
     /// The sending direction is to be closed when the link is not blocked any more.
     finishes: AtomicBool,
 }
@@ -20,7 +21,10 @@ struct BlockedLink {
 pub(crate) fn set_blocked(link: &mut Arc<dyn Link>, blocked: bool) -> bool {
     match (link.unblocked(), blocked) {
         (None, true) => {
-            *link = Arc::new(BlockedLink { inner: Arc::clone(link), finishes: AtomicBool::new(false) });
+            *link = Arc::new(BlockedLink {
+                inner: Mutex::new(Arc::clone(link)),
+                finishes: AtomicBool::new(false),
+            });
             true
         }
         (Some((inner, finishes)), false) => {
@@ -31,6 +35,12 @@ pub(crate) fn set_blocked(link: &mut Arc<dyn Link>, blocked: bool) -> bool {
             true
         }
         _ => false,
+    }
+}
+
+impl BlockedLink {
+    fn inner(&self) -> Arc<dyn Link> {
+        Arc::clone(&lock(&self.inner))
     }
 }
 
@@ -48,15 +58,15 @@ impl Link for BlockedLink {
     }
 
     fn lost(&self) -> Option<i32> {
-        self.inner.lost()
+        self.inner().lost()
     }
 
     fn switch_send(&self, route: Route) {
-        self.inner.switch_send(route);
+        self.inner().switch_send(route);
     }
 
     fn switch_recv(&self, route: Route, unread: &[u8]) -> bool {
-        self.inner.switch_recv(route, unread)
+        self.inner().switch_recv(route, unread)
     }
 
     fn finish(&self) {
@@ -64,15 +74,20 @@ impl Link for BlockedLink {
     }
 
     fn abort(&self) {
-        self.inner.abort();
+        self.inner().abort();
     }
 
     fn segment_size(&self) -> usize {
-        self.inner.segment_size()
+        self.inner().segment_size()
+    }
+
+    fn replace_inner(&self, link: &Arc<dyn Link>) -> bool {
+        replace_link(&mut lock(&self.inner), link);
+        true
     }
 
     fn unblocked(&self) -> Option<(Arc<dyn Link>, bool)> {
-        Some((Arc::clone(&self.inner), self.finishes.load(Ordering::Acquire)))
+        Some((self.inner(), self.finishes.load(Ordering::Acquire)))
     }
 }
 

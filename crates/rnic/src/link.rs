@@ -100,11 +100,26 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// larger.
     fn segment_size(&self) -> usize;
 
+    /// Passes all further bytes to `link`, if this link passes bytes to another one. Returns false if it does not: see
+    /// [`Qp::replace_link`](crate::qp::Qp::replace_link).
+    #[doc(hidden)]
+    fn replace_inner(&self, link: &Arc<dyn Link>) -> bool {
+        let _ = link;
+        false
+    }
+
     /// Returns the real link if this one only takes its place while the port is down, and whether its sending direction
     /// is to be closed then: see [`Qp::set_link_blocked`](crate::qp::Qp::set_link_blocked).
     #[doc(hidden)]
     fn unblocked(&self) -> Option<(Arc<dyn Link>, bool)> {
         None
+    }
+}
+
+/// Puts another link in place of the real one, behind those that only pass bytes on.
+pub fn replace_link(link: &mut Arc<dyn Link>, new: &Arc<dyn Link>) {
+    if !link.replace_inner(new) {
+        *link = Arc::clone(new);
     }
 }
 

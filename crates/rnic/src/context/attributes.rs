@@ -150,6 +150,11 @@ pub trait StreamDriver: Send + Sync + fmt::Debug {
     fn on_offer(&self, offer: [u8; OFFER_LEN]) {
         let _ = offer;
     }
+    /// Called when the peer has asked to leave shared memory or has answered such a request, at most twice. After the last
+    /// call, `has_left` is true: the shared memory is not used any more.
+    fn on_leaving(&self, has_left: bool) {
+        let _ = has_left;
+    }
     /// Called when the stream has ended: nothing more is delivered. The link stays until
     /// [`on_link_closed`](Self::on_link_closed).
     fn on_stream_ended(&self, error: &Arc<QpError>);

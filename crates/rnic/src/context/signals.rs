@@ -18,7 +18,7 @@ impl QpContext {
         let mut capabilities = Capabilities::ACKNOWLEDGE | Capabilities::LARGE_FPDU;
         capabilities.set(Capabilities::SEND_IMMEDIATE, config.send_immediate);
         capabilities.set(Capabilities::READ_V2, config.read_v2);
-        capabilities.set(Capabilities::SHARED_MEMORY, config.shared_memory);
+        capabilities.set(Capabilities::SHARED_MEMORY | Capabilities::LEAVE, config.shared_memory);
         capabilities
             .set(Capabilities::WANTS_ACKNOWLEDGE, self.attributes.completes == Completes::WhenAcknowledged);
         capabilities.with_rnr_timer(self.retries().rnr_timer)
@@ -27,7 +27,10 @@ impl QpContext {
     /// Returns the capabilities of the peer without the features that a setting disables at this end: none of these is
     /// used, whatever the peer understands.
     pub(crate) fn usable_capabilities(&self, peer: Capabilities) -> Capabilities {
-        let optional = Capabilities::SEND_IMMEDIATE | Capabilities::READ_V2 | Capabilities::SHARED_MEMORY;
+        let optional = Capabilities::SEND_IMMEDIATE
+            | Capabilities::READ_V2
+            | Capabilities::SHARED_MEMORY
+            | Capabilities::LEAVE;
         peer.difference(optional.difference(self.capabilities()))
     }
 
@@ -98,6 +101,13 @@ impl QpContext {
     pub(crate) fn report_offer(&self, offer: [u8; OFFER_LEN]) {
         if let Some(driver) = self.driver.get() {
             driver.on_offer(offer);
+        }
+    }
+
+    /// Reports to the driver that the stream leaves shared memory, or has left it.
+    pub(crate) fn report_leaving(&self, has_left: bool) {
+        if let Some(driver) = self.driver.get() {
+            driver.on_leaving(has_left);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::plan::{FaultPlan, RandomDelay};
 use super::{Faults, Injected, Pacer, Rng, Sequence, rng_for};
 use crate::host::Span;
-use crate::link::{Link, LinkError, Piece, Route, first_pieces, first_spans};
+use crate::link::{Link, LinkError, Piece, Route, first_pieces, first_spans, replace_link};
 use crate::sync::{
     Mutex,
     atomic::{AtomicBool, Ordering},
@@ -24,7 +24,7 @@ const ECONNABORTED: i32 = 103;
 #[derive(Debug)]
 pub struct FaultyLink {
     /// The real link.
-    inner: Arc<dyn Link>,
+    inner: Mutex<Arc<dyn Link>>,
     faults: Arc<Faults>,
     /// The number of the stream.
     stream: u64,
@@ -85,7 +85,7 @@ impl FaultyLink {
             Mutex::new(Half { verb, calls: 0, rng, next, delayed_until: Duration::ZERO })
         };
         Self {
-            inner,
+            inner: Mutex::new(inner),
             faults: Arc::clone(faults),
             stream,
             pacer,
@@ -142,10 +142,16 @@ impl FaultyLink {
     /// Resets the connection, and returns the error for the call that was cut.
     fn cut(&self) -> LinkError {
         self.is_cut.store(true, Ordering::Release);
-        self.inner.abort();
+        self.inner().abort();
         // Drive both halves of the stream now, so that the half of the other direction fails, too.
         self.pacer.schedule(Duration::ZERO);
         LinkError::Lost(ECONNABORTED)
+    }
+}
+
+impl FaultyLink {
+    fn inner(&self) -> Arc<dyn Link> {
+        Arc::clone(&lock(&self.inner))
     }
 }
 
@@ -154,42 +160,47 @@ impl Link for FaultyLink {
         let offered = pieces.iter().map(Piece::len).sum();
         self.transfer(&self.tx, offered, |max_len| {
             if max_len == offered {
-                return self.inner.send(pieces);
+                return self.inner().send(pieces);
             }
-            self.inner.send(&first_pieces(pieces, max_len))
+            self.inner().send(&first_pieces(pieces, max_len))
         })
     }
 
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
         let in_host: usize = host.iter().map(|span| span.len).sum();
         self.transfer(&self.rx, in_host + own.len(), |max_len| match max_len.checked_sub(in_host) {
-            Some(in_own) => self.inner.recv(host, &mut own[..in_own]),
-            None => self.inner.recv(&first_spans(host, max_len), &mut []),
+            Some(in_own) => self.inner().recv(host, &mut own[..in_own]),
+            None => self.inner().recv(&first_spans(host, max_len), &mut []),
         })
     }
 
     fn arrived(&self) -> usize {
-        self.inner.arrived()
+        self.inner().arrived()
     }
 
     fn switch_send(&self, route: Route) {
-        self.inner.switch_send(route);
+        self.inner().switch_send(route);
     }
 
     fn switch_recv(&self, route: Route, unread: &[u8]) -> bool {
-        self.inner.switch_recv(route, unread)
+        self.inner().switch_recv(route, unread)
     }
 
     fn finish(&self) {
-        self.inner.finish();
+        self.inner().finish();
     }
 
     fn abort(&self) {
-        self.inner.abort();
+        self.inner().abort();
+    }
+
+    fn replace_inner(&self, link: &Arc<dyn Link>) -> bool {
+        replace_link(&mut lock(&self.inner), link);
+        true
     }
 
     fn segment_size(&self) -> usize {
-        self.inner.segment_size()
+        self.inner().segment_size()
     }
 }
 

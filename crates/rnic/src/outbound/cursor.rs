@@ -1,5 +1,6 @@
 //! The position of the sending half of a stream.
 
+use super::RouteSignals;
 use crate::link::Route;
 use ironwarp_wire::mpa::{FpduWriter, Framing};
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,8 @@ pub(crate) struct Cursor {
     pub(crate) route: Route,
     /// Number of parts of offers that are in FPDUs. A replaced offer counts as complete.
     pub(crate) offer_parts: u8,
+    /// The leave and left signals that are in FPDUs.
+    pub(crate) leaving: RouteSignals,
 }
 
 /// The message of which some but not all segments are in FPDUs. It is finished before another begins (RFC
@@ -100,6 +103,7 @@ impl Cursor {
             terminate: false,
             route: Route::Tcp,
             offer_parts: 0,
+            leaving: RouteSignals::empty(),
         }
     }
 

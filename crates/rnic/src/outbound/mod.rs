@@ -10,7 +10,8 @@ mod unused_addr;
 pub(crate) use batch::{Frame, ReadResponses, TxBatch};
 pub(crate) use cursor::{Cursor, FrameKind, InProgress};
 pub(crate) use obligations::{
-    MAX_OFFERS, Opening, RemoteRequest, Response, SharedObligations, Snapshot, TxObligations,
+    Leaving, MAX_OFFERS, Opening, RemoteRequest, Response, RouteSignals, SharedObligations, Snapshot,
+    TxObligations,
 };
 pub(crate) use short::{Payload, ShortRequest};
 pub(crate) use unused_addr::UNUSED_ADDR;

@@ -5,6 +5,7 @@ use crate::connect::{Agreed, Role, Rtr};
 use crate::link::Route;
 use crate::memory::Touch;
 use crate::sync::{Mutex, MutexGuard, lock};
+use bitflags::bitflags;
 use ironwarp_wire::private::{Capabilities, OFFER_LEN, ReadV2Request, Signal};
 use ironwarp_wire::{AtomicRequest, Header, ReadRequest, Tagged, Terminate};
 use serde::{Deserialize, Serialize};
@@ -118,6 +119,38 @@ pub(crate) struct TxObligations {
     /// The last offer, until it is sent.
     #[serde(skip)]
     pub(crate) offer: Option<Box<[u8; OFFER_LEN]>>,
+    /// The signals about routes that are to be sent, apart from the switch.
+    pub(crate) route_signals: RouteSignals,
+    /// How far the stream has left shared memory.
+    pub(crate) leaving: Leaving,
+}
+
+bitflags! {
+    /// How far a stream has left shared memory for good (requirement X2). Each end sends a [leave](Signal::Leave) once its
+    /// own direction is on TCP, and a [left](Signal::Left) when it has received the peer's leave. When an end has received
+    /// both, neither end has anything in shared memory.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Leaving: u8 {
+        /// This end sends by TCP for the rest of the connection, and neither makes nor accepts offers.
+        const BEGUN = 1 << 0;
+        /// The peer's leave has arrived.
+        const PEER_LEAVES = 1 << 1;
+        /// The peer's left has arrived.
+        const PEER_LEFT = 1 << 2;
+        /// Both signals have arrived.
+        const DONE = Self::PEER_LEAVES.bits() | Self::PEER_LEFT.bits();
+    }
+
+    /// The signals about routes that are to be sent, apart from the switch.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct RouteSignals: u8 {
+        /// The number of offers that this end has made, if the last one is to be sent.
+        const OFFERS = 0x1f;
+        /// The leave signal.
+        const LEAVE = 1 << 6;
+        /// The left signal.
+        const LEFT = 1 << 7;
+    }
 }
 
 /// The first message that this end sends on a stream.
@@ -193,8 +226,8 @@ pub(crate) struct Snapshot {
     pub(crate) finish: bool,
     /// The route by which this end has to send.
     pub(crate) route: Route,
-    /// Number of offers that this end has made. Zero if the last one was sent.
-    pub(crate) offers: u8,
+    /// The signals about routes that are to be sent, apart from the switch.
+    pub(crate) route_signals: RouteSignals,
 }
 
 impl TxObligations {
@@ -215,7 +248,7 @@ impl TxObligations {
             ack_now: self.ack_now,
             finish: self.finish,
             route: self.route,
-            offers: if self.offer.is_some() { self.offers } else { 0 },
+            route_signals: self.route_signals,
         }
     }
 
@@ -245,12 +278,49 @@ impl TxObligations {
 
     /// Returns the capabilities, of either end, without those that this stream does not allow.
     pub(crate) fn usable_on_stream(&self, capabilities: Capabilities) -> Capabilities {
-        if self.markers { capabilities.difference(Capabilities::SHARED_MEMORY) } else { capabilities }
+        let shared = Capabilities::SHARED_MEMORY | Capabilities::LEAVE;
+        if self.markers { capabilities.difference(shared) } else { capabilities }
     }
 
     /// Whether both ends have announced that they can carry the stream in shared memory.
     pub(crate) fn peer_shares_memory(&self) -> bool {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::SHARED_MEMORY))
+    }
+
+    /// Whether both ends have announced that they leave shared memory when asked to.
+    pub(crate) fn peer_leaves_memory(&self) -> bool {
+        let both = Capabilities::SHARED_MEMORY | Capabilities::LEAVE;
+        self.peer.is_some_and(|peer| peer.contains(both))
+    }
+
+    /// Whether this stream may use shared memory: both ends have announced it, and neither has asked to leave it.
+    pub(crate) fn may_share_memory(&self) -> bool {
+        self.peer_shares_memory() && !self.leaving.contains(Leaving::BEGUN)
+    }
+
+    /// Begins to leave shared memory: this end sends by TCP for the rest of the connection, and asks the peer to do the
+    /// same. Does nothing if it has begun. The peer must [know the signal](Self::peer_leaves_memory).
+    pub(crate) fn begin_leaving(&mut self) {
+        if !self.leaving.contains(Leaving::BEGUN) {
+            self.leaving |= Leaving::BEGUN;
+            self.route = Route::Tcp;
+            self.offer = None;
+            self.route_signals = RouteSignals::LEAVE;
+        }
+    }
+
+    /// Has this end send an offer, instead of the last one if that was not sent in full.
+    pub(crate) fn set_offer(&mut self, offer: [u8; OFFER_LEN]) {
+        self.offers += 1;
+        self.offer = Some(Box::new(offer));
+        self.route_signals.remove(RouteSignals::OFFERS);
+        self.route_signals |= RouteSignals::from_bits_truncate(self.offers);
+    }
+
+    /// Drops an offer, because it was sent.
+    pub(crate) fn drop_offer(&mut self) {
+        self.offer = None;
+        self.route_signals.remove(RouteSignals::OFFERS);
     }
 
     /// Whether the peer may have missed this end's first message.

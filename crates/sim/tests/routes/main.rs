@@ -1,6 +1,7 @@
 //! Queue pairs that switch between TCP and shared memory: at every FPDU boundary, and whatever the link takes at once.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
+mod leaving;
 mod offers;
 mod pair;
 mod violations;

@@ -137,6 +137,8 @@ impl Link for TwoRoutes {
 pub(crate) struct Recorder {
     pub(crate) capabilities: Mutex<Vec<Capabilities>>,
     pub(crate) offers: Mutex<Vec<[u8; OFFER_LEN]>>,
+    /// The calls of `on_leaving`.
+    pub(crate) leaving: Mutex<Vec<bool>>,
 }
 
 impl StreamDriver for Recorder {
@@ -152,6 +154,10 @@ impl StreamDriver for Recorder {
 
     fn on_offer(&self, offer: [u8; OFFER_LEN]) {
         self.offers.lock().unwrap().push(offer);
+    }
+
+    fn on_leaving(&self, has_left: bool) {
+        self.leaving.lock().unwrap().push(has_left);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::logical::shaper::{Bucket, Shaper, Turn};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::fault::Pacer;
 use ironwarp_rnic::host::{Host, Span};
-use ironwarp_rnic::link::{Link, LinkError, Piece, Route, first_pieces, first_spans};
+use ironwarp_rnic::link::{Link, LinkError, Piece, Route, first_pieces, first_spans, replace_link};
 use ironwarp_rnic::sync::lock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ const PAGE: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct ShapedLink {
     /// The real link.
-    inner: Arc<dyn Link>,
+    inner: Mutex<Arc<dyn Link>>,
     shaper: Arc<Shaper>,
     device: Arc<Device>,
     /// Has the clock of the shaper.
@@ -76,7 +76,7 @@ impl ShapedLink {
         pacer: Arc<dyn Pacer>,
     ) -> Self {
         let (shaper, device) = (Arc::clone(shaper), Arc::clone(device));
-        Self { inner, shaper, device, pacer, tx: Mutex::default(), rx: Mutex::default() }
+        Self { inner: Mutex::new(inner), shaper, device, pacer, tx: Mutex::default(), rx: Mutex::default() }
     }
 
     /// Has the stream driven at this time, unless that is scheduled already.
@@ -98,7 +98,7 @@ impl ShapedLink {
         let Some(bucket) = &self.shaper.receive else { return pass(len) };
         // Tokens are not reserved for a call that finds nothing, or only the end of the link. A turn that was reserved is
         // awaited: something has arrived.
-        if !half.turn.is_awaited(now) && self.inner.arrived() == 0 {
+        if !half.turn.is_awaited(now) && self.inner().arrived() == 0 {
             let received = pass(len.min(bucket.turn_len()));
             bucket.charge(received.unwrap_or(0));
             return received;
@@ -134,7 +134,7 @@ impl ShapedLink {
         buffer.resize(READ_LEN, 0);
         let (due, mut read) = (now + self.shaper.delay, 0);
         while held.end.is_none() && held.len < MAX_HELD && read < MAX_READ {
-            let pass = |len: usize| self.inner.recv(&[], &mut buffer[..len]);
+            let pass = |len: usize| self.inner().recv(&[], &mut buffer[..len]);
             match self.receive_limited(half, now, READ_LEN, pass) {
                 Ok(len) => {
                     read += len;
@@ -172,14 +172,20 @@ impl Drop for ShapedLink {
     }
 }
 
+impl ShapedLink {
+    fn inner(&self) -> Arc<dyn Link> {
+        Arc::clone(&lock(&self.inner))
+    }
+}
+
 impl Link for ShapedLink {
     fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
-        let Some(bucket) = &self.shaper.send else { return self.inner.send(pieces) };
+        let Some(bucket) = &self.shaper.send else { return self.inner().send(pieces) };
         let offered = pieces.iter().map(Piece::len).sum();
         let half = &mut *lock(&self.tx);
         self.transfer(bucket, half, self.pacer.now(), offered, |allowed| match allowed < offered {
-            true => self.inner.send(&first_pieces(pieces, allowed)),
-            false => self.inner.send(pieces),
+            true => self.inner().send(&first_pieces(pieces, allowed)),
+            false => self.inner().send(pieces),
         })
     }
 
@@ -191,24 +197,24 @@ impl Link for ShapedLink {
         let (half, _) = &mut *lock(&self.rx);
         self.receive_limited(half, self.pacer.now(), in_host + own.len(), |allowed| {
             match allowed.checked_sub(in_host) {
-                Some(in_own) => self.inner.recv(host, &mut own[..in_own]),
-                None => self.inner.recv(&first_spans(host, allowed), &mut []),
+                Some(in_own) => self.inner().recv(host, &mut own[..in_own]),
+                None => self.inner().recv(&first_spans(host, allowed), &mut []),
             }
         })
     }
 
     fn arrived(&self) -> usize {
-        lock(&self.rx).1.len + self.inner.arrived()
+        lock(&self.rx).1.len + self.inner().arrived()
     }
 
     fn lost(&self) -> Option<i32> {
-        self.inner.lost()
+        self.inner().lost()
     }
 
     // Not `is_empty_after_short_recv`: more may have arrived than was passed on.
 
     fn switch_send(&self, route: Route) {
-        self.inner.switch_send(route);
+        self.inner().switch_send(route);
     }
 
     fn switch_recv(&self, route: Route, unread: &[u8]) -> bool {
@@ -217,19 +223,24 @@ impl Link for ShapedLink {
         let held = std::mem::take(&mut lock(&self.rx).1);
         let mut unread = unread.to_vec();
         held.parts.iter().for_each(|part| unread.extend_from_slice(&part.bytes[part.done..]));
-        self.inner.switch_recv(route, &unread)
+        self.inner().switch_recv(route, &unread)
     }
 
     fn finish(&self) {
-        self.inner.finish();
+        self.inner().finish();
     }
 
     fn abort(&self) {
-        self.inner.abort();
+        self.inner().abort();
+    }
+
+    fn replace_inner(&self, link: &Arc<dyn Link>) -> bool {
+        replace_link(&mut lock(&self.inner), link);
+        true
     }
 
     fn segment_size(&self) -> usize {
-        self.inner.segment_size()
+        self.inner().segment_size()
     }
 }
 

@@ -166,6 +166,14 @@ impl Rx {
             Signal::Acknowledged(count) => self.handle_acknowledgement(qp, count),
             Signal::Offer { part, data } => self.handle_offer(qp, part, &data),
             Signal::Switch(route) => self.handle_switch(qp, route),
+            Signal::Leave => {
+                self.handle_leave(qp);
+                Ok(())
+            }
+            Signal::Left => {
+                Self::handle_left(qp);
+                Ok(())
+            }
             Signal::Unknown(_) => Ok(()),
         }
     }

@@ -1,5 +1,5 @@
-//! Handles the signals about routes: collects the parts of an offer of shared memory, and follows a switch to another
-//! route.
+//! Handles the signals about routes: collects the parts of an offer of shared memory, follows a switch to another route,
+//! and leaves shared memory when the peer asks for it.
 
 use super::Rx;
 use super::failure::{Checked, RxFailure};
@@ -8,12 +8,13 @@ use crate::blocked::set_blocked;
 use crate::broken;
 use crate::context::QpContext;
 use crate::error::Protocol;
-use crate::link::Route;
-use crate::outbound::MAX_OFFERS;
+use crate::link::{Link, Route, replace_link};
+use crate::outbound::{Leaving, MAX_OFFERS, RouteSignals};
 use crate::stream::framing_on;
 use ironwarp_wire::mpa::FpduReader;
 use ironwarp_wire::private::Signal;
 use ironwarp_wire::{Dialect, MAX_HEADER};
+use std::sync::Arc;
 
 impl Rx {
     /// Blocks the link, or puts the real one back. Returns false if nothing had to be done.
@@ -21,11 +22,16 @@ impl Rx {
         set_blocked(&mut self.link, blocked)
     }
 
+    /// Puts another link in place of the present one.
+    pub(crate) fn replace_link(&mut self, link: &Arc<dyn Link>) {
+        replace_link(&mut self.link, link);
+    }
+
     /// Handles a part of an offer. Passes the offer to the driver once all parts have arrived, in order. A part out of
     /// order drops the parts before it, and part 0 begins another offer. Fails if the peer makes too many offers.
     pub(super) fn handle_offer(&mut self, qp: &QpContext, part: u8, data: &[u8]) -> Checked {
-        if !qp.obligations.lock().peer_shares_memory() {
-            return Ok(()); // this end did not ask for offers: ignore them, as other unknown signals
+        if !qp.obligations.lock().may_share_memory() {
+            return Ok(()); // this end did not ask for offers, or leaves: ignore them, as other unknown signals
         }
         if part == 0 {
             **self.offer.get_or_insert_default() = OfferParts::default();
@@ -54,11 +60,47 @@ impl Rx {
         if self.dialect != Dialect::Ironwarp {
             return Ok(()); // may be an ordinary empty Write, as other signals that must be understood
         }
-        if !qp.obligations.lock().peer_shares_memory() || route == qp.recv_route() {
+        let obligations = qp.obligations.lock();
+        let has_left = obligations.leaving.contains(Leaving::PEER_LEAVES); // it stays with TCP, which it uses
+        if !obligations.peer_shares_memory() || has_left || route == qp.recv_route() {
             return Err(Protocol::UnexpectedSwitch(route).into());
         }
         self.switch_to = Some(route);
         Ok(())
+    }
+
+    /// Handles the request of the peer to leave shared memory: this end leaves it as well, and answers. Only the first one
+    /// counts, and only by TCP, to which its sender promises to stay.
+    #[cold]
+    pub(super) fn handle_leave(&mut self, qp: &QpContext) {
+        let mut obligations = qp.obligations.lock();
+        if !obligations.peer_leaves_memory()
+            || obligations.leaving.contains(Leaving::PEER_LEAVES)
+            || qp.recv_route() != Route::Tcp
+        {
+            return; // not agreed: ignore it, as other unknown signals
+        }
+        obligations.begin_leaving();
+        obligations.leaving |= Leaving::PEER_LEAVES;
+        obligations.route_signals |= RouteSignals::LEFT;
+        let done = obligations.leaving.contains(Leaving::DONE);
+        drop(obligations);
+        self.tx_has_work = true;
+        qp.report_leaving(done);
+    }
+
+    /// Handles the answer of the peer: it has received everything that this end has sent by shared memory. An answer that
+    /// comes too early harms only the peer, whose bytes may get lost.
+    #[cold]
+    pub(super) fn handle_left(qp: &QpContext) {
+        let mut obligations = qp.obligations.lock();
+        if !obligations.leaving.contains(Leaving::BEGUN) || obligations.leaving.contains(Leaving::PEER_LEFT) {
+            return;
+        }
+        obligations.leaving |= Leaving::PEER_LEFT;
+        let done = obligations.leaving.contains(Leaving::DONE);
+        drop(obligations);
+        qp.report_leaving(done);
     }
 
     /// Continues on another route, after the switch signal was parsed. `unread` holds the bytes behind it, which belong

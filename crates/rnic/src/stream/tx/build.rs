@@ -79,7 +79,7 @@ impl Tx {
         if qp.is_ended() {
             return if self.add_terminate(qp, batch) { Ok(()) } else { Err(Stop::Idle) };
         }
-        if self.add_opening(qp, batch) || self.add_offer(qp, batch) {
+        if self.add_opening(qp, batch) || self.add_route_signals(qp, batch) {
             return Ok(());
         }
         self.add_switch(batch)?;

@@ -156,8 +156,8 @@ impl Tx {
         self.account_sent(qp, batch, sent.unwrap_or(0));
         drop(guards);
         self.settle_responses(qp);
-        if batch.obligations.offers > 0 {
-            self.settle_offer(qp);
+        if !batch.obligations.route_signals.is_empty() {
+            self.settle_route_signals(qp);
         }
         match sent {
             // A link that took only a part is called until it would block: only then does it report when it is

@@ -1,18 +1,28 @@
-//! Adds the signals about routes to a batch: offers of shared memory, and the switch to another route.
+//! Adds the signals about routes to a batch: offers of shared memory, the switch to another route, and those by which the
+//! ends leave shared memory.
 
 use super::Tx;
 use super::stop::Stop;
 use crate::blocked::set_blocked;
+use crate::broken;
 use crate::context::QpContext;
-use crate::outbound::{FrameKind, InProgress, TxBatch};
+use crate::link::{Link, Route, replace_link};
+use crate::outbound::{FrameKind, InProgress, RouteSignals, TxBatch};
 use crate::stream::framing_on;
 use ironwarp_wire::mpa::FpduWriter;
 use ironwarp_wire::private::{OFFER_PARTS, Signal};
+use std::sync::Arc;
 
 impl Tx {
     /// Blocks the link, or puts the real one back.
     pub(crate) fn set_link_blocked(&mut self, blocked: bool) {
         set_blocked(&mut self.link, blocked);
+    }
+
+    /// Puts another link in place of the present one.
+    pub(crate) fn replace_link(&mut self, link: &Arc<dyn Link>) {
+        replace_link(&mut self.link, link);
+        self.quiet = None;
     }
 
     /// Adds the switch signal if another route was requested, also in the middle of a message. The signal is the last
@@ -31,9 +41,36 @@ impl Tx {
         Err(Stop::Full)
     }
 
+    /// Adds the signals about routes that are due, apart from the switch. Returns whether any was added.
+    pub(super) fn add_route_signals(&mut self, qp: &QpContext, batch: &mut TxBatch) -> bool {
+        if batch.obligations.route_signals.is_empty() {
+            return false;
+        }
+        self.add_leaving(batch) || self.add_offer(qp, batch)
+    }
+
+    /// Adds the signals of a stream that leaves shared memory, also in the middle of a message: a message that waits for
+    /// a receive of the peer must not hold them up. They tell the peer that this direction is on TCP for good, so
+    /// [the switch](Self::add_switch) comes first. Returns whether any was added.
+    #[cold]
+    fn add_leaving(&mut self, batch: &mut TxBatch) -> bool {
+        if self.cursor.route != Route::Tcp && !broken::is("leave") {
+            return false;
+        }
+        let due = batch.obligations.route_signals.difference(self.cursor.leaving);
+        for (one, signal) in [(RouteSignals::LEAVE, Signal::Leave), (RouteSignals::LEFT, Signal::Left)] {
+            if due.contains(one) {
+                self.cursor.leaving |= one;
+                self.add_empty(batch, &signal.to_header(), FrameKind::Other);
+            }
+        }
+        due.intersects(RouteSignals::LEAVE | RouteSignals::LEFT)
+    }
+
     /// Adds the parts of an offer that are due, between messages. Returns whether any was added.
-    pub(super) fn add_offer(&mut self, qp: &QpContext, batch: &mut TxBatch) -> bool {
-        let Some(last) = batch.obligations.offers.checked_sub(1) else { return false };
+    fn add_offer(&mut self, qp: &QpContext, batch: &mut TxBatch) -> bool {
+        let offers = batch.obligations.route_signals.intersection(RouteSignals::OFFERS).bits();
+        let Some(last) = offers.checked_sub(1) else { return false };
         // The parts are counted over all offers. If the newest offer replaces one that was sent in part, continue with
         // the first part of the newest.
         let first = last * OFFER_PARTS;
@@ -49,11 +86,14 @@ impl Tx {
         true
     }
 
-    /// Drops the offer once all of its parts were sent, because an idle queue pair has to be small.
-    pub(super) fn settle_offer(&self, qp: &QpContext) {
+    /// Drops the signals about routes that were sent. An offer is dropped once all of its parts were sent, because an idle
+    /// queue pair has to be small.
+    #[cold]
+    pub(super) fn settle_route_signals(&self, qp: &QpContext) {
         let mut obligations = qp.obligations.lock();
+        obligations.route_signals.remove(self.cursor.leaving);
         if self.cursor.offer_parts == obligations.offers * OFFER_PARTS {
-            obligations.offer = None;
+            obligations.drop_offer();
         }
     }
 }

@@ -212,7 +212,7 @@ impl Tx {
             && snapshot.not_ready.is_none_or(|number| self.cursor.not_ready == number + 1)
             && !snapshot.finish
             && snapshot.route == self.cursor.route
-            && snapshot.offers == 0
+            && snapshot.route_signals.is_empty()
             && obligations.terminate.is_none();
         // Read with the obligations locked, so that there is no change in between.
         self.quiet = idle.then(|| Quiet { changes: qp.obligations.changes(), wants_acks, sends_acks });
