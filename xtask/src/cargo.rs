@@ -90,8 +90,8 @@ const ALL_SEEDS: [&[&str]; 3] = [&[], &["--events"], &["--datagrams"]];
 /// Deliberate bugs: it does not take back what was not sent, executes an atomic operation again when its
 /// response is sent again, does not wake a queue pair that waits for a shared receive, drops the bytes that arrived
 /// together with the signal to switch to another route, sends the message of a request whose registration was refused,
-/// or assigns the tags of a used-up index again.
-const BROKEN: [&str; 6] = ["batch", "atomic", "waiter", "unread", "combined", "retire"];
+/// assigns the tags of a used-up index again, or asks the peer to leave shared memory before it has left itself.
+const BROKEN: [&str; 7] = ["batch", "atomic", "waiter", "unread", "combined", "retire", "leave"];
 
 /// What a program that moves to another function forgets in each of these builds: the unsent tail of an FPDU, the part of one
 /// that has arrived, messages that wait for a receive, a claim on one-touch memory, responses that it owes, the results

@@ -66,6 +66,11 @@ impl Qp {
         can_leave
     }
 
+    /// Whether the peer knows the request to leave shared memory.
+    pub fn can_leave_shared_memory(&self) -> bool {
+        self.obligations.lock().peer_leaves_memory()
+    }
+
     /// Whether the stream has left shared memory for good: both directions are on TCP, and each end has received everything
     /// that the other has sent by shared memory.
     pub fn has_left_shared_memory(&self) -> bool {

@@ -86,6 +86,7 @@ pub(super) enum Feature {
     SharedMemory,
     BackToTcp,
     Offered,
+    LeftSharedMemory,
     /// Indices of the memory table were retired.
     Retired,
     /// A request named a tag that the peer had deregistered, and was refused.
@@ -142,6 +143,7 @@ impl Feature {
         Self::SharedMemory,
         Self::BackToTcp,
         Self::Offered,
+        Self::LeftSharedMemory,
         Self::Retired,
         Self::OldTag,
         Self::MovedFunction,

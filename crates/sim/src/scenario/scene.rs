@@ -145,6 +145,7 @@ impl Scene {
             self.connect(connection);
         }
         self.run_until_idle();
+        self.expect_left();
         self.check_connections();
         self.disconnect_all();
         for program in &self.programs {
@@ -241,6 +242,24 @@ impl Scene {
         if let Some(connection) = self.routes.next(self.programs[0].connections.len()) {
             let qps = self.programs.each_ref().map(|program| &*program.connections[connection].qp);
             self.routes.act(qps, self.world.trace());
+        }
+        if let Some((connection, who)) = self.routes.next_to_leave(self.programs[0].connections.len()) {
+            let qp = &self.programs[who].connections[connection].qp;
+            self.routes.leave(connection, who, qp, self.world.trace());
+        }
+    }
+
+    /// Checks that both ends of each connection that was to leave shared memory have done so, unless it has ended.
+    fn expect_left(&mut self) {
+        for connection in self.routes.take_leaving() {
+            let qps = self.programs.each_ref().map(|program| &*program.connections[connection].qp);
+            if qps.iter().any(|qp| qp.error().is_some()) {
+                continue;
+            }
+            for qp in qps {
+                assert!(qp.has_left_shared_memory() && qp.is_on_tcp(), "{} has not left", qp.id());
+            }
+            self.outcome.coverage.record(Feature::LeftSharedMemory);
         }
     }
 
