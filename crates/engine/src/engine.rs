@@ -49,6 +49,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+mod leaving;
 pub(crate) mod moving;
 pub(crate) mod shutdown;
 

@@ -53,7 +53,7 @@ pub use notify::sockets::ChannelSockets;
 pub use notify::taking::HeldEvents;
 pub use reactor::class::Class;
 pub use reactor::lane::LaneLoad;
-pub use steering::{MoveError, NoLaneWithin, NoSuchLane, Steering};
+pub use steering::{LeaveError, LeaveFailure, MoveError, NoLaneWithin, NoSuchLane, Steering};
 pub use verbs::control::{ControlAction, ControlQueue, FailureCause, Prepared};
 pub use verbs::cq::{CompletionQueue, WaitError};
 pub use verbs::datagram::{DatagramQueuePair, DatagramQueuePairAttributes};

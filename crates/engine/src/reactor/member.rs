@@ -52,6 +52,16 @@ pub(crate) trait Member: AsFd + Send + Sync + fmt::Debug {
         Default::default()
     }
 
+    /// Begins to leave shared memory for good (requirement X2). Returns false if it is in use and the peer cannot leave it.
+    fn leave_shared_memory(self: Arc<Self>) -> bool {
+        true
+    }
+
+    /// Returns whether the stream has nothing in shared memory.
+    fn has_left_shared_memory(&self) -> bool {
+        true
+    }
+
     /// Blocks or unblocks the socket, if its port was taken down or up (requirement X3). Must be called while no thread
     /// changes the state of a port.
     fn apply_port_state(self: Arc<Self>) {}

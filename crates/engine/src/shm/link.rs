@@ -20,8 +20,6 @@ pub(crate) struct RoutedLink {
     tcp_ended: AtomicBool,
     /// Number of receives that found nothing in shared memory, modulo 256.
     empty: AtomicU8,
-    /// Whether bytes were received since [`take_received`](Self::take_received) was last called.
-    received: AtomicBool,
 }
 
 impl RoutedLink {
@@ -34,13 +32,7 @@ impl RoutedLink {
             receives_shared: AtomicBool::new(false),
             tcp_ended: AtomicBool::new(false),
             empty: AtomicU8::new(0),
-            received: AtomicBool::new(false),
         }
-    }
-
-    /// Returns the TCP connection.
-    pub(crate) fn tcp(&self) -> &Arc<TcpLink> {
-        &self.tcp
     }
 
     /// Returns the channel in shared memory; `None` if there is none.
@@ -52,11 +44,6 @@ impl RoutedLink {
     /// Sets the channel in shared memory. Returns false if there is one already.
     pub(crate) fn set_channel(&self, channel: &Arc<Channel>) -> bool {
         self.channel.set(Arc::clone(channel)).is_ok()
-    }
-
-    /// Returns whether bytes were received since the last call.
-    pub(crate) fn take_received(&self) -> bool {
-        self.received.swap(false, Ordering::Relaxed)
     }
 
     /// Records that TCP has reported the end of the connection. If the stream comes by shared memory, the next receive
@@ -116,7 +103,7 @@ impl Link for RoutedLink {
             },
         };
         if received.is_ok() {
-            self.received.store(true, Ordering::Relaxed);
+            self.tcp.set_received();
         }
         received
     }

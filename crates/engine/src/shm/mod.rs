@@ -42,14 +42,17 @@ use setup::{Adapter, AdapterId, End, Joining, Reception, lane_number, socket_nam
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 /// Length of an offer.
 pub(crate) const OFFER_LEN: usize = 24;
 /// Maximum number of offers that wait for an answer. Beyond that, those that are older than [`TIMEOUT`] are withdrawn. If
 /// there are none, connections stay with TCP.
 const MAX_OFFERS: usize = 16 << 10;
+/// How often a thread that waits for connections to leave looks whether their memory is given back.
+const CHECK: Duration = Duration::from_millis(5);
 
 /// The shared memory of an adapter with others.
 #[derive(Debug)]
@@ -59,6 +62,12 @@ pub(crate) struct SharedMemory {
     directory: PathBuf,
     device: Arc<Device>,
     state: Mutex<State>,
+    /// Connections stay with TCP from now on ([`turn_off`](Self::turn_off)).
+    off: AtomicBool,
+    /// Locked while a thread looks whether connections have left, so that it misses no notification.
+    leaving: Mutex<()>,
+    /// Notified when a connection has left shared memory.
+    left: Condvar,
     this: Weak<Self>,
 }
 
@@ -74,6 +83,8 @@ struct State {
     carriers: HashMap<(End, u8), Weak<Carrier>>,
     /// Requests for channels of carriers that are being set up.
     joining: HashMap<(End, u8), Vec<Request>>,
+    /// All carriers, some of which may be closed.
+    all: Vec<Weak<Carrier>>,
 }
 
 /// An offer that waits for an answer.
@@ -110,6 +121,9 @@ impl SharedMemory {
             directory: config.shm_dir.clone(),
             device: Arc::clone(device),
             state: Mutex::default(),
+            off: AtomicBool::new(false),
+            leaving: Mutex::default(),
+            left: Condvar::new(),
             this: Weak::clone(this),
         })))
     }
@@ -117,6 +131,46 @@ impl SharedMemory {
     /// Returns whether peers on other hosts get an offer, too: they may be containers that share a directory.
     pub(crate) fn has_directory(&self) -> bool {
         !self.directory.as_os_str().is_empty()
+    }
+
+    /// Has new connections stay with TCP, and those that use it already when they next ask for a channel.
+    pub(crate) fn turn_off(&self) {
+        self.off.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether connections stay with TCP.
+    pub(crate) fn is_off(&self) -> bool {
+        self.off.load(Ordering::SeqCst)
+    }
+
+    /// Returns whether no memory is shared with other processes.
+    pub(crate) fn is_unmapped(&self) -> bool {
+        lock(&self.state).all.iter().all(|carrier| carrier.strong_count() == 0)
+    }
+
+    /// Notifies threads that wait for connections to leave shared memory.
+    pub(crate) fn notify_left(&self) {
+        let _leaving = lock(&self.leaving);
+        self.left.notify_all();
+    }
+
+    /// Waits until `has_left` returns true, which is called after each notification, and from time to time. Returns false
+    /// if it does not until the deadline.
+    pub(crate) fn wait_until_left(&self, deadline: Instant, mut has_left: impl FnMut() -> bool) -> bool {
+        let mut leaving = lock(&self.leaving);
+        loop {
+            if has_left() {
+                return true;
+            }
+            let Some(time) = deadline.checked_duration_since(Instant::now()).filter(|time| !time.is_zero())
+            else {
+                return false;
+            };
+            leaving = match self.left.wait_timeout(leaving, time.min(CHECK)) {
+                Ok((leaving, _)) => leaving,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
     }
 
     /// Makes an offer for a connection that this lane serves. Returns the bytes to send to the peer.
@@ -257,7 +311,11 @@ impl Adapter for SharedMemory {
     fn new_carrier(&self, segment: MappedSegment, side: Side, bell: &Arc<Bell>) -> Arc<Carrier> {
         let offers: Weak<dyn Offers> = Weak::<Self>::clone(&self.this);
         bell.set_in_use();
-        Carrier::new(segment, side, Arc::clone(bell), offers, Arc::clone(&self.device))
+        let carrier = Carrier::new(segment, side, Arc::clone(bell), offers, Arc::clone(&self.device));
+        let all = &mut lock(&self.state).all;
+        all.retain(|carrier| carrier.strong_count() > 0);
+        all.push(Arc::downgrade(&carrier));
+        carrier
     }
 
     fn on_joined(&self, peer: End, lane: &Arc<LaneHandle>, carrier: &Arc<Carrier>) {

@@ -48,6 +48,9 @@ pub struct TcpLink {
     tap: Option<Box<dyn Tap>>,
     /// Whether this end has closed its sending direction ([`Link::finish`]).
     finished: AtomicBool,
+    /// Whether bytes of the connection were received, by any route, since [`take_received`](Self::take_received) was last
+    /// called.
+    received: AtomicBool,
 }
 
 /// The kernel's counters of a TCP connection.
@@ -148,7 +151,7 @@ impl Drop for TcpLink {
 impl TcpLink {
     /// Wraps a TCP socket, without a tap.
     pub fn new(fd: Fd) -> Self {
-        Self { fd, tap: None, finished: AtomicBool::new(false) }
+        Self { fd, tap: None, finished: AtomicBool::new(false), received: AtomicBool::new(false) }
     }
 
     /// Wraps a TCP socket that was handed over by another process (requirement X2). It keeps its options.
@@ -325,6 +328,19 @@ impl TcpLink {
             true => LinkError::Lost(libc::ECONNRESET),
             false => LinkError::Ended,
         }
+    }
+}
+
+impl TcpLink {
+    /// Records that bytes of the connection were received.
+    #[inline]
+    pub(crate) fn set_received(&self) {
+        self.received.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether bytes were received since the last call.
+    pub(crate) fn take_received(&self) -> bool {
+        self.received.swap(false, Ordering::Relaxed)
     }
 }
 

@@ -87,7 +87,7 @@ pub(crate) trait ConnectionOwner: fmt::Debug + Send + Sync + Sized + 'static {
 pub(crate) struct Connection<P> {
     /// Identifies the socket in its poll set.
     token: u64,
-    link: Arc<RoutedLink>,
+    tcp: Arc<TcpLink>,
     /// The device's queue pair that this connection was made for. After a reset, `pair` has another one.
     qp: Arc<Qp>,
     pair: Arc<P>,
@@ -115,6 +115,8 @@ struct State {
     /// The poll set that the socket is in, or will be added to.
     set: Arc<PollSet>,
     lifecycle: Lifecycle,
+    /// The link of the stream, with the channel in shared memory if there is one.
+    link: Arc<RoutedLink>,
 }
 
 /// Passes calls of the device to the connection. The reference is weak because the device's queue pair, which the
@@ -189,19 +191,20 @@ impl<P: ConnectionOwner> Connection<P> {
         let set = cq.find_or_create_set(pair.send_cq(), peer, local)?;
         let qp = pair.qp();
         qp.set_lane(set.lane().event_lane());
+        let routed = Arc::new(RoutedLink::new(Arc::clone(link)));
         let connection = Arc::new(Self {
             token: set.lane().new_token(),
-            link: Arc::new(RoutedLink::new(Arc::clone(link))),
+            tcp: Arc::clone(link),
             qp: Arc::clone(&qp),
             pair: Arc::clone(pair),
-            state: Mutex::new(State { set, lifecycle: Lifecycle::new() }),
+            state: Mutex::new(State { set, lifecycle: Lifecycle::new(), link: Arc::clone(&routed) }),
             served: AtomicU32::new(0),
             queued: AtomicBool::new(false),
             is_initiator,
             sharing: AtomicU8::new(0),
             timers: AtomicU8::new(0),
         });
-        let mut stream_link: Arc<dyn Link> = Arc::<RoutedLink>::clone(&connection.link);
+        let mut stream_link: Arc<dyn Link> = routed;
         if let Some(shaper) = cq.steering().logical().shaper() {
             let pacer = ShapeClock { connection: Arc::downgrade(&connection), shaper: Arc::clone(shaper) };
             stream_link = Arc::new(ShapedLink::new(stream_link, shaper, pair.device(), Arc::new(pacer)));
@@ -324,7 +327,7 @@ impl<P: ConnectionOwner> Connection<P> {
             state.set = Arc::clone(to);
             self.qp.set_lane(to.lane().event_lane());
             // The carrier stays with the lane that it was made for, but the program may poll it in the new set.
-            if let Some(channel) = self.link.channel() {
+            if let Some(channel) = state.link.channel() {
                 let carrier = Arc::clone(channel.carrier()).as_carrier();
                 to.add_carrier(&carrier)?;
             }
@@ -355,7 +358,7 @@ impl<P: ConnectionOwner> Connection<P> {
         // The steps of `abort` and `release`.
         let steps: [&dyn Fn(); 5] = [
             &|| self.qp.abort(QpError::Bug(bug.clone())),
-            &|| self.link.abort(),
+            &|| self.tcp.abort(),
             &|| self.leave_set(),
             &|| self.qp.release(),
             &|| self.pair.on_closed(),
@@ -386,7 +389,7 @@ impl<P: ConnectionOwner> Connection<P> {
         // The error first: a thread that polls meanwhile would report the aborted link as a lost connection.
         self.qp.abort(error);
         if !self.is_port_down() {
-            self.link.abort();
+            self.tcp.abort();
         }
         self.release();
     }
@@ -428,7 +431,7 @@ impl<P: ConnectionOwner> Drive for Connection<P> {
 
 impl<P> AsFd for Connection<P> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.link.tcp().as_fd()
+        self.tcp.as_fd()
     }
 }
 
@@ -440,7 +443,7 @@ impl<P: ConnectionOwner> Member for Connection<P> {
 
     fn serve(&self, ready: Ready, by: ServedBy) -> Option<&Arc<Qp>> {
         if ready.ended {
-            self.link.on_tcp_end();
+            lock(&self.state).link.on_tcp_end();
         }
         if by == ServedBy::Lane && self.is_queued() {
             return None; // when its turn comes, the lane drives both directions
@@ -455,7 +458,7 @@ impl<P: ConnectionOwner> Member for Connection<P> {
     }
 
     fn take_received(&self) -> bool {
-        self.link.take_received()
+        self.tcp.take_received()
     }
 
     fn disconnect(self: Arc<Self>) -> bool {
@@ -468,7 +471,15 @@ impl<P: ConnectionOwner> Member for Connection<P> {
     }
 
     fn route(&self) -> (String, (u64, u64)) {
-        (self.describe_route(), self.link.channel().map(|channel| channel.traffic()).unwrap_or_default())
+        (self.describe_route(), self.channel().map(|channel| channel.traffic()).unwrap_or_default())
+    }
+
+    fn leave_shared_memory(self: Arc<Self>) -> bool {
+        Self::leave_shared_memory(&self)
+    }
+
+    fn has_left_shared_memory(&self) -> bool {
+        Self::has_left_shared_memory(self)
     }
 
     fn apply_port_state(self: Arc<Self>) {
@@ -498,7 +509,7 @@ impl<P: ConnectionOwner> Movable for Connection<P> {
     }
 
     fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
-        self.link.tcp().peer_addr().ok().zip(self.link.tcp().local_addr().ok())
+        self.tcp.peer_addr().ok().zip(self.tcp.local_addr().ok())
     }
 
     fn take_serve_count(&self) -> u64 {
@@ -541,6 +552,12 @@ impl<P: ConnectionOwner> StreamDriver for Driver<P> {
     fn on_offer(&self, offer: [u8; OFFER_LEN]) {
         if let Some(connection) = self.0.upgrade() {
             connection.on_offer(&offer);
+        }
+    }
+
+    fn on_leaving(&self, has_left: bool) {
+        if let Some(connection) = self.0.upgrade() {
+            connection.on_leaving(has_left);
         }
     }
 

@@ -12,7 +12,7 @@ use super::manual::{BringUpOptions, ManualConnect, Remote};
 use super::qpn::Number;
 use crate::notify::channel::EventSink;
 use crate::reactor::member::Movable;
-use crate::steering::{MoveError, Steering};
+use crate::steering::{LeaveError, Leaving, MoveError, Steering};
 use crate::sys::fork::Creator;
 use crate::sys::random::random;
 use crate::sys::socket::TcpLink;
@@ -266,6 +266,20 @@ impl QueuePair {
         if let Some(connection) = connection {
             close(&connection);
         }
+    }
+
+    /// Has the connection leave shared memory for good (requirement X2), and waits until both directions are on TCP and the
+    /// memory is given back, at most until the deadline. The connection can be used meanwhile, and nothing is lost. The
+    /// lanes drive it while no thread of the program does.
+    ///
+    /// Does nothing if there is no connection. Fails if the peer does not know the request, or does not answer in time; it
+    /// may leave later in the second case.
+    pub fn leave_shared_memory(&self, deadline: Instant) -> Result<(), LeaveError> {
+        let connection = lock(&self.connection).upgrade();
+        let Some(connection) = connection.filter(|_| !self.creator.is_parent()) else { return Ok(()) };
+        let mut leaving = Leaving::of(connection);
+        leaving.wait(self.receive_cq().steering(), deadline);
+        leaving.errors().pop().map_or(Ok(()), Err)
     }
 
     /// Suppresses all further completions and [disconnects](Self::disconnect). Called when the program destroys the

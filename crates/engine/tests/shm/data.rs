@@ -25,22 +25,22 @@ const RECEIVED: usize = MAX;
 const WRITTEN: usize = 2 * MAX;
 const READ: usize = 3 * MAX;
 /// The word that the peer changes, and where this end gets the old value.
-const WORD: usize = 4 * MAX;
+pub(crate) const WORD: usize = 4 * MAX;
 const OLD: usize = WORD + 8;
 const BYTES: usize = WORD + 16;
 
 /// A combination of settings.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+pub(crate) struct Case {
     crc: bool,
     completes: Completes,
     waits: Waits,
-    at: &'static str,
+    pub(crate) at: &'static str,
     /// Whether messages of the maximum length are sent, too.
-    long: bool,
+    pub(crate) long: bool,
 }
 
-const CASES: [Case; 6] = [
+pub(crate) const CASES: [Case; 6] = [
     Case { crc: true, completes: Completes::WhenSent, waits: Waits::Polling, at: "127.0.0.1:0", long: true },
     Case {
         crc: false,
@@ -80,7 +80,7 @@ const CASES: [Case; 6] = [
 ];
 
 impl Case {
-    fn end(&self) -> End {
+    pub(crate) fn end(&self) -> End {
         let config = Config::default().shm(true).crc(self.crc).ird(8).ord(8);
         Host::new(config, BYTES).end(self.completes).waits(self.waits)
     }
@@ -112,7 +112,7 @@ impl Talk<'_> {
 }
 
 /// Runs one end of a case. Both ends do the same. `others` is the seed of the peer, and `peer` its memory.
-fn talk(end: &End, case: Case, (own, others): (u64, u64), peer: RemoteAddr) {
+pub(crate) fn talk(end: &End, case: Case, (own, others): (u64, u64), peer: RemoteAddr) {
     let remote = |at: usize| RemoteAddr { offset: peer.offset + at as u64, ..peer };
     let (send, mut talk) = (Operation::Send { invalidate: None }, Talk { end, early: Vec::new() });
     let memory = &end.host.memory;

@@ -11,6 +11,7 @@ mod faults;
 mod forks;
 mod idle;
 mod kills;
+mod leaving;
 mod off;
 mod sharing;
 mod sleeping;

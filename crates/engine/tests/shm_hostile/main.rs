@@ -10,6 +10,7 @@
 //! | `positions` | heads, tails and headers of records |
 //! | `controls` | records that are not data |
 //! | `streams` | data, credit, the switch between routes, and TCP beside shared memory |
+//! | `leaving` | peers that are asked to leave shared memory, or ask for it |
 //! | `bells` | the socket that wakes the victim |
 //! | `deaths` | a peer that dies or stops at any place |
 
@@ -21,6 +22,7 @@ mod common;
 mod controls;
 mod deaths;
 mod guests;
+mod leaving;
 mod offers;
 mod positions;
 mod streams;

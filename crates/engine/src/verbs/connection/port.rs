@@ -46,7 +46,7 @@ impl<P: ConnectionOwner> Connection<P> {
         if !admin::any_is_down() {
             return false;
         }
-        let local = self.link.tcp().local_addr();
+        let local = self.tcp.local_addr();
         local.is_ok_and(|local| self.pair.receive_cq().steering().logical().is_down_at(local.ip()))
     }
 
@@ -59,7 +59,7 @@ impl<P: ConnectionOwner> Connection<P> {
     /// set: a thread that takes the port down later finds it there.
     pub(super) fn watch_port(self: &Arc<Self>) {
         if self.watches_path() {
-            self.link.tcp().probe_often(); // the peer may have acknowledged everything when its port goes down
+            self.tcp.probe_often(); // the peer may have acknowledged everything when its port goes down
             self.start_path_timer();
         }
         // Also if the port is up again: the handshake may have left the socket deaf.
@@ -74,7 +74,7 @@ impl<P: ConnectionOwner> Connection<P> {
         let down = self.is_port_down();
         let changed = self.qp.set_link_blocked(down);
         if !down {
-            let _ = set_deaf(&**self.link.tcp(), false); // fails only if the connection is lost
+            let _ = set_deaf(&*self.tcp, false); // fails only if the connection is lost
             if changed {
                 self.submit_drive(&self.lane());
             }
@@ -84,13 +84,13 @@ impl<P: ConnectionOwner> Connection<P> {
         // The kernel would repeat what is not acknowledged, which looks like a sign of life to a peer that sends by shared
         // memory.
         let is_shared = self.qp.send_route() == Route::SharedMemory;
-        if changed && is_shared && self.link.tcp().counters().unacknowledged > 0 {
+        if changed && is_shared && self.tcp.counters().unacknowledged > 0 {
             return self.call_after(DELAYED_ACK, |connection| {
                 let device = connection.pair.receive_cq().steering().logical();
                 device.while_ports_are_stable(|| connection.apply_port_state());
             });
         }
-        if let Err(error) = set_deaf(&**self.link.tcp(), true) {
+        if let Err(error) = set_deaf(&*self.tcp, true) {
             tracing::error!(%error, "failed to block a connection");
         }
     }
@@ -120,7 +120,7 @@ impl<P: ConnectionOwner> Connection<P> {
             return;
         }
         let (now, is_down) = (Instant::now(), self.is_port_down());
-        let tcp = self.link.tcp().counters();
+        let tcp = self.tcp.counters();
         let awaits_ack = tcp.unacknowledged > 0 || tcp.probes > 0;
         let stalled = (self.qp.has_work() && (is_down || awaits_ack)).then(|| match before {
             // If the port was up meanwhile, messages may have passed.
@@ -145,7 +145,7 @@ impl<P: ConnectionOwner> Connection<P> {
     /// kernel does not hold back.
     pub(super) fn keep_socket_while_down(&self) {
         if self.is_port_down() {
-            self.pair.receive_cq().steering().logical().keep_until_up(Arc::clone(self.link.tcp()));
+            self.pair.receive_cq().steering().logical().keep_until_up(Arc::clone(&self.tcp));
         }
     }
 }

@@ -166,7 +166,7 @@ impl Attack {
     }
 
     /// Waits until the victim sends by shared memory.
-    fn established(mut attacked: Attacked, link: Link, victims_channel: u32) -> Self {
+    pub(crate) fn established(mut attacked: Attacked, link: Link, victims_channel: u32) -> Self {
         attacked.peer.receive_signal(|signal| (signal == Signal::Switch(Route::SharedMemory)).then_some(()));
         let writer = FpduWriter::new(Framing { crc: false, markers: false });
         Self { attacked, link, victims_channel, writer }
