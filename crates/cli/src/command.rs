@@ -1,7 +1,7 @@
 //! The command line: its definition, and which module runs which subcommand.
 
 use crate::say::{self, Failure};
-use crate::{devices, explain, ping, port, run, show};
+use crate::{detach, devices, explain, ping, port, run, show};
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// RDMA on any Linux machine: no RDMA hardware, no kernel module, no root.
@@ -19,6 +19,7 @@ enum Command {
     Explain(explain::Arguments),
     Ping(ping::Arguments),
     Port(port::Arguments),
+    Detach(detach::Arguments),
     Show(show::Arguments),
 }
 
@@ -40,6 +41,7 @@ pub fn start() -> i32 {
         Command::Explain(arguments) => exit_code(explain::run(&arguments)),
         Command::Ping(arguments) => exit_code(ping::run(&arguments)),
         Command::Port(arguments) => exit_code(port::run(&arguments)),
+        Command::Detach(arguments) => exit_code(detach::run(&arguments)),
         Command::Show(arguments) => exit_code(show::run(&arguments)),
     }
 }

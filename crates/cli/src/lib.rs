@@ -2,6 +2,7 @@
 //! program that is not shipped (`examples/pages.rs`). Each subcommand is a module.
 
 mod command;
+mod detach;
 mod devices;
 mod explain;
 mod ping;

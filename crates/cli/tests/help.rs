@@ -19,7 +19,7 @@ fn on_the_page(name: &str) -> &'static str {
 
 #[test]
 fn the_page_shows_the_help_of_every_command() {
-    let commands = ["run", "devices", "explain", "ping", "port", "show"];
+    let commands = ["run", "devices", "explain", "ping", "port", "detach", "show"];
     for name in commands {
         let help = ironwarp(&[name, "--help"]);
         assert!(help.status.success(), "{help:?}");
@@ -46,7 +46,7 @@ fn the_help_lists_all_faults() {
 
 #[test]
 fn missing_arguments_print_the_usage() {
-    for arguments in [&[][..], &["run"], &["explain"], &["ping"], &["port"]] {
+    for arguments in [&[][..], &["run"], &["explain"], &["ping"], &["port"], &["detach"]] {
         let output = ironwarp(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(stderr(&output).contains("Usage: ironwarp "), "{output:?}");

@@ -10,6 +10,10 @@
 //! The requesting process may be root, and the answer may come from a process of any user. So the length of an answer
 //! is limited, and characters that control a terminal are replaced.
 
+mod detach;
+
+pub use detach::{Detached, detach};
+
 use crate::logical::{self, RdmaPort};
 use crate::notify::handler::CompletionHandler;
 use crate::reactor::handle::LaneHandle;
@@ -284,6 +288,12 @@ impl StatusServer {
         text
     }
 
+    /// Executes a command of a client, and returns the answer.
+    fn execute(&self, command: &str) -> String {
+        let steering = self.steering.upgrade();
+        detach::execute(command, steering.as_deref()).unwrap_or_else(|| execute(command))
+    }
+
     /// Returns a row for each object of the adapter.
     fn rows(&self, steering: &Steering) -> Vec<Row> {
         let device = steering.device();
@@ -344,7 +354,7 @@ impl AsFd for StatusServer {
 impl EventSource for StatusServer {
     /// Answers pending requests. A failure is logged, and does not end the server.
     fn on_readable(&self) -> io::Result<Rearm> {
-        if let Err(error) = self.socket.answer(|| self.text(), execute) {
+        if let Err(error) = self.socket.answer(|| self.text(), |command| self.execute(command)) {
             // The process lacks descriptors or memory. The next request may succeed.
             tracing::debug!(%error, "failed to answer `ironwarp show`");
         }

@@ -92,9 +92,13 @@ impl Leaving {
 
     /// Returns an error for each connection that has not left.
     pub(crate) fn errors(&self) -> Vec<LeaveError> {
-        let unable = self.unable.iter().map(|member| (member, LeaveFailure::Unsupported));
-        let pending = self.pending.iter().map(|member| (member, LeaveFailure::Timeout));
-        unable.chain(pending).filter_map(|(member, why)| error(member, why)).collect()
+        let pending = self.pending.iter().filter_map(|member| error(member, LeaveFailure::Timeout));
+        self.unable().into_iter().chain(pending).collect()
+    }
+
+    /// Returns an error for each connection that cannot leave.
+    pub(crate) fn unable(&self) -> Vec<LeaveError> {
+        self.unable.iter().filter_map(|member| error(member, LeaveFailure::Unsupported)).collect()
     }
 
     /// Returns the number of connections that have not left yet, but can.
