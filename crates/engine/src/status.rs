@@ -10,8 +10,10 @@
 //! The requesting process may be root, and the answer may come from a process of any user. So the length of an answer
 //! is limited, and characters that control a terminal are replaced.
 
+mod answer;
 mod detach;
 
+pub use answer::{Adapter, Answer, Row, printable};
 pub use detach::{Detached, detach};
 
 use crate::logical::{self, RdmaPort};
@@ -42,27 +44,8 @@ use std::time::Duration;
 /// Prefix of the names of status sockets.
 const NAME_PREFIX: &str = "ironwarp/";
 
-/// Maximum length of a line in an answer, in characters. The rest is ignored.
-const MAX_LINE_LEN: usize = 1024;
-/// Maximum number of lines in an answer. The rest is ignored.
-const MAX_ROWS: usize = 1 << 16;
 /// How long the lane ignores the socket after it has answered requests. Bounds the time that a flood of requests takes.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// An object of an adapter: its kind, and fields `name=value`, separated by tabs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    line: String,
-}
-
-/// The status of an adapter of a process of this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Adapter {
-    /// ID of the process that has the adapter.
-    pub process: i32,
-    /// The adapter's objects.
-    pub rows: Vec<Row>,
-}
 
 /// The result of [`set_port`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,66 +57,6 @@ pub struct PortsSet {
     pub ports: u64,
     /// Number of ports whose state changed.
     pub changed: u64,
-}
-
-/// The answer of an adapter, before it is read.
-#[derive(Debug)]
-pub struct Answer(status_socket::Answer);
-
-impl Row {
-    fn new(kind: &str) -> Self {
-        Self { line: kind.to_owned() }
-    }
-
-    /// Adds a field. Tabs and line breaks in the value become spaces.
-    fn with(mut self, name: &str, value: impl Display) -> Self {
-        self.line += &format!("\t{name}={}", value.to_string().replace(['\t', '\n'], " "));
-        self
-    }
-
-    /// Returns the kind of the object: `adapter`, `port`, `lane`, `route`, `event queue`, `cq` or `qp`.
-    pub fn kind(&self) -> &str {
-        self.line.split('\t').next().unwrap_or_default()
-    }
-
-    /// Returns the value of a field; empty if there is none of that name.
-    pub fn text(&self, name: &str) -> &str {
-        let mut fields = self.line.split('\t').skip(1).filter_map(|field| field.split_once('='));
-        fields.find(|(known, _)| *known == name).map_or("", |(_, value)| value)
-    }
-
-    /// Returns the value of a field as a number; zero if the field does not exist, or its value is not a number.
-    pub fn number(&self, name: &str) -> u64 {
-        self.text(name).parse().unwrap_or_default()
-    }
-
-    /// Reads a line of an answer, which may be hostile: shortens it, and replaces all unprintable characters except
-    /// tabs.
-    fn parse(line: &str) -> Self {
-        let keep_tab = |c| if c == '\t' { c } else { replace_unprintable(c) };
-        Self { line: line.chars().take(MAX_LINE_LEN).map(keep_tab).collect() }
-    }
-}
-
-impl Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.line)
-    }
-}
-
-/// Returns the text with all characters that control a terminal, or are invisible, replaced by U+FFFD.
-pub fn printable(text: &str) -> String {
-    text.chars().map(replace_unprintable).collect()
-}
-
-/// Returns U+FFFD for a control character, an invisible character or one that changes the direction of text, and others
-/// as they are.
-fn replace_unprintable(c: char) -> char {
-    let hidden = matches!(
-        c,
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
-    );
-    if c.is_control() || hidden { char::REPLACEMENT_CHARACTER } else { c }
 }
 
 /// Returns the names of the status sockets of all adapters on this machine, in the order of their process IDs.
@@ -245,20 +168,6 @@ fn execute(command: &str) -> String {
         Err(error) => Row::new("error").with("why", error),
     };
     format!("{row}\n")
-}
-
-impl Answer {
-    /// Returns the length of the answer in bytes.
-    pub fn size(&self) -> usize {
-        self.0.len
-    }
-
-    /// Reads the answer.
-    pub fn read(self) -> io::Result<Adapter> {
-        let process = self.0.process;
-        let text = self.0.text()?;
-        Ok(Adapter { process, rows: text.lines().take(MAX_ROWS).map(Row::parse).collect() })
-    }
 }
 
 /// Answers requests for the status of an adapter, on a lane.
@@ -520,6 +429,7 @@ fn qp_row(qp: &Qp, member: Arc<dyn Member>, lane: usize) -> Row {
 
 #[cfg(test)]
 mod tests {
+    use super::answer::MAX_LINE_LEN;
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
 //! The command by which another process has an adapter leave shared memory (`ironwarp detach`, requirement X2).
 
-use super::{Answer, Row};
+use super::answer::{Answer, Row};
 use crate::steering::Steering;
 use crate::sys::status_socket;
 use std::io;
