@@ -129,7 +129,7 @@ bitflags! {
     /// How far a stream has left shared memory for good (requirement X2). Each end sends a [leave](Signal::Leave) once its
     /// own direction is on TCP, and a [left](Signal::Left) when it has received the peer's leave. When an end has received
     /// both, neither end has anything in shared memory.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     pub(crate) struct Leaving: u8 {
         /// This end sends by TCP for the rest of the connection, and neither makes nor accepts offers.
         const BEGUN = 1 << 0;
@@ -142,7 +142,7 @@ bitflags! {
     }
 
     /// The signals about routes that are to be sent, apart from the switch.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     pub(crate) struct RouteSignals: u8 {
         /// The number of offers that this end has made, if the last one is to be sent.
         const OFFERS = 0x1f;

@@ -96,7 +96,7 @@ pub(super) enum Feature {
 }
 
 impl Feature {
-    const ALL: [Self; 49] = [
+    const ALL: [Self; 50] = [
         Self::Inline,
         Self::ManyElements,
         Self::Fence,

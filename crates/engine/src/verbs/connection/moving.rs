@@ -6,20 +6,15 @@ use crate::sys::socket::TcpLink;
 use crate::verbs::error::ConnectError;
 use ironwarp_rnic::connect::Agreed;
 use ironwarp_rnic::error::QpError;
-use ironwarp_rnic::qp::{Halves, Route};
+use ironwarp_rnic::qp::Halves;
 use ironwarp_rnic::sync::lock;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 impl<P: ConnectionOwner> Connection<P> {
-    /// Returns whether both directions of the stream are on TCP.
-    pub(crate) fn is_on_tcp(&self) -> bool {
-        (self.qp.send_route(), self.qp.recv_route()) == (Route::Tcp, Route::Tcp)
-    }
-
     /// Returns the TCP connection.
     pub(crate) fn tcp(&self) -> &Arc<TcpLink> {
-        self.link.tcp()
+        &self.tcp
     }
 
     /// Returns whether this end initiated the connection.

@@ -75,11 +75,13 @@ impl QueuePair {
         if self.number.port().is_some() || qp.attributes().manual {
             return Err(PairNotMovable::Manual(id));
         }
-        match self.connection() {
-            Some(connection) if !connection.is_on_tcp() => Err(PairNotMovable::SharedMemory(id)),
-            None if qp.is_linked() => Err(PairNotMovable::Connecting(id)),
-            _ => Ok(()),
+        if !qp.is_on_tcp() {
+            return Err(PairNotMovable::SharedMemory(id));
         }
+        if qp.is_linked() && self.connection().is_none() {
+            return Err(PairNotMovable::Connecting(id));
+        }
+        Ok(())
     }
 
     /// Returns the socket of the connection, if there is one.
