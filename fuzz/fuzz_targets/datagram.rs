@@ -116,7 +116,7 @@ struct Bench {
 impl Bench {
     fn new(completes: Completes) -> Self {
         let arena = Arc::new(Arena(Mutex::new(vec![CANARY; 3 * THIRD])));
-        let config = DeviceConfig { tags: 4, tag_indices: 4, ..DeviceConfig::default() };
+        let config = DeviceConfig { tags: 4, tag_slots: 0..4096, ..DeviceConfig::default() };
         let device = Device::new(config, Arc::<Arena>::clone(&arena), Arc::clone(&CIPHER));
         let domain = device.allocate_domain();
         let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE;

@@ -71,14 +71,14 @@ macro_rules! define {
             /// Number of tags that an index of the memory table has before it is retired (requirement M4). Not part of the
             /// table: only the simulation has fewer than 256, so that indices retire soon.
             pub tag_instances: usize,
-            /// Number of indices that the memory table can use up. Not part of the table: only fuzz targets have fewer than
-            /// all, because they create devices often.
-            pub tag_indices: usize,
+            /// The slots of the tag index that the memory table can use up. Not part of the table: an adapter has all of
+            /// them until it gives some to a function. Fuzz targets have fewer, because they create devices often.
+            pub tag_slots: ::std::ops::Range<u32>,
         }
 
         impl Default for DeviceConfig {
             fn default() -> Self {
-                Self { $($name: $default,)* shared_memory: false, tag_instances: 256, tag_indices: usize::MAX }
+                Self { $($name: $default,)* shared_memory: false, tag_instances: 256, tag_slots: 0..u32::MAX }
             }
         }
     };

@@ -1,4 +1,5 @@
-//! The device: state that all queue pairs of an adapter share.
+//! The device: state that all queue pairs of a function share. An adapter has one, and one more for each function that was
+//! created in it (requirement X1).
 
 use crate::config::DeviceConfig;
 use crate::event::{
@@ -11,23 +12,22 @@ use crate::memory::{
     TableImage, TagCipher, Translation,
 };
 use crate::outbound::TxBatch;
+use crate::pool::AdapterPool;
+use crate::quota::{Account, Quotas, Resource};
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::Tag;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Size of a staging buffer: the maximum number of bytes that one call receives into it.
-const STAGING: usize = if cfg!(fuzzing) { 4 << 10 } else { 256 << 10 };
 /// Maximum number of bytes that one call to a link transfers. Larger calls are not faster with TCP, and hold
 /// guards longer.
 const LONG_CALL: usize = 1 << 20;
 /// Maximum number of bytes that one call to a link transfers if there is low-latency traffic. The last frame may exceed
 /// it. Short, because the kernel finishes a copy before another thread gets the processor.
 const SHORT_CALL: usize = 32 << 10;
-/// Maximum number of unused batches, and of unused staging buffers, that are kept. Threads need them while they drive a
-/// queue pair, so there is no need for one per queue pair.
-const MAX_SPARE: usize = 8;
+/// Number of tag slots of a function, unless its quota of tags is larger. Enough for 67 million registrations.
+const FUNCTION_SLOTS: u32 = if cfg!(loom) { 64 } else { 1 << 18 };
 
 /// Maximum number of completion handlers (requirement N1), not counting the private ones of completion queues.
 pub const HANDLERS: usize = 1024;
@@ -40,7 +40,18 @@ const FIRST_HANDLER: u16 = HANDLER_QUEUES.start;
 #[error("too many completion handlers, the maximum is {HANDLERS}: one can serve many completion queues")]
 pub struct TooManyHandlers;
 
-/// State that all queue pairs of an adapter share: the memory table, settings, events and unused buffers.
+/// The adapter has too few unused tags for another function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "too few unused tags for another function, which needs {slots} indices of the adapter: close another function, or lower the quota of tags"
+)]
+#[non_exhaustive]
+pub struct TooFewTags {
+    /// Number of indices that the function needs.
+    pub slots: u64,
+}
+
+/// State that all queue pairs of a function share: the memory table, settings and events.
 pub struct Device {
     config: DeviceConfig,
     /// Access to the program's memory.
@@ -49,8 +60,10 @@ pub struct Device {
     table: Table,
     /// The faults to inject. `None` if there are none.
     faults: Option<Arc<Faults>>,
-    /// The number of the next protection domain.
-    domains: AtomicU32,
+    /// What the functions of the adapter share.
+    pool: Arc<AdapterPool>,
+    /// The quotas of the function, and what it uses.
+    account: Arc<Account>,
     /// The asynchronous events.
     events: Arc<AsyncEvents>,
     /// The mapping of events to event queues and vectors.
@@ -65,11 +78,6 @@ pub struct Device {
     lane_handlers: Mutex<Vec<Weak<CompletionHandler>>>,
     /// Whether the adapter was shut down, or is being shut down.
     is_shut_down: AtomicBool,
-    /// Unused batches.
-    #[expect(clippy::vec_box, reason = "they are handed around for each message")]
-    batches: Mutex<Vec<Box<TxBatch>>>,
-    /// Unused staging buffers.
-    staging: Mutex<Vec<Buffer>>,
     /// Maximum number of bytes that one call to a link transfers.
     max_call_len: AtomicUsize,
 }
@@ -77,8 +85,10 @@ pub struct Device {
 impl Device {
     /// Creates a device that accesses the program's memory through `host`, and derives its tags from `cipher`.
     pub fn new(config: DeviceConfig, host: Arc<dyn Host>, cipher: Arc<TagCipher>) -> Arc<Self> {
-        let table = Table::new(limits_of(&config), cipher);
-        Self::with_table(config, host, table, 1)
+        let faults = (config.faults != FaultPlan::default()).then(|| Faults::new(config.faults, config.seed));
+        let account = Arc::default();
+        let table = Table::with_account(limits_of(&config), cipher, &account);
+        Self::with_parts(config, host, table, faults, Arc::default(), account)
     }
 
     /// Creates a device with the memory table of another one (requirement X2), of which `next_domain` is the number of the
@@ -90,19 +100,54 @@ impl Device {
         next_domain: u32,
         relocate: &mut dyn FnMut(&[Span]) -> Option<Translation>,
     ) -> Result<Arc<Self>, TableError> {
-        let table = Table::load(limits_of(&config), table, relocate)?;
-        Ok(Self::with_table(config, host, table, next_domain))
+        let faults = (config.faults != FaultPlan::default()).then(|| Faults::new(config.faults, config.seed));
+        let account = Arc::default();
+        let table = Table::load(limits_of(&config), table, &account, relocate)?;
+        let pool = Arc::new(AdapterPool::with_domains(next_domain));
+        Ok(Self::with_parts(config, host, table, faults, pool, account))
     }
 
-    /// Creates a device with this memory table.
-    fn with_table(config: DeviceConfig, host: Arc<dyn Host>, table: Table, next_domain: u32) -> Arc<Self> {
+    /// Creates a device for a function of the adapter that this device belongs to (requirement X1). It has a table, events
+    /// and handlers of its own; the host, the key of the tags, injected faults and buffers are shared. Call this for the
+    /// device of the adapter itself, which gives some of its tags to the function.
+    pub fn create_function(&self, quotas: Quotas) -> Result<Arc<Self>, TooFewTags> {
+        let tags = match quotas.get(Resource::Tags) {
+            u64::MAX => 0, // no quota: as many as it has slots
+            tags => tags.min(self.config.tags as u64),
+        };
+        let needed = tags.max(FUNCTION_SLOTS.into());
+        let slots = u32::try_from(needed)
+            .ok()
+            .and_then(|count| self.pool.take_slots(count).or_else(|| self.table.split_off_slots(count)))
+            .ok_or(TooFewTags { slots: needed })?;
+        // As many entries as it has slots, so that the quota is reached before the tags are used up.
+        let quotas = quotas.with(Resource::Tags, quotas.get(Resource::Tags).min(needed));
+        let config = DeviceConfig { tag_slots: slots, ..self.config.clone() };
+        let account = Account::new(self.pool.next_function(), quotas);
+        let host = Arc::clone(&self.host);
+        let table = Table::with_account(limits_of(&config), Arc::clone(self.table.cipher()), &account);
+        let device =
+            Self::with_parts(config, host, table, self.faults.clone(), Arc::clone(&self.pool), account);
+        device.max_call_len.store(self.max_call_len(), Ordering::Relaxed);
+        Ok(device)
+    }
+
+    fn with_parts(
+        config: DeviceConfig,
+        host: Arc<dyn Host>,
+        table: Table,
+        faults: Option<Arc<Faults>>,
+        pool: Arc<AdapterPool>,
+        account: Arc<Account>,
+    ) -> Arc<Self> {
         let routing = Routing::new(1); // for one lane: the engine sets another map once it knows how many it has
         Arc::new(Self {
             table,
-            faults: (config.faults != FaultPlan::default()).then(|| Faults::new(config.faults, config.seed)),
+            faults,
             config,
             host,
-            domains: AtomicU32::new(next_domain),
+            pool,
+            account,
             events: Arc::new(AsyncEvents::new(Sizes::default(), &routing)),
             routing,
             handlers: Mutex::default(),
@@ -110,8 +155,6 @@ impl Device {
             private_handlers: Mutex::default(),
             lane_handlers: Mutex::default(),
             is_shut_down: AtomicBool::new(false),
-            batches: Mutex::default(),
-            staging: Mutex::default(),
             max_call_len: AtomicUsize::new(LONG_CALL),
         })
     }
@@ -136,14 +179,27 @@ impl Device {
         self.faults.as_ref()
     }
 
-    /// Allocates a protection domain.
+    /// The quotas of the function, and what it uses.
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// Returns how much of a kind the function uses.
+    pub fn used(&self, resource: Resource) -> u64 {
+        match resource {
+            Resource::Tags => self.table.len() as u64,
+            _ => self.account.used(resource),
+        }
+    }
+
+    /// Allocates a protection domain. Its number is unique among all functions of the adapter.
     pub fn allocate_domain(&self) -> Domain {
-        Domain(self.domains.fetch_add(1, Ordering::Relaxed))
+        self.pool.allocate_domain()
     }
 
     /// The number of the next protection domain.
     pub(crate) fn next_domain(&self) -> u32 {
-        self.domains.load(Ordering::Relaxed)
+        self.pool.next_domain()
     }
 
     /// Registers memory by call (requirement M6).
@@ -317,34 +373,39 @@ impl Device {
 
     /// Takes an unused batch, or creates one.
     pub(crate) fn take_batch(&self) -> Box<TxBatch> {
-        let spare = lock(&self.batches).pop();
-        let mut batch = spare.unwrap_or_else(|| Box::new(TxBatch::new(self.host())));
+        let mut batch = self.pool.take_batch(self.host());
         batch.set_max_len(self.max_call_len());
         batch
     }
 
     /// Puts a batch back after use.
     pub(crate) fn put_batch(&self, batch: Box<TxBatch>) {
-        put_back(&self.batches, batch);
+        self.pool.put_batch(batch);
     }
 
     /// Takes an unused staging buffer, or creates one.
     pub(crate) fn take_staging(&self) -> Buffer {
-        let spare = lock(&self.staging).pop();
-        spare.unwrap_or_else(|| self.host.buffer(STAGING))
+        self.pool.take_staging(self.host())
     }
 
     /// Puts a staging buffer back after use.
     pub(crate) fn put_staging(&self, staging: Buffer) {
-        put_back(&self.staging, staging);
+        self.pool.put_staging(staging);
+    }
+}
+
+impl Drop for Device {
+    /// Leaves the tags that were never assigned to functions that are created later.
+    fn drop(&mut self) {
+        self.pool.put_slots(self.table.unused_slots());
     }
 }
 
 /// Returns the limits of the memory table.
 fn limits_of(config: &DeviceConfig) -> Limits {
     let (strict, entries) = (config.strict_windows, config.tags);
-    let (indices, instances) = (config.tag_indices, config.tag_instances);
-    Limits { entries, strict, indices, instances }
+    let (slots, instances) = (config.tag_slots.clone(), config.tag_instances);
+    Limits { entries, strict, slots, instances }
 }
 
 /// Omits the buffers.
@@ -352,13 +413,5 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Device");
         debug.field("config", &self.config).field("table", &self.table).finish_non_exhaustive()
-    }
-}
-
-/// Adds an item to a list of unused ones. Drops it if the list is full.
-fn put_back<T>(spare: &Mutex<Vec<T>>, item: T) {
-    let mut spare = lock(spare);
-    if spare.len() < MAX_SPARE {
-        spare.push(item);
     }
 }

@@ -78,7 +78,7 @@ impl World {
         let arena = Arc::new(Arena(Mutex::new(vec![CANARY; (END - BASE) as usize])));
         let config = DeviceConfig {
             tags: 64,
-            tag_indices: 4096, // the device lives briefly, and is created often
+            tag_slots: 0..4096, // the device lives briefly, and is created often
             strict_receive: options[0] & 1 != 0,
             private: options[0] & 2 == 0,
             park: 2048,

@@ -218,9 +218,10 @@ impl From<rustix::io::Errno> for Errno {
 impl From<RegisterError> for Errno {
     fn from(error: RegisterError) -> Self {
         let errno = match error {
-            RegisterError::Full { .. } | RegisterError::UsedUp { .. } | RegisterError::Injected => {
-                Self::NO_MEMORY
-            }
+            RegisterError::Full { .. }
+            | RegisterError::UsedUp { .. }
+            | RegisterError::Quota(_)
+            | RegisterError::Injected => Self::NO_MEMORY,
             RegisterError::Unmapped(_) => Self(libc::EFAULT),
             RegisterError::TooLong { .. } => Self(libc::E2BIG),
             _ => Self::INVALID,

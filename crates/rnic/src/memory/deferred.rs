@@ -39,7 +39,7 @@ impl Table {
 
     /// Ends a registration and notifies the queues that wait for it. If `prepared`, the result of preparing the
     /// memory, is `Ok`, the tag becomes valid. Otherwise the tag stays allocated and never becomes valid: requests
-    /// that name it fail, as with any invalid tag. Returns `prepared`.
+    /// that name it fail, as with any invalid tag. Returns `prepared`, or the error if a quota is reached.
     pub fn finish_registration(
         &self,
         domain: Domain,
@@ -52,6 +52,7 @@ impl Table {
         if !change.entry.state().is_pending() {
             return Err(change.deny(&access, Check::Valid).into());
         }
+        let prepared = prepared.and_then(|()| Ok(self.charge(&change, memory.len)?));
         match prepared {
             Ok(()) => change.publish(tag, memory.into_body(domain)),
             Err(_) => {

@@ -3,6 +3,7 @@
 
 use super::{Domain, EntryInfo, Rights, TranslationError};
 use crate::host::Span;
+use crate::quota::QuotaExceeded;
 use ironwarp_wire::{Cause, Protection, RemoteAddr, Tag, TaggedBuffer};
 use std::fmt;
 
@@ -184,6 +185,9 @@ pub enum RegisterError {
         /// Number of indices, each of which has 256 tags.
         indices: usize,
     },
+    /// The function has reached its quota of regions and windows, or of registered bytes (requirement X1).
+    #[error(transparent)]
+    Quota(#[from] QuotaExceeded),
     /// The fault plan made the registration fail.
     #[error("injected fault no-register: the registration fails as if the table were full")]
     Injected,

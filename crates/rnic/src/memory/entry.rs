@@ -334,6 +334,11 @@ impl Body {
     pub(super) fn without_memory(&self) -> Self {
         Self { kind: self.kind, domain: self.domain, ..Self::default() }
     }
+
+    /// Returns the number of bytes that the entry registers: those of its memory, if it is a region and has any.
+    pub(super) fn registered_bytes(&self) -> u64 {
+        if self.kind == Kind::Region && self.translation.is_some() { self.len } else { 0 }
+    }
 }
 
 /// Omits the entry except for its state: the guard only refers to it.

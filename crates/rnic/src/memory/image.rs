@@ -6,6 +6,7 @@ use super::entry::{Body, Control, Entry};
 use super::slab::SlabImage;
 use super::{Domain, Limits, NotCarried, Table, Translation, index_of};
 use crate::host::Span;
+use crate::quota::{Account, Resource};
 use crate::sync::atomic::Ordering;
 use ironwarp_wire::Tag;
 use serde::{Deserialize, Serialize};
@@ -77,10 +78,12 @@ impl Table {
     pub fn load(
         limits: Limits,
         image: TableImage,
+        account: &Arc<Account>,
         relocate: &mut dyn FnMut(&[Span]) -> Option<Translation>,
     ) -> Result<Self, TableError> {
         let TableImage { key, slab, claims, entries } = image;
-        let table = Self::new(limits, TagCipher::new(key));
+        let limits = Limits { slots: slab.slots.clone(), ..limits };
+        let table = Self::with_account(limits, TagCipher::new(key), account);
         table.claims.store(claims, Ordering::Relaxed);
         let taken: HashSet<u32> =
             entries.iter().filter(|entry| entry.is_taken).map(|entry| index_of(entry.tag)).collect();
@@ -92,6 +95,8 @@ impl Table {
         for image in entries {
             let entry = table.slab.entry(index_of(image.tag)).ok_or(TableError::Inconsistent)?;
             image.store(entry, relocate)?;
+            let bytes = entry.body().registered_bytes();
+            account.charge(Resource::RegisteredBytes, bytes).map_err(|_| TableError::Inconsistent)?;
         }
         Ok(table)
     }

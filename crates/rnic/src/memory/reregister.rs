@@ -6,7 +6,9 @@
 //! program deregistered it and registered it again.
 
 use super::access::{Access, Kinds};
-use super::{Check, Domain, Kind, Memory, ReregisterError, Rights, Stream, Table, Translation, index_of};
+use super::{
+    Check, Domain, Kind, Memory, RegisterError, ReregisterError, Rights, Stream, Table, Translation, index_of,
+};
 use crate::host::Host;
 use ironwarp_wire::Tag;
 use std::sync::Arc;
@@ -73,12 +75,17 @@ impl Table {
         memory.check(host)?;
         let body = memory.into_body(to.domain.unwrap_or(body.domain));
         if to.keep_tag {
+            self.charge(&change, len).map_err(RegisterError::from)?;
             change.revoke();
             change.publish(tag, body);
             return Ok(tag);
         }
         // Take the new entry before revoking the old one: if the table is full, the region stays unchanged.
-        let (_, next_entry) = self.slab.take()?;
+        let (next, next_entry) = self.slab.take()?;
+        if let Err(exceeded) = self.charge(&change, len) {
+            self.slab.release(next, true); // it has not been valid
+            return Err(RegisterError::from(exceeded).into());
+        }
         change.revoke();
         let is_reusable = change.release();
         drop(change);

@@ -16,18 +16,23 @@
 //! meanwhile may find an entry of another index. It sees that in the tag in the state of the entry, which changes only
 //! while the entry is invalid, and is refused. So nothing has to wait until such threads are gone.
 //!
-//! **The end.** A table has tags for 2³² registrations, less 512. When all are used up, registrations fail with
-//! [`RegisterError::UsedUp`], and memory that is registered stays so.
+//! **The end.** A table with all slots has tags for 2³² registrations, less 512. When all are used up, registrations fail
+//! with [`RegisterError::UsedUp`], and memory that is registered stays so.
+//!
+//! **Functions.** The tables of an adapter's functions (requirement X1) use one permutation, and each has slots of its own,
+//! from [`Slab::split_off`]. A tag of another function has a slot that the table has no storage for.
 
 use super::cipher::{INDEX_BITS, TagCipher};
 use super::entry::Entry;
 use super::{INSTANCE_BITS, Limits, RegisterError, index_of, tag_of};
 use crate::broken;
+use crate::quota::{Account, Resource};
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::private::SIGNAL_TAG;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem::size_of_val;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// Binary logarithm of the number of entries that are allocated at a time. Small under loom, which tracks each
@@ -60,14 +65,16 @@ type Chunk = [Entry; CHUNK];
 pub(super) struct Slab {
     /// Translates indices to slots and back.
     cipher: Arc<TagCipher>,
+    /// The first slot of the table.
+    first_slot: u32,
     /// Storage in the order of slots. A chunk is set when its first slot is used. A chunk of retired slots shares its
     /// storage with the chunk that uses the storage now.
     chunks: Box<[OnceLock<Arc<Chunk>>]>,
     free: Mutex<Free>,
     /// Maximum number of entries in use at once.
     pub(super) max_entries: u32,
-    /// Maximum number of indices that are ever used.
-    max_indices: u32,
+    /// The function, for its quota of entries.
+    account: Arc<Account>,
     /// Number of instances of an index after the first.
     more_instances: u8,
 }
@@ -79,6 +86,10 @@ struct Free {
     indices: VecDeque<u32>,
     /// The lowest slot that was never used.
     next_slot: u32,
+    /// The slot after the last one.
+    end_slot: u32,
+    /// Maximum number of indices that are ever used: all slots without those of reserved indices.
+    max_indices: u32,
     /// Number of indices that have ever been used: slots below `next_slot` without those of reserved indices.
     allocated: u32,
     /// Number of times that an index was reused. Input of the random choice among free indices.
@@ -86,7 +97,7 @@ struct Free {
     /// Number of retired indices.
     retired: u32,
     /// For each chunk in use, the number of its slots that are retired, if there are any.
-    retired_slots: HashMap<u32, usize>,
+    retired_slots: HashMap<usize, usize>,
     /// Storage of chunks whose slots are all retired.
     spare: Vec<Arc<Chunk>>,
     /// Number of chunks that have storage of their own, the spare ones included.
@@ -96,6 +107,8 @@ struct Free {
 /// Which indices are used, retired and free.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SlabImage {
+    /// The slots that the slab may use.
+    pub(super) slots: Range<u32>,
     next_slot: u32,
     allocated: u32,
     reused: u32,
@@ -119,23 +132,51 @@ pub struct Usage {
 }
 
 impl Slab {
-    /// Creates an empty slab. The limits are capped.
-    pub(super) fn new(limits: Limits, cipher: Arc<TagCipher>) -> Self {
-        let cap = |limit| u32::try_from(limit).unwrap_or(MAX_ENTRIES).min(MAX_ENTRIES);
-        let max_indices = cap(limits.indices);
-        // The slots of reserved indices may be among the first, and are skipped.
-        let slots = max_indices + RESERVED_LEN;
-        let chunks = (0..slots.div_ceil(1 << CHUNK_BITS)).map(|_| OnceLock::new()).collect();
+    /// Creates an empty slab. The limits are capped, the number of entries also by the quota of the function.
+    pub(super) fn new(limits: Limits, cipher: Arc<TagCipher>, account: Arc<Account>) -> Self {
+        let first_slot = limits.slots.start.min(SLOTS);
+        let end_slot = limits.slots.end.clamp(first_slot, SLOTS);
+        let chunks =
+            (0..(end_slot - first_slot).div_ceil(1 << CHUNK_BITS)).map(|_| OnceLock::new()).collect();
         let more_instances = u8::try_from(limits.instances.saturating_sub(1)).unwrap_or(u8::MAX);
-        let max_entries = cap(limits.entries);
-        Self { cipher, chunks, free: Mutex::default(), max_entries, max_indices, more_instances }
+        let quota = usize::try_from(account.quotas().get(Resource::Tags)).unwrap_or(usize::MAX);
+        let max_entries =
+            u32::try_from(limits.entries.min(quota)).map_or(MAX_ENTRIES, |entries| entries.min(MAX_ENTRIES));
+        let max_indices = usable_slots(&cipher, first_slot..end_slot);
+        let free = Free { next_slot: first_slot, end_slot, max_indices, ..Free::default() };
+        Self { cipher, first_slot, chunks, free: Mutex::new(free), max_entries, account, more_instances }
+    }
+
+    /// Returns the permutation from which tags are derived.
+    pub(super) fn cipher(&self) -> &Arc<TagCipher> {
+        &self.cipher
+    }
+
+    /// Removes the last `count` slots, rounded up to whole chunks, and returns them. `None` if fewer are unused.
+    pub(super) fn split_off(&self, count: u32) -> Option<Range<u32>> {
+        let mut free = lock(&self.free);
+        let unused = free.next_slot..free.end_slot;
+        let start = unused.end.checked_sub(count.checked_next_multiple_of(1 << CHUNK_BITS)?)?;
+        if start < unused.start {
+            return None;
+        }
+        let slots = start..unused.end;
+        free.end_slot = start;
+        free.max_indices -= usable_slots(&self.cipher, slots.clone());
+        Some(slots)
+    }
+
+    /// Returns the slots that were never used.
+    pub(super) fn unused_slots(&self) -> Range<u32> {
+        let free = lock(&self.free);
+        free.next_slot..free.end_slot
     }
 
     /// Returns the storage for this index: `None` if there is none yet. The entry may belong to another index by now,
-    /// which its [state](super::entry::State::tag) tells.
+    /// which its [state](super::entry::State::tag) tells. A slot of another function is out of bounds.
     #[inline]
     pub(super) fn entry(&self, index: u32) -> Option<&Entry> {
-        let slot = self.cipher.slot(index);
+        let slot = self.cipher.slot(index).wrapping_sub(self.first_slot);
         let chunk = self.chunks.get((slot >> CHUNK_BITS) as usize)?.get()?;
         Some(&chunk[slot as usize % CHUNK])
     }
@@ -156,9 +197,9 @@ impl Slab {
         let mut free = lock(&self.free);
         let kept = free.allocated - free.retired; // in use or free
         if kept as usize - free.indices.len() >= max_entries as usize {
-            return Err(RegisterError::Full { entries: self.max_entries as usize });
+            return Err(self.full());
         }
-        let can_grow = kept < max_entries && free.allocated < self.max_indices;
+        let can_grow = kept < max_entries && free.allocated < free.max_indices;
         if can_grow && free.indices.len() <= MIN_FREE_INDICES {
             let slot = self.take_slot(&mut free);
             drop(free);
@@ -168,9 +209,18 @@ impl Slab {
             entry.begin_change().assign(first, self.more_instances);
             return Ok((index, entry));
         }
-        let index =
-            self.reuse(&mut free).ok_or(RegisterError::UsedUp { indices: self.max_indices as usize })?;
+        let used_up = RegisterError::UsedUp { indices: free.max_indices as usize };
+        let index = self.reuse(&mut free).ok_or(used_up)?;
         Ok((index, self.used_entry(index)))
+    }
+
+    /// Returns the error for a table without room: the quota of its function is reached, or the maximum of all tables.
+    #[cold]
+    fn full(&self) -> RegisterError {
+        match u64::from(self.max_entries) == self.account.quotas().get(Resource::Tags) {
+            true => RegisterError::Quota(self.account.exceeded(Resource::Tags)),
+            false => RegisterError::Full { entries: self.max_entries as usize },
+        }
     }
 
     /// Returns the entry of an index that has been taken.
@@ -194,7 +244,7 @@ impl Slab {
 
     /// Allocates the storage of a slot, or takes spare storage, unless its chunk has some.
     fn provide_storage(&self, free: &mut Free, slot: u32) {
-        self.chunks[(slot >> CHUNK_BITS) as usize].get_or_init(|| {
+        self.chunks[self.chunk_of(slot)].get_or_init(|| {
             free.spare.pop().unwrap_or_else(|| {
                 free.stored += 1;
                 new_chunk()
@@ -204,17 +254,12 @@ impl Slab {
 
     /// Counts a slot that was retired before its table was loaded. Its chunk may have no storage.
     fn retire_loaded_slot(&self, free: &mut Free, slot: u32) {
-        let chunk = slot >> CHUNK_BITS;
+        let chunk = self.chunk_of(slot);
         let retired = free.retired_slots.entry(chunk).or_default();
         *retired += 1;
         if *retired == CHUNK {
             free.retired_slots.remove(&chunk);
         }
-    }
-
-    /// The cipher that tags are derived from.
-    pub(super) fn cipher(&self) -> &TagCipher {
-        &self.cipher
     }
 
     /// Takes a random index among those that were freed longest ago.
@@ -249,7 +294,7 @@ impl Slab {
         let free = lock(&self.free);
         let is_free: HashSet<u32> = free.indices.iter().copied().collect();
         let mut entries = Vec::new();
-        for slot in 0..free.next_slot {
+        for slot in self.first_slot..free.next_slot {
             let index = self.cipher.index(slot);
             let Some(entry) = self.entry(index) else { continue };
             // The storage of a retired slot may belong to another, or to none.
@@ -258,9 +303,10 @@ impl Slab {
                 entries.push(each(entry)?);
             }
         }
-        let Free { next_slot, allocated, reused, retired, .. } = *free;
+        let Free { next_slot, end_slot, allocated, reused, retired, .. } = *free;
+        let slots = self.first_slot..end_slot;
         let free = free.indices.iter().copied().collect();
-        Ok((SlabImage { next_slot, allocated, reused, retired, free }, entries))
+        Ok((SlabImage { slots, next_slot, allocated, reused, retired, free }, entries))
     }
 
     /// Provides storage for the entries of an image, in a slab that was never used. `entries` has their indices, in the
@@ -271,7 +317,7 @@ impl Slab {
         entries: impl Iterator<Item = (u32, bool)> + Clone,
     ) -> Option<()> {
         let mut free = lock(&self.free);
-        if image.next_slot > self.max_indices.checked_add(RESERVED_LEN)? {
+        if !(free.next_slot..=free.end_slot).contains(&image.next_slot) {
             return None;
         }
         let mut kept = entries.clone().map(|(index, _)| index).peekable();
@@ -301,13 +347,18 @@ impl Slab {
     /// Counts a slot that is never used again. If all slots of its chunk are, the storage becomes spare.
     #[cold]
     fn retire_slot(&self, free: &mut Free, slot: u32) {
-        let chunk = slot >> CHUNK_BITS;
+        let chunk = self.chunk_of(slot);
         let retired = free.retired_slots.entry(chunk).or_default();
         *retired += 1;
         if *retired == CHUNK {
             free.retired_slots.remove(&chunk);
-            free.spare.extend(self.chunks[chunk as usize].get().cloned());
+            free.spare.extend(self.chunks[chunk].get().cloned());
         }
+    }
+
+    /// Returns the number of the chunk that a slot of this table belongs to.
+    fn chunk_of(&self, slot: u32) -> usize {
+        ((slot - self.first_slot) >> CHUNK_BITS) as usize
     }
 
     /// Returns the number of indices in use.
@@ -321,8 +372,14 @@ impl Slab {
         let entries = self.len();
         let free = lock(&self.free);
         let bytes = size_of_val(&*self.chunks) + free.stored * size_of::<Chunk>();
-        Usage { entries, retired: free.retired as usize, indices: self.max_indices as usize, bytes }
+        Usage { entries, retired: free.retired as usize, indices: free.max_indices as usize, bytes }
     }
+}
+
+/// Returns the number of these slots whose index is not reserved.
+fn usable_slots(cipher: &TagCipher, slots: Range<u32>) -> u32 {
+    let reserved = RESERVED.iter().filter(|index| slots.contains(&cipher.slot(**index))).count();
+    (slots.end - slots.start).saturating_sub(u32::try_from(reserved).unwrap_or(RESERVED_LEN))
 }
 
 /// Creates storage for the entries of a chunk.

@@ -113,6 +113,7 @@ impl Table {
             return Err(change.deny(&access_old, Check::Instance).into());
         }
         memory.check(host)?;
+        self.charge(&change, memory.len)?;
         change.revoke(); // waits for guards, as in `fill`
         let mut successor = self.begin_takeover(access.tag);
         successor.control.invalidator = Some(invalidator);

@@ -13,12 +13,14 @@ use super::{
     Spans, Stream, TagCipher, Usage, index_of, next_tag,
 };
 use crate::host::Host;
+use crate::quota::{Account, QuotaExceeded, Resource};
 use crate::sync::atomic::AtomicU64;
 use ironwarp_wire::Tag;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// The translation and protection table of an adapter.
+/// The translation and protection table of a function.
 pub struct Table {
     /// The entries.
     pub(super) slab: Slab,
@@ -28,17 +30,40 @@ pub struct Table {
     strict: bool,
     /// Number of messages that have claimed one-touch memory. Each claim is identified by the next number.
     pub(super) claims: AtomicU64,
+    /// The function, for its quotas of entries and of registered bytes.
+    account: Arc<Account>,
 }
 
 impl Table {
-    /// Creates an empty table whose tags are derived from `cipher`.
+    /// Creates an empty table whose tags are derived from `cipher`. Its function has no quotas.
     pub fn new(limits: Limits, cipher: Arc<TagCipher>) -> Self {
+        Self::with_account(limits, cipher, &Arc::default())
+    }
+
+    /// Creates an empty table of the function with this account, whose tags are derived from `cipher`.
+    pub fn with_account(limits: Limits, cipher: Arc<TagCipher>, account: &Arc<Account>) -> Self {
         Self {
-            slab: Slab::new(limits, cipher),
-            pending: Pending::default(),
             strict: limits.strict,
+            slab: Slab::new(limits, cipher, Arc::clone(account)),
+            pending: Pending::default(),
             claims: AtomicU64::new(0),
+            account: Arc::clone(account),
         }
+    }
+
+    /// Removes the last `count` slots, for the table of another function, or a few more. `None` if fewer are unused.
+    pub fn split_off_slots(&self, count: u32) -> Option<Range<u32>> {
+        self.slab.split_off(count)
+    }
+
+    /// Returns the slots that were never used.
+    pub fn unused_slots(&self) -> Range<u32> {
+        self.slab.unused_slots()
+    }
+
+    /// Returns the permutation from which the tags are derived.
+    pub fn cipher(&self) -> &Arc<TagCipher> {
+        self.slab.cipher()
     }
 
     /// Registers memory at once and returns its tag. All of the memory must be mapped.
@@ -126,6 +151,7 @@ impl Table {
             }
         }
         memory.check(host)?;
+        self.charge(&change, memory.len)?;
         // The entry is already invalid, but `Entry::invalidate_now` does not wait for guards: wait for them here.
         change.revoke();
         change.control.invalidator = Some(stream.qp);
@@ -177,6 +203,7 @@ impl Table {
         }
         change.revoke();
         self.unbind(&mut change);
+        self.release_bytes(&change);
         let pending = entry.state().is_pending();
         let successor = change.control.successor;
         let is_reusable = change.release();
@@ -309,8 +336,27 @@ impl Table {
     pub(super) fn clear_entry(&self, change: &mut Change<'_>, tag: Tag) {
         change.revoke();
         self.unbind(change);
+        self.release_bytes(change);
         let emptied = change.entry.body().without_memory();
         change.allocate(tag, emptied);
+    }
+
+    /// Charges the function for the registration of `len` bytes at a locked entry, in place of those that the entry has
+    /// registered before.
+    pub(super) fn charge(&self, change: &Change<'_>, len: u64) -> Result<(), QuotaExceeded> {
+        let before = change.entry.body().registered_bytes();
+        match len.checked_sub(before) {
+            Some(more) => self.account.charge(Resource::RegisteredBytes, more),
+            None => {
+                self.account.release(Resource::RegisteredBytes, before - len);
+                Ok(())
+            }
+        }
+    }
+
+    /// Releases the bytes that a locked entry has registered. Its memory is about to be removed.
+    pub(super) fn release_bytes(&self, change: &Change<'_>) {
+        self.account.release(Resource::RegisteredBytes, change.entry.body().registered_bytes());
     }
 
     /// Detaches a bound window from its region; does nothing for other entries. The entry must have been revoked.
@@ -322,7 +368,10 @@ impl Table {
 
     /// Takes a free entry, makes it valid with this body and returns its tag.
     fn publish_new(&self, body: Body) -> Result<Tag, RegisterError> {
-        let (_, entry) = self.slab.take()?;
+        let bytes = body.registered_bytes();
+        self.account.charge(Resource::RegisteredBytes, bytes)?;
+        let taken = self.slab.take();
+        let (_, entry) = taken.inspect_err(|_| self.account.release(Resource::RegisteredBytes, bytes))?;
         Ok(self.publish_at(entry, body))
     }
 

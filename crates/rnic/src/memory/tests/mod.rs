@@ -5,6 +5,7 @@ mod guessing;
 mod registration;
 mod reregister;
 mod retirement;
+mod slices;
 mod threads;
 mod touch;
 mod translation;

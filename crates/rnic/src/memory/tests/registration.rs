@@ -113,7 +113,7 @@ fn a_million_entries() {
 #[test]
 fn more_entries_than_a_tag_can_name_are_not_promised() {
     for entries in [(1 << 24) - 2, 1 << 24, usize::MAX] {
-        assert_eq!(Slab::new(Limits::new(entries), cipher()).max_entries, (1 << 24) - 2);
+        assert_eq!(Slab::new(Limits::new(entries), cipher(), Arc::default()).max_entries, (1 << 24) - 2);
     }
     let table = table_of(usize::MAX);
     local_spans(&table, register(&table, READ), ADDR, 1, READ);

@@ -9,8 +9,8 @@ use std::collections::HashSet;
 const READ: Rights = Rights::LOCAL_READ;
 
 /// Creates a table for this number of entries, with this number of indices, of which each has few instances.
-fn small_table(entries: usize, indices: usize, instances: usize) -> Table {
-    Table::new(Limits { indices, instances, ..Limits::new(entries) }, cipher())
+fn small_table(entries: usize, indices: u32, instances: usize) -> Table {
+    Table::new(Limits { slots: 0..indices, instances, ..Limits::new(entries) }, cipher())
 }
 
 /// Registers memory and deregisters it at once. Returns its tag.
@@ -71,7 +71,7 @@ fn no_tag_comes_back() {
 
 #[test]
 fn storage_of_retired_indices_is_used_again() {
-    let table = small_table(100, usize::MAX, 2);
+    let table = small_table(100, u32::MAX, 2);
     let stays = register(&table, READ);
     use_once(&table);
     let before = table.usage().bytes;
@@ -274,7 +274,7 @@ fn instances_that_a_program_chooses_are_used_up() {
 /// only.
 #[test]
 fn old_tags_are_refused_while_their_storage_changes_hands() {
-    let table = small_table(3000, usize::MAX, 1);
+    let table = small_table(3000, u32::MAX, 1);
     let old: Vec<_> = (0..2048).map(|_| use_once(&table)).collect();
     let other = || Memory::direct(2 * ADDR, LEN, READ).unwrap();
     std::thread::scope(|scope| {
