@@ -1,12 +1,11 @@
-//! [`Engine`], an open adapter: the facade over the device, the lanes and connection management, which other crates
-//! use.
+//! [`Engine`], an open adapter or a function of it: the facade over the device, the lanes and connection management, which
+//! other crates use.
 
 use crate::capture::Capture;
 use crate::cm::context::CmContext;
 use crate::cm::dial::{ConnectOptions, Dial, DialRequest};
 use crate::cm::incoming::Incoming;
 use crate::cm::listen::{Listener, Listening};
-use crate::cm::manual::port::ManualPorts;
 use crate::cm::manual::{BringUpError, bring_up};
 use crate::cm::proof::cluster_key;
 use crate::cm::search::Search;
@@ -15,7 +14,6 @@ use crate::logical::admin::PortObserver;
 use crate::logical::monitor::Monitor;
 use crate::logical::{self, LogicalDevice, PortChange, PortWatcher};
 use crate::notify::channel::{EventFdWake, EventSink};
-use crate::notify::end::EndSignal;
 use crate::notify::handler::{AsyncEventQueue, CompletionHandler, LaneTimer};
 use crate::reactor::class::Processors;
 use crate::reactor::command::Command;
@@ -30,74 +28,46 @@ use crate::verbs::cq::CompletionQueue;
 use crate::verbs::datagram::{self, DatagramQueuePair, DatagramQueuePairAttributes};
 use crate::verbs::error::ConnectError;
 use crate::verbs::event_queues::EventQueues;
+use crate::verbs::function::{Function, Functions};
 use crate::verbs::manual::{BringUpOptions, Remote};
-use crate::verbs::objects::Objects;
-use crate::verbs::qpn::{Numbers, QpPort};
+use crate::verbs::qpn::QpPort;
 use crate::verbs::queue_pair::{QueuePair, QueuePairAttributes, QueuePairOptions};
 use ironwarp_rnic::config::DeviceConfig;
 use ironwarp_rnic::connect::Terms;
 use ironwarp_rnic::device::{Device, HANDLERS, TooManyHandlers};
 use ironwarp_rnic::error::PostError;
-use ironwarp_rnic::event::{AsyncEvent, Routing, Wake};
+use ironwarp_rnic::event::{AsyncEvent, Wake};
 use ironwarp_rnic::host::Host;
 use ironwarp_rnic::memory::{Domain, TagCipher};
-use ironwarp_rnic::queue::{Moderation, SharedReceiveQueue, SrqSize, XrcDomain};
+use ironwarp_rnic::queue::{Cq, Moderation, SharedReceiveQueue, SrqSize, XrcDomain};
+use ironwarp_rnic::quota::{QuotaExceeded, Resource};
 use ironwarp_rnic::sync::lock;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+mod adapter;
+mod create;
 mod leaving;
 pub(crate) mod moving;
 pub(crate) mod shutdown;
 
-/// An open adapter. Dropping it closes the adapter.
+use adapter::{Lanes, Shared};
+
+/// An open adapter, or a function of it (requirement X1). Dropping the last of them closes the adapter.
 ///
-/// The order of the fields matters, because they are dropped in this order: connection management first, so that no
-/// connection is made while the lanes stop.
+/// The order of the fields matters, because they are dropped in this order: the lanes stop before notification ends.
 #[derive(Debug)]
 pub struct Engine {
-    cm: Arc<CmContext>,
-    /// The TCP ports of manually connected queue pairs.
-    ports: ManualPorts,
+    /// What it shares with the other functions of the adapter.
+    shared: Arc<Shared>,
     /// The queue of asynchronous events; `None` until [`async_events`](Self::async_events) is called.
     events: Mutex<Option<Arc<AsyncEventQueue>>>,
     /// The queue of channel events; dangling if the program does not read it.
     channel_events: Mutex<Weak<AsyncEventQueue>>,
-    event_queues: Arc<EventQueues>,
-    /// The queue pair numbers in use.
-    numbers: Arc<Numbers>,
-    /// The number of the next completion queue.
-    next_cq: AtomicU32,
-    /// The number of the next shared receive queue.
-    next_srq: AtomicU32,
-    /// Number of queue pairs created, without connectionless ones.
-    next_qp: AtomicU32,
-    /// The objects that a shutdown ends.
-    objects: Objects,
-    /// Tells waiting threads that the adapter was shut down.
-    end: Arc<EndSignal>,
-    /// Whether the adapter was shut down. Locked while it is.
-    shut_down: Mutex<bool>,
-    core: Core,
-}
-
-/// The parts that are shut down last. Closing loses no data: lanes end once all connections are closed, or the time in
-/// the setting `close` has passed.
-#[derive(Debug)]
-struct Core {
-    config: Arc<Config>,
-    device: Arc<Device>,
-    steering: Arc<Steering>,
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        self.steering.stop(self.config.close);
-        self.device.shut_down(); // by now, every posted request has completed or was flushed
-    }
+    /// What it owns.
+    function: Arc<Function>,
 }
 
 /// Counters of the lanes, without the low-latency lane.
@@ -138,35 +108,20 @@ impl Engine {
         let capture = Capture::open(&config, &host);
         let device = create(config.device_config(), host)?;
         let config = Arc::new(config);
-        let end = Arc::<EndSignal>::default();
-        let event_queues = Arc::new(EventQueues::new(&device, &end));
-        let status_queues = Arc::clone(&event_queues);
+        let function = Function::new(device);
+        let functions = Arc::<Functions>::default();
+        functions.add(&function);
+        let status_functions = Arc::clone(&functions);
         let steering =
-            Arc::new(Steering::new(
-                &config,
-                logical,
-                &device,
-                move |steering, lane| match StatusServer::new(steering, &status_queues) {
+            Arc::new(Steering::new(&config, logical, function.device(), move |steering, lane| {
+                match StatusServer::new(steering, &status_functions) {
                     Ok(server) => lane.handle().submit(Command::AddSource(Arc::new(server))),
                     Err(error) => tracing::info!(%error, "`ironwarp show` will not find this adapter"),
-                },
-            )?);
-        device.routing().set_map(Routing::new(steering.lanes()).map()); // the device did not know the number of lanes
-        let engine = Self {
-            cm: CmContext::new(&config, &steering, capture, cluster_key),
-            ports: ManualPorts::default(),
-            events: Mutex::default(),
-            channel_events: Mutex::default(),
-            event_queues,
-            numbers: Numbers::new(),
-            next_cq: AtomicU32::new(1),
-            next_srq: AtomicU32::new(1),
-            next_qp: AtomicU32::new(0),
-            objects: Objects::default(),
-            end,
-            shut_down: Mutex::new(false),
-            core: Core { config, device, steering },
-        };
+                }
+            })?);
+        function.set_lanes(steering.lanes());
+        let cm = CmContext::new(&config, &steering, capture, cluster_key);
+        let engine = Self::with_function(Shared::new(cm, functions, Lanes { config, steering }), function);
         for at in logical.begin_plan(&engine.config().port_plan) {
             let logical = Arc::clone(logical);
             engine.call_at(at, move || logical.follow_plan())?;
@@ -174,19 +129,23 @@ impl Engine {
         Ok(Arc::new(engine))
     }
 
+    fn with_function(shared: Arc<Shared>, function: Arc<Function>) -> Self {
+        Self { shared, events: Mutex::default(), channel_events: Mutex::default(), function }
+    }
+
     /// Returns the device.
     pub fn device(&self) -> &Arc<Device> {
-        &self.core.device
+        self.function.device()
     }
 
     /// Returns the logical device that this is an open of.
     pub fn logical(&self) -> &Arc<LogicalDevice> {
-        self.cm.logical()
+        self.shared.cm.logical()
     }
 
     /// Returns the settings.
     pub fn config(&self) -> &Config {
-        &self.core.config
+        &self.shared.lanes.config
     }
 
     /// Returns counters of the lanes.
@@ -197,12 +156,12 @@ impl Engine {
 
     /// Returns the steering, which has the lanes and decides which of them serves what.
     pub fn steering(&self) -> &Arc<Steering> {
-        &self.core.steering
+        &self.shared.lanes.steering
     }
 
     /// Returns the event queues, and the map that assigns events to them.
-    pub fn event_queues(&self) -> &Arc<EventQueues> {
-        &self.event_queues
+    pub fn event_queues(&self) -> &EventQueues {
+        self.function.event_queues()
     }
 
     // --- Notification ---
@@ -221,15 +180,22 @@ impl Engine {
         if count > HANDLERS {
             return Err(too_many(TooManyHandlers)); // before any descriptor is opened
         }
+        let account = self.device().account();
+        let places: Result<Vec<_>, _> =
+            (0..count).map(|_| account.take(Resource::CompletionHandlers)).collect();
+        let places = places?;
         let wakes = (0..count).map(|_| EventFdWake::new()).collect::<io::Result<Vec<_>>>()?;
         let boxed = wakes.iter().map(|wake| -> Box<dyn Wake> { Box::new(wake.clone()) });
         let inner = self.device().create_handlers(boxed).map_err(too_many)?;
         let handlers: Vec<_> = inner
             .into_iter()
             .zip(wakes)
-            .map(|(inner, wake)| CompletionHandler::new(inner, wake, &self.end))
+            .zip(places)
+            .map(|((inner, wake), place)| {
+                CompletionHandler::new(inner, wake, self.function.end(), Some(place))
+            })
             .collect();
-        handlers.iter().for_each(|handler| self.event_queues.add_handler(handler));
+        handlers.iter().for_each(|handler| self.event_queues().add_handler(handler));
         Ok(handlers)
     }
 
@@ -239,7 +205,7 @@ impl Engine {
         self.check_running()?;
         let wake = EventFdWake::new()?;
         let inner = self.device().create_private_handler(Box::new(wake.clone()));
-        Ok(CompletionHandler::new(inner, wake, &self.end))
+        Ok(CompletionHandler::new(inner, wake, self.function.end(), None))
     }
 
     /// Wakes the consumer of a handler at most once in each `interval`; with zero, for every event (requirement I10).
@@ -283,7 +249,7 @@ impl Engine {
             return Ok(Arc::clone(events));
         }
         self.check_running()?;
-        let queue = AsyncEventQueue::open(self.device().events(), &self.end)?;
+        let queue = AsyncEventQueue::open(self.device().events(), self.function.end())?;
         *events = Some(Arc::clone(&queue));
         // A sandbox may deny access to netlink. All events but those of the port are reported even then.
         if let Err(error) = self.raise_port_events() {
@@ -307,7 +273,7 @@ impl Engine {
         if let Some(events) = events.upgrade() {
             return Ok(events);
         }
-        let queue = AsyncEventQueue::open_channel(self.device().events(), &self.end)?;
+        let queue = AsyncEventQueue::open_channel(self.device().events(), self.function.end())?;
         *events = Arc::downgrade(&queue);
         Ok(queue)
     }
@@ -315,7 +281,8 @@ impl Engine {
     /// Creates an event queue, to which the map of event queues may send asynchronous and channel events (requirement
     /// I6). When it is dropped, those events go to their default queues again.
     pub fn create_event_queue(&self) -> io::Result<Arc<AsyncEventQueue>> {
-        AsyncEventQueue::create(self.device().events(), &self.end)
+        let place = self.device().account().take(Resource::EventQueues)?;
+        AsyncEventQueue::create(self.device().events(), self.function.end(), place)
     }
 
     /// Reports changes to the ports and their GIDs to `watcher` from now on, until the adapter is closed. Fails if
@@ -336,7 +303,7 @@ impl Engine {
 
     /// Has a lane's thread call a function at this time, or soon after. The function must not block.
     pub fn call_at(&self, at: Instant, call: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        self.cm.call_at(at, call)
+        self.shared.cm.call_at(at, call)
     }
 
     // --- Queues ---
@@ -363,23 +330,28 @@ impl Engine {
     /// Creates a completion queue with the next number.
     fn new_cq(&self, capacity: usize, vector: Option<usize>) -> io::Result<Arc<CompletionQueue>> {
         self.check_running()?;
-        let number = self.next_cq.fetch_add(1, Ordering::Relaxed);
-        let cq = CompletionQueue::new(number, capacity, self.steering(), vector)?;
-        self.objects.add_cq(&cq);
+        let number = self.shared.next_cq();
+        let cq = CompletionQueue::new(number, capacity, self.device(), self.steering(), vector)?;
+        self.function.objects().add_cq(&cq);
         Ok(cq)
     }
 
     /// Creates a control queue for `depth` operations, which complete on `cq` (requirement X6).
     pub fn create_control_queue(&self, depth: usize, cq: &Arc<CompletionQueue>) -> io::Result<ControlQueue> {
-        let queue = ControlQueue::start(self.numbers.assign_plain()?, depth, cq)?;
-        self.objects.add_control_queue(&queue);
+        let place = self.device().account().take(Resource::QueuePairs)?;
+        let queue = ControlQueue::start(self.shared.numbers.assign_plain()?, depth, cq, place)?;
+        self.function.objects().add_control_queue(&queue);
         self.check_running()?; // after it was added: a shutdown that this does not find ends the queue
         Ok(queue)
     }
 
     /// Creates a shared receive queue for receives into memory of `domain`.
-    pub fn create_srq(&self, domain: Domain, size: SrqSize) -> Arc<SharedReceiveQueue> {
-        self.add_srq(SharedReceiveQueue::new(self.next_srq(), self.device().events(), domain, size, None))
+    pub fn create_srq(
+        &self,
+        domain: Domain,
+        size: SrqSize,
+    ) -> Result<Arc<SharedReceiveQueue>, QuotaExceeded> {
+        self.new_srq(self.shared.next_srq(), domain, size, None)
     }
 
     /// Creates a shared receive queue that senders name by its number (XRC), and whose receives complete on `cq`.
@@ -389,25 +361,28 @@ impl Engine {
         size: SrqSize,
         xrc: &XrcDomain,
         cq: &CompletionQueue,
-    ) -> Arc<SharedReceiveQueue> {
-        let cq = Some(Arc::clone(cq.cq()));
-        let srq = SharedReceiveQueue::new(self.next_srq(), self.device().events(), domain, size, cq);
+    ) -> Result<Arc<SharedReceiveQueue>, QuotaExceeded> {
+        let srq = self.new_srq(self.shared.next_srq(), domain, size, Some(Arc::clone(cq.cq())))?;
         xrc.add(&srq);
-        self.add_srq(srq)
+        Ok(srq)
     }
 
-    /// Adds a new shared receive queue to those that a shutdown ends.
-    fn add_srq(&self, srq: Arc<SharedReceiveQueue>) -> Arc<SharedReceiveQueue> {
-        self.objects.add_srq(&srq);
+    /// Creates a shared receive queue with this number, and adds it to those that a shutdown ends.
+    fn new_srq(
+        &self,
+        number: u32,
+        domain: Domain,
+        size: SrqSize,
+        cq: Option<Arc<Cq>>,
+    ) -> Result<Arc<SharedReceiveQueue>, QuotaExceeded> {
+        let place = self.device().account().take(Resource::SharedReceiveQueues)?;
+        let events = self.device().events();
+        let srq = SharedReceiveQueue::with_place(number, events, domain, size, cq, Some(place));
+        self.function.objects().add_srq(&srq);
         if self.device().is_shut_down() {
             srq.shut_down();
         }
-        srq
-    }
-
-    /// Returns the number of the next shared receive queue.
-    fn next_srq(&self) -> u32 {
-        self.next_srq.fetch_add(1, Ordering::Relaxed)
+        Ok(srq)
     }
 
     // --- Queue pairs ---
@@ -425,15 +400,16 @@ impl Engine {
         options: QueuePairOptions,
     ) -> io::Result<Arc<QueuePair>> {
         let number = match attributes.manual || options.reachable {
-            true => self.numbers.assign_with_port(|| {
-                let port: Arc<dyn QpPort> = self.ports.open(&self.cm)?;
+            true => self.shared.numbers.assign_with_port(|| {
+                let port: Arc<dyn QpPort> = self.shared.ports.open(&self.shared.cm)?;
                 Ok(port)
             })?,
-            false => self.numbers.assign_plain()?,
+            false => self.shared.numbers.assign_plain()?,
         };
-        let index = self.next_qp.fetch_add(1, Ordering::Relaxed);
+        self.device().account().charge(Resource::QueuePairs, 1)?; // dropping the queue pair releases it
+        let index = self.shared.next_qp_index();
         let pair = QueuePair::new(number, index, self.device(), attributes, options.events);
-        self.objects.add_pair(&pair);
+        self.function.objects().add_pair(&pair);
         self.check_running()?; // after it was added: a shutdown that this does not find ends the queue pair
         Ok(pair)
     }
@@ -450,8 +426,8 @@ impl Engine {
         attributes: &DatagramQueuePairAttributes,
         udp: UdpPort,
     ) -> io::Result<Arc<DatagramQueuePair>> {
-        let pair = DatagramQueuePair::new(self.device(), self.cm.capture().cloned(), attributes, udp)?;
-        self.objects.add_datagram_pair(&pair);
+        let pair = DatagramQueuePair::new(self.device(), self.shared.cm.capture().cloned(), attributes, udp)?;
+        self.function.objects().add_datagram_pair(&pair);
         self.check_running()?; // after it was added: a shutdown that this does not find ends the queue pair
         Ok(pair)
     }
@@ -461,7 +437,7 @@ impl Engine {
     /// Returns the terms that this adapter offers for a connection, with this IRD and ORD, or those of the settings if
     /// `None`.
     pub fn terms(&self, ird: Option<u16>, ord: Option<u16>) -> Terms {
-        self.cm.terms(ird, ord)
+        self.shared.cm.terms(ird, ord)
     }
 
     /// Begins to connect a queue pair to a listener. An event of the queue pair reports the result.
@@ -485,7 +461,7 @@ impl Engine {
         if let Some(space) = options.port_space
             && self.config().port_policy() != PortPolicy::Tcp
         {
-            return Search::begin(&self.cm, pair, to, space, &options);
+            return Search::begin(&self.shared.cm, pair, to, space, &options);
         }
         let request = DialRequest {
             to,
@@ -495,8 +471,8 @@ impl Engine {
             private_data: options.private_data.into(),
             traffic_class: options.traffic_class,
         };
-        let dial = Dial::new(&self.cm, Arc::<QueuePair>::clone(pair), request)?;
-        Ok(self.cm.begin_handshake(dial)?)
+        let dial = Dial::new(&self.shared.cm, Arc::<QueuePair>::clone(pair), request)?;
+        Ok(self.shared.cm.begin_handshake(dial)?)
     }
 
     /// Begins to connect a queue pair manually to the remote queue pair, whose program must do the same with this one.
@@ -512,14 +488,14 @@ impl Engine {
         options: &BringUpOptions,
     ) -> Result<(), BringUpError> {
         self.check_running()?;
-        let port = pair.number().port().and_then(|port| self.ports.find(port.number()));
-        bring_up(&self.cm, pair, &port.ok_or(BringUpError::NoPort)?, remote, options)
+        let port = pair.number().port().and_then(|port| self.shared.ports.find(port.number()));
+        bring_up(&self.shared.cm, pair, &port.ok_or(BringUpError::NoPort)?, remote, options)
     }
 
     /// Listens at an address; port 0 lets the kernel choose.
     pub fn listen(&self, at: SocketAddr) -> io::Result<Listener> {
         self.check_running()?;
-        Listener::new(&self.cm, at, &self.end)
+        Listener::new(&self.shared.cm, &self.function, at)
     }
 
     /// Listens at an address, and sends incoming connections to `sink`. Up to `backlog` of them can wait to be accepted
@@ -532,7 +508,7 @@ impl Engine {
         backlog: usize,
     ) -> io::Result<Listening> {
         self.check_running()?;
-        Listening::new(&self.cm, at, sink, backlog)
+        Listening::new(&self.shared.cm, &self.function, at, sink, backlog)
     }
 
     /// Listens at an address that was bound before, for all logical devices: the sink checks whose address a peer has
@@ -544,7 +520,7 @@ impl Engine {
         backlog: usize,
     ) -> io::Result<Listening> {
         self.check_running()?;
-        Listening::at_bound(&self.cm, bound, sink, backlog)
+        Listening::at_bound(&self.shared.cm, &self.function, bound, sink, backlog)
     }
 
     /// Fails if the adapter was shut down, or is being shut down.

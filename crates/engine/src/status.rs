@@ -25,13 +25,14 @@ use crate::steering::Steering;
 use crate::sys::socket::tcp_counters;
 use crate::sys::status_socket::{self, StatusSocket};
 use crate::sys::thread::Thread;
-use crate::verbs::event_queues::EventQueues;
+use crate::verbs::function::{self, Functions};
 use ironwarp_rnic::event::{
     ASYNC_QUEUE, CHANNEL_QUEUE, Code, EventMap, EventQueueStats, Function, GLOBAL_QUEUE, HandlerId,
     QueueState, Route, Shape, Vector,
 };
 use ironwarp_rnic::qp::Qp;
 use ironwarp_rnic::queue::Cq;
+use ironwarp_rnic::quota::Resource;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::fs;
@@ -176,16 +177,16 @@ pub(crate) struct StatusServer {
     socket: StatusSocket,
     /// Weak, because the lanes that steering owns hold this server.
     steering: Weak<Steering>,
-    event_queues: Arc<EventQueues>,
+    functions: Arc<Functions>,
 }
 
 impl StatusServer {
     /// Creates a server with a socket of its own.
-    pub(crate) fn new(steering: &Arc<Steering>, event_queues: &Arc<EventQueues>) -> io::Result<Self> {
+    pub(crate) fn new(steering: &Arc<Steering>, functions: &Arc<Functions>) -> io::Result<Self> {
         static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         let socket = StatusSocket::new(&format!("{NAME_PREFIX}{}/{number}", std::process::id()))?;
-        Ok(Self { socket, steering: Arc::downgrade(steering), event_queues: Arc::clone(event_queues) })
+        Ok(Self { socket, steering: Arc::downgrade(steering), functions: Arc::clone(functions) })
     }
 
     /// Returns the answer to a request; empty if the adapter is being closed.
@@ -236,18 +237,9 @@ impl StatusServer {
             rows.push(row.with("steered", steered).with("table", table.entries().len()));
         }
         rows.extend(route_rows(&device.routing().map()));
-        let [global, asynchronous] = device.events().stats();
-        rows.push(event_queue_row(GLOBAL_QUEUE, global, "adapter, port"));
-        rows.push(event_queue_row(ASYNC_QUEUE, asynchronous, "objects"));
-        rows.extend(device.events().program_queues().iter().map(|queue| {
-            let of = if queue.number() == CHANNEL_QUEUE { "connections" } else { "events of the map" };
-            event_queue_row(queue.number(), queue.stats(), of)
-        }));
-        rows.extend(device.handlers().iter().filter_map(|handler| {
-            let number = handler.id().event_queue()?;
-            let known = self.event_queues.handler(number);
-            Some(handler_row(number, handler.stats(), known.as_deref()))
-        }));
+        let functions = self.functions.all();
+        rows.extend(functions.iter().filter(|function| function.number() != 0).map(|it| function_row(it)));
+        rows.extend(functions.iter().flat_map(|function| event_queue_rows(function)));
         rows.extend(cqs.values().map(|cq| cq_row(cq)));
         rows.extend(qps.into_values());
         rows
@@ -268,6 +260,44 @@ impl EventSource for StatusServer {
             tracing::debug!(%error, "failed to answer `ironwarp show`");
         }
         Ok(Rearm::After(PAUSE))
+    }
+}
+
+/// Returns the row of a function (requirement X1): what it uses of each kind of resource, and its quotas.
+fn function_row(function: &function::Function) -> Row {
+    let device = function.device();
+    let row = Row::new("function").with("number", function.number());
+    let row = row.with("stopped", device.events().is_stopped());
+    Resource::ALL.into_iter().fold(row, |row, resource| {
+        let name = format!("{resource:?}");
+        let row = row.with(&name, device.used(resource));
+        match device.account().quotas().get(resource) {
+            u64::MAX => row,
+            quota => row.with(&format!("max{name}"), quota),
+        }
+    })
+}
+
+/// Returns the rows of the event queues of a function, which have numbers of their own in each function.
+fn event_queue_rows(function: &function::Function) -> Vec<Row> {
+    let device = function.device();
+    let [global, asynchronous] = device.events().stats();
+    let mut rows = vec![
+        event_queue_row(GLOBAL_QUEUE, global, "adapter, port"),
+        event_queue_row(ASYNC_QUEUE, asynchronous, "objects"),
+    ];
+    rows.extend(device.events().program_queues().iter().map(|queue| {
+        let of = if queue.number() == CHANNEL_QUEUE { "connections" } else { "events of the map" };
+        event_queue_row(queue.number(), queue.stats(), of)
+    }));
+    rows.extend(device.handlers().iter().filter_map(|handler| {
+        let number = handler.id().event_queue()?;
+        let known = function.event_queues().handler(number);
+        Some(handler_row(number, handler.stats(), known.as_deref()))
+    }));
+    match function.number() {
+        0 => rows,
+        number => rows.into_iter().map(|row| row.with("function", number)).collect(),
     }
 }
 

@@ -6,6 +6,7 @@ use ironwarp_engine::gid::GidEntry;
 use ironwarp_engine::{Config, Shutdown, Statistics, logical};
 use ironwarp_rnic::device::HANDLERS;
 use ironwarp_rnic::memory::Usage;
+use ironwarp_rnic::quota::Resource;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -112,7 +113,7 @@ impl Adapter {
         self.shared.engine.config()
     }
 
-    /// Returns the limits of the adapter: *Query RNIC* (requirement N1).
+    /// Returns the limits of the adapter, or of the function that it is: *Query RNIC* (requirement N1).
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -124,7 +125,15 @@ impl Adapter {
     /// ```
     pub fn query(&self) -> Limits {
         let config = self.config();
-        Limits { completion_handlers: HANDLERS, tags: config.tags, ird: config.ird, ord: config.ord }
+        let within = |limit: usize, quota| {
+            usize::try_from(self.quotas().get(quota)).map_or(limit, |quota| limit.min(quota))
+        };
+        Limits {
+            completion_handlers: within(HANDLERS, Resource::CompletionHandlers),
+            tags: within(config.tags, Resource::Tags),
+            ird: config.ird,
+            ord: config.ord,
+        }
     }
 
     /// Returns the addresses of the adapter's device as GIDs, by index. The default device has all addresses of this

@@ -5,6 +5,7 @@ use crate::config::ConfigError;
 use crate::connection::{BringUpError, ConnectError};
 use crate::control::ControlError;
 use crate::event::SetMapError;
+use crate::function::QuotaExceeded;
 use crate::memory::{AccessError, AllocateError, ChangeError, DeregisterError, OutOfMemory, RegisterError};
 use crate::queue::{CreateError, IllegalTransition, PostError};
 use crate::steering::{MoveError, NoSuchLane};
@@ -69,6 +70,8 @@ pub enum Error {
     Request(#[from] RequestError),
     /// The event map could not be changed.
     EventMap(#[from] SetMapError),
+    /// A function has reached a quota.
+    Quota(#[from] QuotaExceeded),
     /// A queue pair could not be moved to another lane.
     Move(#[from] MoveError),
     /// A redirection table names a lane that does not exist.

@@ -60,6 +60,7 @@
 //! | [`steering`] | lanes: the threads of the adapter, and which connections they serve |
 //! | [`config`] | settings |
 //! | [`device`] | logical devices: several adapters in one process, each at its own addresses |
+//! | [`function`] | functions: parts of an adapter with objects and quotas of their own |
 //! | `tokio` | asynchronous connections and requests (feature `tokio`) |
 //! | [`protocol`] | causes of protocol errors, as data |
 //!
@@ -88,6 +89,7 @@ mod error;
 pub mod event;
 #[doc(hidden)]
 pub mod example;
+pub mod function;
 pub mod memory;
 #[cfg(doctest)]
 mod misuse;

@@ -3,6 +3,7 @@
 use crate::adapter::Adapter;
 use crate::shared::Shared;
 use ironwarp_rnic::memory::Domain;
+use ironwarp_rnic::quota::{Place, QuotaExceeded, Resource};
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,6 +13,8 @@ use std::sync::Arc;
 pub struct ProtectionDomain {
     pub(crate) shared: Arc<Shared>,
     domain: Domain,
+    /// Its place in the quota of its function.
+    _place: Arc<Place>,
 }
 
 impl ProtectionDomain {
@@ -36,8 +39,34 @@ impl Adapter {
     /// assert_ne!(one.id(), other.id());
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Panics
+    /// Panics if this is a function that has reached its quota of protection domains:
+    /// [`try_protection_domain`](Self::try_protection_domain) returns an error instead.
     pub fn protection_domain(&self) -> ProtectionDomain {
-        ProtectionDomain { domain: self.shared.device().allocate_domain(), shared: Arc::clone(&self.shared) }
+        self.try_protection_domain().unwrap_or_else(|exceeded| panic!("{exceeded}"))
+    }
+
+    /// Creates a protection domain, like [`protection_domain`](Self::protection_domain).
+    ///
+    /// ```
+    /// # use ironwarp::function::Quotas;
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let function = adapter.function(Quotas::default().protection_domains(1))?;
+    /// let only = function.try_protection_domain()?;
+    /// assert!(function.try_protection_domain().is_err());
+    /// drop(only);
+    /// assert!(function.try_protection_domain().is_ok());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if this is a function that has reached its quota of protection domains.
+    pub fn try_protection_domain(&self) -> Result<ProtectionDomain, QuotaExceeded> {
+        let device = self.shared.device();
+        let place = Arc::new(device.account().take(Resource::ProtectionDomains)?);
+        let domain = device.allocate_domain();
+        Ok(ProtectionDomain { domain, shared: Arc::clone(&self.shared), _place: place })
     }
 }
 

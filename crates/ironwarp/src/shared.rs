@@ -21,11 +21,12 @@ pub(crate) struct Shared {
 impl Shared {
     /// Creates the shared state of a new adapter for a logical device of the settings.
     pub(crate) fn new(config: Config, device: &Arc<LogicalDevice>) -> io::Result<Self> {
-        Ok(Self {
-            engine: Engine::open(config, device)?,
-            deferred: DeferredDeregs::default(),
-            tag_order: Mutex::default(),
-        })
+        Ok(Self::of_engine(Engine::open(config, device)?))
+    }
+
+    /// Creates the shared state of an adapter or a function.
+    pub(crate) fn of_engine(engine: Arc<Engine>) -> Self {
+        Self { engine, deferred: DeferredDeregs::default(), tag_order: Mutex::default() }
     }
 
     /// Returns the adapter's device.

@@ -116,12 +116,15 @@ impl Device {
             tags => tags.min(self.config.tags as u64),
         };
         let needed = tags.max(FUNCTION_SLOTS.into());
-        let slots = u32::try_from(needed)
-            .ok()
-            .and_then(|count| self.pool.take_slots(count).or_else(|| self.table.split_off_slots(count)))
-            .ok_or(TooFewTags { slots: needed })?;
+        let too_few = TooFewTags { slots: needed };
+        let count = u32::try_from(needed).map_err(|_| too_few)?;
+        // A function that was closed may have left a few less.
+        let min = u32::try_from(tags).map_or(count, |tags| tags.max(FUNCTION_SLOTS / 2));
+        let slots = self.pool.take_slots(min, count).or_else(|| self.table.split_off_slots(count));
+        let slots = slots.ok_or(too_few)?;
         // As many entries as it has slots, so that the quota is reached before the tags are used up.
-        let quotas = quotas.with(Resource::Tags, quotas.get(Resource::Tags).min(needed));
+        let entries = u64::from(slots.end - slots.start);
+        let quotas = quotas.with(Resource::Tags, quotas.get(Resource::Tags).min(entries));
         let config = DeviceConfig { tag_slots: slots, ..self.config.clone() };
         let account = Account::new(self.pool.next_function(), quotas);
         let host = Arc::clone(&self.host);

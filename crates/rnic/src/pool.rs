@@ -73,16 +73,18 @@ impl AdapterPool {
         self.functions.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Takes `count` tag slots that a closed function has left. `None` if there are not as many in a row.
-    pub(crate) fn take_slots(&self, count: u32) -> Option<Range<u32>> {
+    /// Takes up to `count` tag slots in a row that closed functions have left, and at least `min`. `None` if there are
+    /// fewer.
+    pub(crate) fn take_slots(&self, min: u32, count: u32) -> Option<Range<u32>> {
         let mut spare = lock(&self.spare_slots);
-        let at = spare.iter().position(|slots| slots.end - slots.start >= count)?;
-        let start = spare[at].start;
-        spare[at].start += count;
+        let at = spare.iter().position(|slots| slots.end - slots.start >= min)?;
+        let Range { start, end } = spare[at];
+        let taken = start..end.min(start + count);
+        spare[at].start = taken.end;
         if spare[at].is_empty() {
             spare.remove(at);
         }
-        Some(start..start + count)
+        Some(taken)
     }
 
     /// Puts the tag slots of a closed function back that were never used. Those that were used stay unused: no tag is
@@ -119,14 +121,14 @@ mod tests {
     #[test]
     fn adjacent_slots_are_taken_as_one() {
         let pool = AdapterPool::default();
-        assert_eq!(pool.take_slots(1), None);
+        assert_eq!(pool.take_slots(1, 1), None);
         for slots in [100..200, 300..400, 200..300, 7..7] {
             pool.put_slots(slots);
         }
-        assert_eq!(pool.take_slots(301), None);
-        assert_eq!(pool.take_slots(250), Some(100..350));
+        assert_eq!(pool.take_slots(301, 400), None);
+        assert_eq!(pool.take_slots(250, 250), Some(100..350));
         pool.put_slots(150..350);
-        assert_eq!(pool.take_slots(250), Some(150..400));
-        assert_eq!(pool.take_slots(1), None);
+        assert_eq!(pool.take_slots(250, 400), Some(150..400), "fewer, but enough");
+        assert_eq!(pool.take_slots(1, 1), None);
     }
 }

@@ -44,7 +44,11 @@ pub struct End {
 impl End {
     /// Creates an adapter with these settings, and a queue pair that is not connected yet.
     pub fn new(config: Config, completes: Completes) -> Self {
-        let adapter = Adapter::open(config).unwrap();
+        Self::of(Adapter::open(config).unwrap(), completes)
+    }
+
+    /// Creates a queue pair of this adapter, or function, that is not connected yet.
+    pub fn of(adapter: Adapter, completes: Completes) -> Self {
         let cq = adapter.completion_queue(256).unwrap();
         let domain = adapter.protection_domain();
         let qp = domain.queue_pair(&cq).completes(completes).create().unwrap();

@@ -5,16 +5,17 @@ use super::handshakes::Handshakes;
 use super::incoming::Incoming;
 use super::listener::{ListenerConfig, ListenerSocket};
 use crate::notify::channel::{EventChannel, EventSink};
-use crate::notify::end::EndSignal;
 use crate::steering::Steering;
 use crate::sys::reserve::Reservation;
 use crate::sys::tcp::{Bound, Listener as Socket, RdmaBinding};
+use crate::verbs::function::{Function, StopListening};
+use ironwarp_rnic::device::Device;
 use ironwarp_rnic::event::AsyncEvent;
 use ironwarp_rnic::sync::lock;
 use ironwarp_wire::private::{PortSpace, RdmaPort};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Maximum backlog of a listener, and its default: that of the kernel's connection manager
 /// (`net.rdma_ucm.max_backlog`).
@@ -30,19 +31,33 @@ pub struct Listener {
 /// A listener that passes incoming connections to a sink. Dropping it stops listening.
 #[derive(Debug)]
 pub struct Listening {
-    /// The socket, which [`move_aside`](Self::move_aside) replaces.
-    socket: Mutex<Arc<ListenerSocket>>,
-    handshakes: Arc<Handshakes>,
+    opened: Arc<Opened>,
     binding: Option<RdmaBinding>,
     ctx: Weak<CmContext>,
 }
 
+/// The part of a listener that its function can stop.
+#[derive(Debug)]
+struct Opened {
+    /// The socket, which [`Listening::move_aside`] replaces.
+    socket: Mutex<Arc<ListenerSocket>>,
+    handshakes: Arc<Handshakes>,
+}
+
+impl StopListening for Opened {
+    fn stop(&self) {
+        let socket = lock(&self.socket);
+        socket.stop();
+        self.handshakes.remove_listener(&socket);
+    }
+}
+
 impl Listener {
     /// Listens at an address; port 0 lets the kernel choose.
-    pub(crate) fn new(ctx: &Arc<CmContext>, at: SocketAddr, end: &Arc<EndSignal>) -> io::Result<Self> {
-        let channel = EventChannel::of_adapter(end)?;
+    pub(crate) fn new(ctx: &Arc<CmContext>, function: &Function, at: SocketAddr) -> io::Result<Self> {
+        let channel = EventChannel::of_adapter(function.end())?;
         let sink = Arc::<EventChannel<Incoming>>::clone(&channel);
-        Ok(Self { listening: Listening::new(ctx, at, sink, MAX_BACKLOG)?, channel })
+        Ok(Self { listening: Listening::new(ctx, function, at, sink, MAX_BACKLOG)?, channel })
     }
 
     /// Returns the address of the socket.
@@ -62,19 +77,22 @@ impl Listening {
     /// rejected.
     pub(crate) fn new(
         ctx: &Arc<CmContext>,
+        function: &Function,
         at: SocketAddr,
         sink: Arc<dyn EventSink<Incoming>>,
         backlog: usize,
     ) -> io::Result<Self> {
         let socket = Socket::new(ctx.logical().listen_address(at)?, &ctx.keepalive())?;
         let own = socket.local_addr().ok().map(|at| stream_port(at.port()));
-        let config = listener_config(ctx, sink, own, backlog);
-        Self::start(ctx, socket, None, ListenerConfig { for_all_devices: false, ..config })
+        let config = listener_config(ctx, function.device(), sink, own, backlog);
+        let this = Self::start(ctx, socket, None, ListenerConfig { for_all_devices: false, ..config })?;
+        Ok(this.of(function))
     }
 
     /// Listens at an address that was bound before, for all logical devices.
     pub(crate) fn at_bound(
         ctx: &Arc<CmContext>,
+        function: &Function,
         bound: Bound,
         sink: Arc<dyn EventSink<Incoming>>,
         backlog: usize,
@@ -82,8 +100,15 @@ impl Listening {
         let (socket, binding) = bound.listen_with_rdma_binding(&ctx.keepalive())?;
         let own = || socket.local_addr().ok().map(|at| stream_port(at.port()));
         let port = binding.as_ref().map(RdmaBinding::port).or_else(own);
-        let config = listener_config(ctx, sink, port, backlog);
-        Self::start(ctx, socket, binding, config)
+        let config = listener_config(ctx, function.device(), sink, port, backlog);
+        Ok(Self::start(ctx, socket, binding, config)?.of(function))
+    }
+
+    /// Has the listener end with its function.
+    fn of(self, function: &Function) -> Self {
+        let opened: Weak<dyn StopListening> = Arc::<Opened>::downgrade(&self.opened);
+        function.add_listener(opened);
+        self
     }
 
     /// Listens at a reserved port, for the manually connected queue pairs whose numbers contain it.
@@ -94,7 +119,8 @@ impl Listening {
         sink: Arc<dyn EventSink<Incoming>>,
     ) -> io::Result<Self> {
         let socket = Socket::at_reserved_port(reservation, at, &ctx.keepalive())?;
-        Self::start(ctx, socket, None, listener_config(ctx, sink, None, MAX_BACKLOG))
+        let device = ctx.steering().device();
+        Self::start(ctx, socket, None, listener_config(ctx, device, sink, None, MAX_BACKLOG))
     }
 
     /// Adds a socket that listens to the default lane.
@@ -108,12 +134,13 @@ impl Listening {
         socket.apply_port_state();
         let handshakes = ctx.handshakes(ctx.steering().default_lane()?);
         handshakes.add_listener(&socket);
-        Ok(Self { socket: Mutex::new(socket), handshakes, binding, ctx: Arc::downgrade(ctx) })
+        let opened = Arc::new(Opened { socket: Mutex::new(socket), handshakes });
+        Ok(Self { opened, binding, ctx: Arc::downgrade(ctx) })
     }
 
     /// Returns the address of the socket. Its TCP port may differ from the RDMA port.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        lock(&self.socket).local_addr()
+        lock(&self.opened.socket).local_addr()
     }
 
     /// Moves the listener of an RDMA port from the TCP port of the same number to a candidate, so that others can use
@@ -122,7 +149,7 @@ impl Listening {
     ///
     /// Returns false if the listener was not at that TCP port.
     pub fn move_aside(&self) -> io::Result<bool> {
-        let mut socket = lock(&self.socket);
+        let mut socket = lock(&self.opened.socket);
         let local = socket.local_addr()?;
         let Some(binding) = self.binding.as_ref().filter(|binding| binding.can_leave(local.port())) else {
             return Ok(false);
@@ -130,19 +157,17 @@ impl Listening {
         let Some(ctx) = self.ctx.upgrade() else { return Ok(false) };
         let aside = binding.listen_at_candidate(&ctx.keepalive())?;
         let moved = Arc::new(ListenerSocket::new(aside, socket.config.clone()));
-        self.handshakes.add_listener(&moved);
+        self.opened.handshakes.add_listener(&moved);
         let before = std::mem::replace(&mut *socket, moved);
         before.close_now()?;
-        self.handshakes.remove_listener(&before);
+        self.opened.handshakes.remove_listener(&before);
         Ok(true)
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        let socket = self.socket.get_mut().unwrap_or_else(PoisonError::into_inner);
-        socket.stop();
-        self.handshakes.remove_listener(socket);
+        self.opened.stop();
     }
 }
 
@@ -153,6 +178,8 @@ struct ReportedSink {
     sink: Arc<dyn EventSink<Incoming>>,
     /// Weak, because lanes hold the listener.
     steering: Weak<Steering>,
+    /// The device of the function that the listener belongs to.
+    device: Weak<Device>,
 }
 
 impl EventSink<Incoming> for ReportedSink {
@@ -160,10 +187,11 @@ impl EventSink<Incoming> for ReportedSink {
         let (peer, local, port) = (incoming.peer, incoming.local, incoming.local().port());
         self.sink.send(incoming); // first: a program that takes the event finds the connection
         if let Some(steering) = self.steering.upgrade()
+            && let Some(device) = self.device.upgrade()
             && let Ok(lane) = steering.lane_by_addresses(peer, local)
         {
             let event = AsyncEvent::ConnectionRequest(port.into());
-            steering.device().raise_from(lane.handle().event_lane(), event);
+            device.raise_from(lane.handle().event_lane(), event);
         }
     }
 
@@ -179,12 +207,14 @@ impl EventSink<Incoming> for ReportedSink {
 /// Returns the settings of a listener. Without the private extensions it has no RDMA port.
 fn listener_config(
     ctx: &CmContext,
+    device: &Arc<Device>,
     sink: Arc<dyn EventSink<Incoming>>,
     port: Option<RdmaPort>,
     backlog: usize,
 ) -> ListenerConfig {
+    let steering = Arc::downgrade(ctx.steering());
     ListenerConfig {
-        sink: Arc::new(ReportedSink { sink, steering: Arc::downgrade(ctx.steering()) }),
+        sink: Arc::new(ReportedSink { sink, steering, device: Arc::downgrade(device) }),
         port: port.filter(|_| ctx.config().private),
         device: Arc::clone(ctx.logical()),
         for_all_devices: true,

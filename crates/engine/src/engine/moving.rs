@@ -13,13 +13,13 @@ use ironwarp_rnic::host::Span;
 use ironwarp_rnic::memory::{NotCarried, StillPending, TableError, Translation};
 use ironwarp_rnic::qp::{FrozenQp, MovedObjects, Qp};
 use ironwarp_rnic::queue::{Cq, FrozenCq, FrozenSrq, SharedReceiveQueue, XrcDomain};
+use ironwarp_rnic::quota::Resource;
 use ironwarp_rnic::snapshot::{Snapshot, SnapshotError};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Why an adapter cannot move now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -84,8 +84,8 @@ struct EngineImage {
     /// The snapshot of the device.
     snapshot: Vec<u8>,
     pairs: Vec<PairImage>,
-    /// The numbers of the next completion queue and shared receive queue.
-    next: [u32; 2],
+    /// Number of completion queues and of shared receive queues that were created, which the numbers of new ones follow.
+    created: [u32; 2],
 }
 
 /// An adapter that was restored, and does not act yet.
@@ -123,25 +123,25 @@ impl MovedObjects for Objects {
 impl Engine {
     /// Returns whether all objects of the adapter can move now.
     pub fn check_movable(&self) -> Result<(), FreezeError> {
-        if self.objects.has_datagram_pairs() {
+        if self.function.objects().has_datagram_pairs() {
             return Err(FreezeError::Datagrams);
         }
-        if self.objects.has_control_queues() {
+        if self.function.objects().has_control_queues() {
             return Err(FreezeError::ControlQueues);
         }
-        Ok(self.objects.pairs().iter().try_for_each(|pair| pair.check_movable())?)
+        Ok(self.function.objects().pairs().iter().try_for_each(|pair| pair.check_movable())?)
     }
 
     /// Returns the numbers and sockets of all queue pairs that have a connection.
     pub fn connected_sockets(&self) -> Vec<(u32, Arc<TcpLink>)> {
-        self.objects.pairs().iter().filter_map(|pair| Some((pair.id(), pair.socket()?))).collect()
+        self.function.objects().pairs().iter().filter_map(|pair| Some((pair.id(), pair.socket()?))).collect()
     }
 
     /// Freezes all objects: nothing is sent, received, posted, completed or polled from now on.
     pub fn freeze(&self) -> Result<FrozenEngine, FreezeError> {
         self.check_movable()?;
         let mut frozen = FrozenEngine::default();
-        for pair in self.objects.pairs() {
+        for pair in self.function.objects().pairs() {
             match pair.freeze() {
                 Ok((qp, image)) => {
                     frozen.pairs.push(pair);
@@ -154,9 +154,9 @@ impl Engine {
                 }
             }
         }
-        frozen.shared_receive_queues = self.objects.shared_receive_queues();
+        frozen.shared_receive_queues = self.function.objects().shared_receive_queues();
         frozen.srqs = frozen.shared_receive_queues.iter().map(|srq| srq.freeze()).collect();
-        frozen.completion_queues = self.objects.completion_queues();
+        frozen.completion_queues = self.function.objects().completion_queues();
         frozen.cqs = frozen.completion_queues.iter().map(|cq| cq.cq().freeze()).collect();
         Ok(frozen)
     }
@@ -164,8 +164,8 @@ impl Engine {
     /// Returns the state of the adapter, which is frozen, as bytes.
     pub fn store(&self, frozen: &mut FrozenEngine) -> Result<Vec<u8>, FreezeError> {
         let snapshot = self.device().snapshot(&frozen.cqs, &frozen.srqs, &frozen.qps)?;
-        let next = [&self.next_cq, &self.next_srq].map(|next| next.load(Ordering::Relaxed));
-        let image = EngineImage { snapshot, pairs: std::mem::take(&mut frozen.images), next };
+        let created = self.shared.created();
+        let image = EngineImage { snapshot, pairs: std::mem::take(&mut frozen.images), created };
         Ok(postcard::to_allocvec(&image).expect("a vector takes everything"))
     }
 
@@ -192,8 +192,7 @@ impl Engine {
         });
         loaded?;
         let engine = engine?;
-        engine.next_cq.store(image.next[0], Ordering::Relaxed);
-        engine.next_srq.store(image.next[1], Ordering::Relaxed);
+        engine.shared.set_created(image.created);
         let mut objects = Objects { cqs: HashMap::new(), srqs: HashMap::new() };
         let mut restored = RestoredEngine {
             engine: Arc::clone(&engine),
@@ -203,19 +202,19 @@ impl Engine {
             pairs: Vec::new(),
         };
         for frozen in cqs {
-            let cq = CompletionQueue::new(frozen.id, frozen.capacity, engine.steering(), None)?;
-            engine.objects.add_cq(&cq);
+            let cq =
+                CompletionQueue::new(frozen.id, frozen.capacity, engine.device(), engine.steering(), None)?;
+            engine.function.objects().add_cq(&cq);
             objects.cqs.insert(frozen.id, Arc::clone(&cq));
             restored.completion_queues.push(cq);
             restored.cqs.push(frozen);
         }
         for frozen in srqs {
             let cq = frozen.cq.and_then(|cq| objects.cq(cq));
-            let events = engine.device().events();
-            let srq = SharedReceiveQueue::new(frozen.id, events, frozen.domain, frozen.size(), cq);
+            let srq = engine.new_srq(frozen.id, frozen.domain, frozen.size(), cq).map_err(io::Error::from)?;
             objects.srqs.insert(frozen.id, Arc::clone(&srq));
             srq.thaw(frozen);
-            restored.shared_receive_queues.push(engine.add_srq(srq));
+            restored.shared_receive_queues.push(srq);
         }
         if image.pairs.len() != qps.len() {
             return Err(LoadError::Missing("a queue pair"));
@@ -241,17 +240,19 @@ impl Engine {
         if frozen.has_stream() && socket.is_none() {
             return Err(LoadError::Missing("a socket"));
         }
-        let number = self.numbers.claim_plain(frozen.id())?;
+        let number = self.shared.numbers.claim_plain(frozen.id())?;
+        let charged = self.device().account().charge(Resource::QueuePairs, 1); // dropping the queue pair releases it
+        charged.map_err(io::Error::from)?;
         let [send, receive] = frozen.cqs().map(|cq| objects.cqs.get(&cq).cloned());
         let (Some(send), Some(receive)) = (send, receive) else {
             return Err(LoadError::Missing("a completion queue"));
         };
         let restored = Qp::restore(self.device(), frozen, objects).ok_or(LoadError::Missing("a queue"))?;
         let socket = socket.map(|socket| TcpLink::handed_over(socket, image.is_finished()));
-        let index = self.next_qp.fetch_add(1, Ordering::Relaxed);
+        let index = self.shared.next_qp_index();
         let pair =
             QueuePair::restore(number, index, self.device(), restored, [send, receive], image, socket)?;
-        self.objects.add_pair(&pair.pair);
+        self.function.objects().add_pair(&pair.pair);
         Ok(pair)
     }
 }

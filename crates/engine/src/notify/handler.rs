@@ -11,6 +11,7 @@ use ironwarp_rnic::event::{
     self, AsyncEvent, AsyncEvents, CqEvent, EventQueue, EventQueueStats, HandlerId, Moderated, Moderation,
     ProgramQueue, ResizeQueueError, Timer,
 };
+use ironwarp_rnic::quota::Place;
 use ironwarp_rnic::sync::lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -45,6 +46,8 @@ pub struct CompletionHandler {
     is_moderated: AtomicBool,
     /// The end of the adapter.
     end: Arc<EndSignal>,
+    /// Its place in the quota of its function; `None` if it does not count.
+    _place: Option<Place>,
 }
 
 impl CompletionHandler {
@@ -52,11 +55,12 @@ impl CompletionHandler {
         inner: Arc<event::CompletionHandler>,
         wake: EventFdWake,
         end: &Arc<EndSignal>,
+        place: Option<Place>,
     ) -> Arc<Self> {
         let service = Arc::new(ServicePolicy::new(Class::DEFAULT));
         let (consumer, queues, blocked) = (Mutex::default(), Mutex::default(), BlockedThreads::default());
         let (is_moderated, end) = (AtomicBool::new(false), Arc::clone(end));
-        Arc::new(Self { inner, wake, service, consumer, queues, blocked, is_moderated, end })
+        Arc::new(Self { inner, wake, service, consumer, queues, blocked, is_moderated, end, _place: place })
     }
 
     pub(crate) fn inner(&self) -> &Arc<event::CompletionHandler> {
@@ -258,6 +262,8 @@ pub struct AsyncEventQueue {
     wake: EventFdWake,
     /// The end of the adapter.
     end: Arc<EndSignal>,
+    /// Its place in the quota of its function; `None` if it does not count.
+    _place: Option<Place>,
 }
 
 impl AsyncEventQueue {
@@ -265,21 +271,32 @@ impl AsyncEventQueue {
     pub(crate) fn open(events: &Arc<AsyncEvents>, end: &Arc<EndSignal>) -> io::Result<Arc<Self>> {
         let wake = EventFdWake::new()?;
         events.open(Box::new(wake.clone()));
-        Ok(Arc::new(Self { events: Arc::clone(events), queue: None, wake, end: Arc::clone(end) }))
+        Ok(Arc::new(Self {
+            events: Arc::clone(events),
+            queue: None,
+            wake,
+            end: Arc::clone(end),
+            _place: None,
+        }))
     }
 
     /// Opens the queue of channel events, which must not be open.
     pub(crate) fn open_channel(events: &Arc<AsyncEvents>, end: &Arc<EndSignal>) -> io::Result<Arc<Self>> {
         let wake = EventFdWake::new()?;
         let queue = Some(events.open_channel_queue(Arc::new(wake.clone())));
-        Ok(Arc::new(Self { events: Arc::clone(events), queue, wake, end: Arc::clone(end) }))
+        Ok(Arc::new(Self { events: Arc::clone(events), queue, wake, end: Arc::clone(end), _place: None }))
     }
 
     /// Creates a queue to which the map may send events.
-    pub(crate) fn create(events: &Arc<AsyncEvents>, end: &Arc<EndSignal>) -> io::Result<Arc<Self>> {
+    pub(crate) fn create(
+        events: &Arc<AsyncEvents>,
+        end: &Arc<EndSignal>,
+        place: Place,
+    ) -> io::Result<Arc<Self>> {
         let wake = EventFdWake::new()?;
         let queue = events.create_queue(Arc::new(wake.clone())).map_err(io::Error::other)?;
-        Ok(Arc::new(Self { events: Arc::clone(events), queue: Some(queue), wake, end: Arc::clone(end) }))
+        let (events, queue, end) = (Arc::clone(events), Some(queue), Arc::clone(end));
+        Ok(Arc::new(Self { events, queue, wake, end, _place: Some(place) }))
     }
 
     /// Returns the number of the event queue; `None` for both queues of global and of asynchronous events.

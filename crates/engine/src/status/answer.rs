@@ -39,7 +39,7 @@ impl Row {
         self
     }
 
-    /// Returns the kind of the object: `adapter`, `port`, `lane`, `route`, `event queue`, `cq` or `qp`.
+    /// Returns the kind of the object: `adapter`, `port`, `lane`, `route`, `function`, `event queue`, `cq` or `qp`.
     pub fn kind(&self) -> &str {
         self.line.split('\t').next().unwrap_or_default()
     }

@@ -113,7 +113,10 @@ pub struct Steering {
     low_latency: OnceLock<Arc<Lane>>,
     /// The threads of all lanes, to join them. `None` once the lanes were told to stop: no lane starts after that.
     threads: Mutex<Option<Vec<JoinHandle<()>>>>,
+    /// The device of the adapter itself.
     device: Arc<Device>,
+    /// The devices of its functions (requirement X1). Some may have been dropped.
+    functions: Mutex<Vec<Weak<Device>>>,
     on_start: OnStart,
     /// Whether the lanes were told to stop. The lock is held while a connection is moved: lanes stop at different
     /// times, and a connection must not move to one that has stopped.
@@ -148,6 +151,7 @@ impl Steering {
             low_latency: OnceLock::new(),
             threads: Mutex::new(Some(Vec::new())),
             device: Arc::clone(device),
+            functions: Mutex::default(),
             on_start: Box::new(on_start),
             stopped: Mutex::new(false),
             rebalancer: Rebalancer::new(config.rebalance, count),
@@ -174,7 +178,7 @@ impl Steering {
             self.check_lane(usize::from(*entry))?;
         }
         sync::write(&self.hashing).table = table;
-        self.device.raise(AsyncEvent::AdminCommand(AdminCommand::SetRedirectionTable));
+        self.raise(AdminCommand::SetRedirectionTable);
         Ok(())
     }
 
@@ -183,8 +187,13 @@ impl Steering {
     pub fn set_key(&self, key: &HashKey) -> io::Result<()> {
         let key = generate_key(key)?;
         sync::write(&self.hashing).key = key;
-        self.device.raise(AsyncEvent::AdminCommand(AdminCommand::SetHashKey));
+        self.raise(AdminCommand::SetHashKey);
         Ok(())
+    }
+
+    /// Tells the programs of all functions about a command, which affects all of them.
+    fn raise(&self, command: AdminCommand) {
+        self.devices().iter().for_each(|device| device.raise(AsyncEvent::AdminCommand(command)));
     }
 
     /// Returns the load of each lane. Lanes that have not started have no load.
@@ -367,8 +376,30 @@ impl Steering {
 
     // --- Lanes ---
 
+    /// Adds the device of a function, whose connections the lanes serve from now on.
+    pub(crate) fn add_function(&self, device: &Arc<Device>) {
+        let mut functions = lock(&self.functions);
+        functions.retain(|known| known.strong_count() > 0);
+        functions.push(Arc::downgrade(device));
+        drop(functions);
+        // After it was added: of this thread and the one that starts that lane, at least one sees what the other did.
+        if self.low_latency.get().is_some() {
+            device.shorten_calls();
+        }
+        if self.device.events().is_stopped() {
+            device.events().fail(&ADAPTER_FAILED);
+        }
+    }
+
+    /// Returns the device of the adapter itself.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// Returns the devices of the adapter and its functions.
+    fn devices(&self) -> Vec<Arc<Device>> {
+        let functions = lock(&self.functions);
+        [Arc::clone(&self.device)].into_iter().chain(functions.iter().filter_map(Weak::upgrade)).collect()
     }
 
     /// Returns the shared memory with other processes; `None` if it is off.
@@ -413,9 +444,10 @@ impl Steering {
         }
         let config = LaneConfig { number: self.count, low_latency: true, on_busy: None };
         let (lane, thread) = start(config, self.device.events())?;
-        self.device.shorten_calls();
         threads.push(thread);
-        Ok(self.low_latency.get_or_init(|| lane))
+        let lane = self.low_latency.get_or_init(|| lane);
+        self.devices().iter().for_each(|device| device.shorten_calls());
+        Ok(lane)
     }
 
     /// Returns the lanes without the low-latency lane. The first call starts them.
@@ -511,7 +543,10 @@ impl fmt::Debug for Steering {
     }
 }
 
-/// Aborts the connections of all lanes. The device calls it when the adapter has failed. The reference is weak because
+/// Why a function stops if its adapter does.
+const ADAPTER_FAILED: &str = "the adapter has failed";
+
+/// Aborts the connections of all lanes, and stops the functions. The device calls it when the adapter has failed. The reference is weak because
 /// the device, which steering holds, holds the callback.
 #[derive(Debug)]
 struct StopLanes(Weak<Steering>);
@@ -521,6 +556,8 @@ impl Stop for StopLanes {
     fn stop(&self) {
         if let Some(steering) = self.0.upgrade() {
             steering.all_lanes().for_each(|lane| lane.handle().submit(Command::Abort));
+            let functions: Vec<_> = lock(&steering.functions).iter().filter_map(Weak::upgrade).collect();
+            functions.iter().for_each(|device| device.events().fail(&ADAPTER_FAILED));
         }
     }
 }

@@ -5,6 +5,7 @@ use super::cq::CompletionQueue;
 use super::qpn::Number;
 use ironwarp_rnic::error::{PostError, QpError};
 use ironwarp_rnic::queue::{Completion, Opcode, Status};
+use ironwarp_rnic::quota::Place;
 use ironwarp_rnic::sync::{self, lock};
 use std::collections::VecDeque;
 use std::fmt;
@@ -47,6 +48,8 @@ pub(super) struct Shared {
     wake: Condvar,
     /// The thread, until the queue is closed. Locked until the thread has ended.
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Its place in the quota of its function.
+    _place: Place,
 }
 
 #[derive(Debug, Default)]
@@ -73,9 +76,15 @@ struct Operation {
 
 impl ControlQueue {
     /// Creates a control queue for `depth` operations, which complete on `cq`, and starts its thread.
-    pub(crate) fn start(number: Number, depth: usize, cq: &Arc<CompletionQueue>) -> io::Result<Self> {
+    pub(crate) fn start(
+        number: Number,
+        depth: usize,
+        cq: &Arc<CompletionQueue>,
+        place: Place,
+    ) -> io::Result<Self> {
         let (queue, wake, thread) = (Mutex::default(), Condvar::new(), Mutex::default());
-        let shared = Arc::new(Shared { number, depth, cq: Arc::clone(cq), queue, wake, thread });
+        let cq = Arc::clone(cq);
+        let shared = Arc::new(Shared { number, depth, cq, queue, wake, thread, _place: place });
         let worker = Arc::clone(&shared);
         let thread =
             std::thread::Builder::new().name("ironwarp-control".into()).spawn(move || worker.run())?;

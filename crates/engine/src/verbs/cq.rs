@@ -8,8 +8,10 @@ use crate::reactor::member::{Member, Placement};
 use crate::reactor::poll_set::PollSet;
 use crate::reactor::waiters::Waiters;
 use crate::steering::Steering;
+use ironwarp_rnic::device::Device;
 use ironwarp_rnic::event::{AsyncEvent, AsyncEvents};
 use ironwarp_rnic::queue::{Arm, Completion, Cq, Moderation, Overrun};
+use ironwarp_rnic::quota::{Place, Resource};
 use ironwarp_rnic::sync::{self, lock};
 use std::io;
 use std::net::SocketAddr;
@@ -52,7 +54,7 @@ pub struct CompletionQueue {
     set_count: AtomicUsize,
     /// Threads that sleep in [`wait`](Self::wait).
     waiters: Arc<Waiters>,
-    /// The asynchronous events of the adapter, for overruns.
+    /// The asynchronous events of its function, for overruns.
     async_events: Arc<AsyncEvents>,
     /// The class and the processors of the handler, or the default ones. Shared with the handler, which may have been
     /// dropped.
@@ -64,6 +66,8 @@ pub struct CompletionQueue {
     vector: Option<usize>,
     channel: ChannelState,
     event_sleeps: EventSleeps,
+    /// Its place in the quota of its function.
+    _place: Place,
 }
 
 /// The completion channel of a completion queue, if there is one.
@@ -84,15 +88,17 @@ struct ChannelState {
 }
 
 impl CompletionQueue {
-    /// Creates a completion queue for `capacity` completions, without poll sets.
+    /// Creates a completion queue of this device for `capacity` completions, without poll sets.
     pub(crate) fn new(
         id: u32,
         capacity: usize,
+        device: &Device,
         steering: &Arc<Steering>,
         vector: Option<usize>,
     ) -> io::Result<Arc<Self>> {
+        let place = device.account().take(Resource::CompletionQueues)?;
         let cq = Arc::new(Cq::new(id, capacity));
-        let async_events = steering.device().events();
+        let async_events = device.events();
         cq.set_reports(async_events);
         let waiters = Waiters::new(&cq)?;
         Ok(Arc::new(Self {
@@ -108,6 +114,7 @@ impl CompletionQueue {
             vector,
             channel: ChannelState::default(),
             event_sleeps: EventSleeps::default(),
+            _place: place,
         }))
     }
 

@@ -19,6 +19,7 @@ use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::qp::{Completes, Qp, Ready, State};
 use ironwarp_rnic::queue::Cq;
+use ironwarp_rnic::quota::{Place, Resource};
 use ironwarp_rnic::sync::lock;
 use ironwarp_wire::private::Secret;
 use std::io;
@@ -35,6 +36,8 @@ pub type DatagramQueuePairAttributes = DatagramAttributes<Arc<CompletionQueue>>;
 #[derive(Debug)]
 pub struct DatagramQueuePair {
     sockets: Arc<Sockets>,
+    /// Its place in the quota of its function.
+    _place: Place,
 }
 
 /// The sockets of a queue pair, which are in one poll set, and move to another one together.
@@ -129,6 +132,7 @@ impl DatagramQueuePair {
         attributes: &DatagramQueuePairAttributes,
         udp: UdpPort,
     ) -> io::Result<Arc<Self>> {
+        let place = device.account().take(Resource::QueuePairs)?;
         let (send_cq, receive_cq) = (Arc::clone(&attributes.send_cq), Arc::clone(&attributes.receive_cq));
         let number = qpn_of_port(udp.port());
         let (peer, local) = steering_addresses(&udp);
@@ -155,7 +159,7 @@ impl DatagramQueuePair {
         let state = Mutex::new(SocketsState { set, closed: false });
         let sockets = Arc::new(Sockets { qp, link, tokens, send_cq, state });
         // If this fails, dropping the queue pair takes those that were added out of the set.
-        let pair = Arc::new(Self { sockets });
+        let pair = Arc::new(Self { sockets, _place: place });
         pair.sockets.join_set()?;
         Ok(pair)
     }

@@ -1,4 +1,4 @@
-//! The event queues of an adapter and the vectors that wake their readers (requirements I6, I8). The device's
+//! The event queues of a function and the vectors that wake their readers (requirements I6, I8). The device's
 //! [`EventMap`] decides by event code and lane which events go to which queue; this file has the queues and descriptors
 //! that the map refers to by number.
 
@@ -181,7 +181,7 @@ impl EventQueues {
         let lane = lane.ok_or(SetMapError::NoSuchQueue(number))?;
         let wake = EventFdWake::new()?;
         let inner = self.device.create_lane_handler(lane, Box::new(wake.clone()));
-        let handler = CompletionHandler::new(inner, wake, &self.end);
+        let handler = CompletionHandler::new(inner, wake, &self.end, None);
         queues.handlers.insert(number, Arc::downgrade(&handler));
         queues.lane_handlers.push(Arc::clone(&handler));
         Ok(handler)

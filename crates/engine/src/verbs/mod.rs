@@ -11,6 +11,7 @@
 //! | `device_qp` | the device's queue pair behind a queue pair, which a reset replaces |
 //! | `queue_pair` | a queue pair: its number and its states |
 //! | `datagram` | a connectionless queue pair and its sockets |
+//! | `objects`, `function` | what a function of an adapter owns, and how it ends |
 //! | `control` | a queue of slow operations, which a thread of the queue executes in order |
 
 pub(crate) mod connection;
@@ -21,6 +22,7 @@ mod device_qp;
 pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod event_queues;
+pub(crate) mod function;
 mod lifecycle;
 pub(crate) mod manual;
 pub(crate) mod objects;

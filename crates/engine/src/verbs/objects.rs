@@ -1,15 +1,17 @@
-//! The objects of an adapter that have to end when it is shut down, or move with it to another process.
+//! The objects of a function that have to end when it is shut down, or move with it to another process.
 
 use super::control::{self, ControlQueue};
 use super::cq::CompletionQueue;
 use super::datagram::DatagramQueuePair;
 use super::queue_pair::QueuePair;
+use ironwarp_rnic::error::QpError;
+use ironwarp_rnic::qp::State;
 use ironwarp_rnic::queue::SharedReceiveQueue;
 use ironwarp_rnic::sync::lock;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-/// The objects of an adapter to which requests are posted.
+/// The objects of a function to which requests are posted.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     pairs: List<QueuePair>,
@@ -91,6 +93,28 @@ impl Objects {
 
     pub(crate) fn add_control_queue(&self, queue: &ControlQueue) {
         self.control_queues.add(queue.shared());
+    }
+
+    /// Closes all connections in order, and waits until they are closed, or until `deadline`.
+    pub(crate) fn close(&self, deadline: Instant) {
+        self.pairs.for_each(|pair| pair.disconnect());
+        self.pairs.for_each(|pair| {
+            if pair.connection().is_some() {
+                pair.wait_closed(deadline.saturating_duration_since(Instant::now()));
+            }
+        });
+    }
+
+    /// Ends all connections at once, without telling the peers why, and flushes what was posted.
+    pub(crate) fn abort(&self) {
+        self.pairs.for_each(|pair| {
+            if let Some(connection) = pair.connection() {
+                connection.abort(QpError::Stopped);
+            }
+        });
+        self.datagram_pairs.for_each(|pair| {
+            let _ = pair.qp().modify(State::Error); // refused after a reset, when there is nothing to flush
+        });
     }
 
     /// Ends all objects: requests that have not completed are flushed, and further ones refused. Control queues execute

@@ -21,6 +21,7 @@ use ironwarp_rnic::error::{PostError, QpError};
 use ironwarp_rnic::event::AsyncEvent;
 use ironwarp_rnic::qp::{Attributes, IllegalTransition, Qp, Retries, State};
 use ironwarp_rnic::queue::{InlineData, ReceiveRequest, WorkRequest};
+use ironwarp_rnic::quota::Resource;
 use ironwarp_rnic::sync::lock;
 use ironwarp_wire::private::Secret;
 use std::fmt;
@@ -106,7 +107,7 @@ pub struct QueuePairOptions {
 
 impl QueuePair {
     /// Creates a queue pair, and the device's queue pair. `creation_index` is the number of queue pairs that were
-    /// created before it.
+    /// created before it. The caller has charged its function for it.
     pub(crate) fn new(
         number: Number,
         creation_index: u32,
@@ -535,9 +536,11 @@ impl Steering {
 }
 
 impl Drop for QueuePair {
-    /// Removes asynchronous events of the queue pair that the program has not taken.
+    /// Removes asynchronous events of the queue pair that the program has not taken, and gives back its place in the quota
+    /// of its function.
     fn drop(&mut self) {
         self.device.events().revoke(&AsyncEvent::of_queue_pair(self.id()));
+        self.device.account().release(Resource::QueuePairs, 1);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::objects::xrc::Xrcd;
 use crate::support::errno::Errno;
 use crate::support::object::{CCell, CObject, Uses, begin_destroy, publish};
 use ironwarp_rnic::queue::{SharedReceiveQueue, SrqSize};
+use std::io;
 use std::sync::Arc;
 
 /// A shared receive queue.
@@ -56,12 +57,15 @@ impl Srq {
         let size = SrqSize { depth: attr.max_wr as usize, max_sges: attr.max_sge as usize };
         let mut uses = Uses::of(&*pd)?;
         let inner = match xrc {
-            None => context.engine().create_srq(pd.domain(), size),
+            None => context.engine().create_srq(pd.domain(), size).map_err(io::Error::from)?,
             Some(XrcParts { xrcd, cq }) => {
                 context.check_same_adapter(xrcd.context(), "XRC domain")?;
                 context.check_same_adapter(cq.context(), "completion queue")?;
                 uses = uses.and(&*xrcd)?.and(&*cq)?;
-                context.engine().create_xrc_srq(pd.domain(), size, xrcd.inner(), cq.inner())
+                context
+                    .engine()
+                    .create_xrc_srq(pd.domain(), size, xrcd.inner(), cq.inner())
+                    .map_err(io::Error::from)?
             }
         };
         let mut c = ibv_srq::zeroed();

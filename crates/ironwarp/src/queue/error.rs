@@ -4,8 +4,9 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// A completion queue or the shared receive queue belongs to another adapter than the new object.
-    #[error("a queue and the protection domain belong to different adapters")]
+    /// A completion queue, the shared receive queue or the XRC domain belongs to another adapter, or another
+    /// [function](crate::function), than the new object.
+    #[error("a queue and the protection domain belong to different adapters or functions")]
     OtherAdapter,
     /// The shared send queue belongs to another protection domain than the queue pair.
     #[error("the shared send queue and the queue pair belong to different protection domains")]
@@ -14,8 +15,8 @@ pub enum CreateError {
     #[cfg(feature = "tokio")]
     #[error("the queue pair must use the completion queue of its driver")]
     OtherCompletionQueue,
-    /// No queue pair number or port is available ([`Config::ports`](crate::Config::ports)), or the kernel refused a
-    /// resource.
+    /// No queue pair number or port is available ([`Config::ports`](crate::Config::ports)), the kernel refused a resource,
+    /// or the function has reached a [quota](crate::function::QuotaExceeded).
     #[error("{0}")]
     NoNumber(#[from] std::io::Error),
 }

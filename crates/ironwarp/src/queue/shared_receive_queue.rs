@@ -1,6 +1,7 @@
 //! Shared receive queues, and XRC domains, whose shared receive queues a peer addresses by number.
 
 use super::defaults::DEFAULT_MAX_SGES;
+use super::error::CreateError;
 use crate::adapter::Adapter;
 use crate::completion::CompletionQueue;
 use crate::protection_domain::ProtectionDomain;
@@ -10,7 +11,8 @@ use ironwarp_rnic::queue::{
     ReceiveRequest, Sge, SharedReceiveQueue as Inner, SrqSize, SrqStatus, XrcDomain as InnerXrc,
 };
 use std::fmt;
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A shared receive queue: messages of all queue pairs that are [created with it](crate::queue::QueuePairBuilder::srq)
 /// consume its receives. Clones are handles to the same queue.
@@ -58,6 +60,15 @@ pub struct SharedReceiveQueue {
 #[derive(Clone, Default)]
 pub struct XrcDomain {
     pub(crate) inner: Arc<InnerXrc>,
+    /// The adapter or function whose queues it holds: the first that uses it.
+    owner: Arc<OnceLock<Weak<Shared>>>,
+}
+
+impl XrcDomain {
+    /// Returns whether queues of this adapter or function may be in the domain.
+    pub(crate) fn belongs_to(&self, shared: &Arc<Shared>) -> bool {
+        std::ptr::eq(self.owner.get_or_init(|| Arc::downgrade(shared)).as_ptr(), Arc::as_ptr(shared))
+    }
 }
 
 impl SharedReceiveQueue {
@@ -153,10 +164,35 @@ impl ProtectionDomain {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Panics
+    /// Panics if this is a domain of a function that has reached its quota of shared receive queues:
+    /// [`try_shared_receive_queue`](Self::try_shared_receive_queue) returns an error instead.
     pub fn shared_receive_queue(&self, depth: usize) -> SharedReceiveQueue {
+        self.try_shared_receive_queue(depth).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Creates a shared receive queue, like [`shared_receive_queue`](Self::shared_receive_queue).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # use ironwarp::function::Quotas;
+    /// let function = adapter.function(Quotas::default().shared_receive_queues(1))?;
+    /// let domain = function.protection_domain();
+    /// let only = domain.try_shared_receive_queue(16)?;
+    /// assert!(domain.try_shared_receive_queue(16).is_err());
+    /// # drop(only);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if this is a domain of a function that has reached its quota of shared receive queues.
+    pub fn try_shared_receive_queue(&self, depth: usize) -> Result<SharedReceiveQueue, CreateError> {
         let size = SrqSize { depth, max_sges: DEFAULT_MAX_SGES };
-        let inner = self.shared.engine.create_srq(self.domain(), size);
-        SharedReceiveQueue { shared: Arc::clone(&self.shared), inner }
+        let inner = self.shared.engine.create_srq(self.domain(), size).map_err(io::Error::from)?;
+        Ok(SharedReceiveQueue { shared: Arc::clone(&self.shared), inner })
     }
 
     /// Creates a shared receive queue for `depth` receives in an XRC domain: peers address it by its number. Its
@@ -171,21 +207,56 @@ impl ProtectionDomain {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Panics
+    /// Panics if the XRC domain or the completion queue belongs to another adapter or function, and if the quota of shared
+    /// receive queues is reached: [`try_xrc_receive_queue`](Self::try_xrc_receive_queue) returns an error instead.
     pub fn xrc_receive_queue(
         &self,
         xrc: &XrcDomain,
         cq: &CompletionQueue,
         depth: usize,
     ) -> SharedReceiveQueue {
+        self.try_xrc_receive_queue(xrc, cq, depth).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Creates a shared receive queue in an XRC domain, like [`xrc_receive_queue`](Self::xrc_receive_queue).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::function::Quotas;
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let other = adapter.function(Quotas::default())?;
+    /// assert!(domain.try_xrc_receive_queue(&adapter.xrc_domain(), &cq, 16).is_ok());
+    /// assert!(domain.try_xrc_receive_queue(&other.xrc_domain(), &cq, 16).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the XRC domain or the completion queue belongs to another adapter or function, or if this is a domain of a
+    /// function that has reached its quota of shared receive queues.
+    pub fn try_xrc_receive_queue(
+        &self,
+        xrc: &XrcDomain,
+        cq: &CompletionQueue,
+        depth: usize,
+    ) -> Result<SharedReceiveQueue, CreateError> {
+        if !xrc.belongs_to(&self.shared) || !Arc::ptr_eq(&cq.shared, &self.shared) {
+            return Err(CreateError::OtherAdapter);
+        }
         let size = SrqSize { depth, max_sges: DEFAULT_MAX_SGES };
         let inner = self.shared.engine.create_xrc_srq(self.domain(), size, &xrc.inner, &cq.inner);
-        SharedReceiveQueue { shared: Arc::clone(&self.shared), inner }
+        Ok(SharedReceiveQueue { shared: Arc::clone(&self.shared), inner: inner.map_err(io::Error::from)? })
     }
 }
 
 impl Adapter {
     /// Creates an XRC domain without shared receive queues.
     pub fn xrc_domain(&self) -> XrcDomain {
-        XrcDomain::default()
+        let xrc = XrcDomain::default();
+        xrc.belongs_to(&self.shared);
+        xrc
     }
 }

@@ -12,6 +12,7 @@ use crate::broken;
 use crate::error::PostError;
 use crate::event::{AsyncEvent, AsyncEvents};
 use crate::memory::Domain;
+use crate::quota::Place;
 use crate::sync::{Mutex, lock};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
@@ -29,6 +30,8 @@ pub struct SharedReceiveQueue {
     /// The completion queue for the receives. `None` for the completion queue of the queue pair that uses a receive.
     cq: Option<Arc<Cq>>,
     inner: Mutex<Inner>,
+    /// Its place in the quota of its function; `None` if it does not count.
+    _place: Option<Place>,
 }
 
 /// The state of the queue that the lock protects.
@@ -100,9 +103,21 @@ impl SharedReceiveQueue {
         size: SrqSize,
         cq: Option<Arc<Cq>>,
     ) -> Arc<Self> {
+        Self::with_place(id, events, domain, size, cq, None)
+    }
+
+    /// Creates an empty queue like [`new`](Self::new). Dropping it gives `place` back.
+    pub fn with_place(
+        id: u32,
+        events: &Arc<AsyncEvents>,
+        domain: Domain,
+        size: SrqSize,
+        cq: Option<Arc<Cq>>,
+        place: Option<Place>,
+    ) -> Arc<Self> {
         let queue = ReceiveQueue::new(domain, size.depth, size.max_sges);
         let inner = Mutex::new(Inner { queue, limit: 0, waiting: VecDeque::new() });
-        Arc::new(Self { id, events: Arc::clone(events), domain, cq, inner })
+        Arc::new(Self { id, events: Arc::clone(events), domain, cq, inner, _place: place })
     }
 
     /// The number of the queue.

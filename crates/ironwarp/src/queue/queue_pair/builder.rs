@@ -42,7 +42,7 @@ use std::sync::atomic::AtomicBool;
 pub struct QueuePairBuilder {
     shared: Arc<Shared>,
     attributes: Attributes<CompletionQueue>,
-    /// Whether a shared receive queue belongs to another adapter.
+    /// Whether a shared receive queue or the XRC domain belongs to another adapter or function.
     foreign_srq: bool,
     /// Whether the shared send queue belongs to another protection domain.
     foreign_ssq: bool,
@@ -122,6 +122,7 @@ impl QueuePairBuilder {
     /// ```
     pub fn xrc_target(mut self, xrc: &XrcDomain) -> Self {
         self.attributes.receives = Receives::Named(Arc::clone(&xrc.inner));
+        self.foreign_srq |= !xrc.belongs_to(&self.shared);
         self
     }
 
