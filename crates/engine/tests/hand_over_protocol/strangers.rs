@@ -271,3 +271,21 @@ fn a_snapshot_of_another_version_is_refused() {
     assert!(matches!(failure, Failure::NoCommonVersion { .. }), "{failure}");
     assert_eq!(asked, ["prepare", "discard"]);
 }
+
+#[test]
+fn the_reason_of_an_end_that_is_gone_is_heard() {
+    let refusal = Message::Refused("enough".to_owned());
+    // It is gone before this end says anything.
+    let (one, other) = pair();
+    send(&other, &refusal, &[]);
+    drop(other);
+    let error = hand_over(one, &mut Giving::new(&Calls::default()), &source_options()).unwrap_err();
+    assert!(matches!(&error.failure, Failure::Refused(reason) if reason.0 == "enough"), "{error}");
+    // It has not received everything, so this end gets ECONNRESET before the reason.
+    let (failure, _) = source(0, |socket| {
+        greet(socket, Role::Source);
+        assert!(is_readable(socket, super::common::TIMEOUT));
+        send(socket, &refusal, &[]);
+    });
+    assert!(matches!(&failure, Failure::Refused(reason) if reason.0 == "enough"), "{failure}");
+}
