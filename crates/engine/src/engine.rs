@@ -10,6 +10,7 @@ use crate::cm::manual::{BringUpError, bring_up};
 use crate::cm::proof::cluster_key;
 use crate::cm::search::Search;
 use crate::config::{Config, PortPolicy};
+use crate::gid::GidTable;
 use crate::logical::admin::PortObserver;
 use crate::logical::monitor::Monitor;
 use crate::logical::{self, LogicalDevice, PortChange, PortWatcher};
@@ -114,6 +115,7 @@ impl Engine {
         let status_functions = Arc::clone(&functions);
         let steering =
             Arc::new(Steering::new(&config, logical, function.device(), move |steering, lane| {
+                GidTable::read_notifications_on(lane.handle());
                 match StatusServer::new(steering, &status_functions) {
                     Ok(server) => lane.handle().submit(Command::AddSource(Arc::new(server))),
                     Err(error) => tracing::info!(%error, "`ironwarp show` will not find this adapter"),

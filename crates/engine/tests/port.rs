@@ -9,8 +9,10 @@ use ironwarp_engine::logical::{PortChange, PortWatcher};
 use ironwarp_rnic::event::AsyncEvent;
 use ironwarp_testkit::child::in_network;
 use ironwarp_testkit::net::ip;
+use ironwarp_testkit::wait;
+use std::fs;
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -21,6 +23,21 @@ fn gids() -> Vec<(usize, String)> {
 
 fn known(list: &[(usize, &str)]) -> Vec<(usize, String)> {
     list.iter().map(|&(index, gid)| (index, gid.to_owned())).collect()
+}
+
+/// Returns the bytes that wait in each netlink socket for notifications. This process has a network of its own.
+fn unread_notifications() -> Vec<u64> {
+    let table = fs::read_to_string("/proc/self/net/netlink").unwrap();
+    let sockets = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    // The columns are: sk, Eth (the protocol), Pid, Groups, Rmem.
+    sockets.filter(|words| words[3] != "00000000").map(|words| words[4].parse().unwrap()).collect()
+}
+
+/// Starts the lanes of an adapter, and returns once they run.
+fn start_lanes(engine: &Engine) {
+    let (sender, runs) = mpsc::channel();
+    engine.call_at(Instant::now(), move || sender.send(()).unwrap()).unwrap();
+    runs.recv_timeout(TIMEOUT).unwrap();
 }
 
 #[derive(Debug)]
@@ -110,6 +127,48 @@ fn changes_of_the_port_are_asynchronous_events() {
     assert_eq!(events.wait(Some(TIMEOUT)), Some(AsyncEvent::GidChange(1)));
     ip("link set lo up");
     assert_eq!(events.wait(Some(TIMEOUT)), Some(AsyncEvent::PortActive(1)));
+}
+
+/// CRIU refuses to checkpoint a process with unread notifications (requirement X2).
+#[test]
+fn a_lane_reads_notifications_that_the_program_does_not_ask_for() {
+    if !in_network("a_lane_reads_notifications_that_the_program_does_not_ask_for") {
+        return;
+    }
+    ip("link set lo up");
+    assert_eq!(gids().len(), 2);
+    ip("addr add 10.0.0.1/24 dev lo");
+    assert_ne!(unread_notifications(), [0], "without a lane, notifications wait for the next question");
+
+    let engine = Engine::new(Config::default()).unwrap();
+    start_lanes(&engine);
+    wait::until(|| unread_notifications() == [0]);
+    ip("addr add 10.0.0.2/24 dev lo");
+    wait::until(|| unread_notifications() == [0]);
+    assert_eq!(gids().len(), 4, "a notification that was read counts");
+
+    // Another adapter reads them when the first is closed.
+    let next = Engine::new(Config::default()).unwrap();
+    start_lanes(&next);
+    drop(engine);
+    ip("addr add 10.0.0.3/24 dev lo");
+    wait::until(|| unread_notifications() == [0]);
+    assert_eq!(gids().len(), 5);
+}
+
+#[test]
+fn a_lane_that_started_first_reads_notifications_too() {
+    if !in_network("a_lane_that_started_first_reads_notifications_too") {
+        return;
+    }
+    ip("link set lo up");
+    let engine = Engine::new(Config::default()).unwrap();
+    start_lanes(&engine);
+    assert_eq!(unread_notifications(), [], "a program that does not use GIDs has no socket");
+    assert_eq!(gids().len(), 2);
+    ip("addr add 10.0.0.1/24 dev lo");
+    wait::until(|| unread_notifications() == [0]);
+    assert_eq!(gids().len(), 3);
 }
 
 /// If there is a default route at the beginning, its interface has GID 0, and the port follows that

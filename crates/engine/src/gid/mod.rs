@@ -1,5 +1,6 @@
 //! The GIDs of this host, derived from the addresses of its interfaces.
 
+mod notifications;
 pub(crate) mod parse;
 pub(crate) mod scope;
 pub(crate) mod table;

@@ -5,16 +5,18 @@
 //! empty until the address comes back. New addresses are appended. So the process has one table of each scope for all
 //! its adapters.
 
+use super::notifications::Notifications;
 use super::parse::{Address, Interface, NetworkState};
 use super::scope::Scope;
+use crate::reactor::command::Command;
+use crate::reactor::handle::LaneHandle;
 use crate::sys::fork::{self, ProcessLock};
-use crate::sys::netlink::Netlink;
 use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::sync::lock;
 use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 #[cfg(test)]
 mod tests;
@@ -49,10 +51,12 @@ pub struct GidTable {
 /// The tables of this process.
 #[derive(Debug)]
 struct Tables {
-    /// A socket that receives notifications of changes, so that the kernel is asked only after one. With it the ID of
-    /// the process that opened it: after a fork, parent and child would take each other's notifications. `None` until
-    /// a table is first read.
-    notifications: Option<(u32, Netlink)>,
+    /// Notifications of changes, so that the kernel is asked only after one. With them the ID of the process that opened
+    /// the socket: after a fork, parent and child would take each other's notifications. `None` until a table is first
+    /// read.
+    notifications: Option<(u32, Arc<Notifications>)>,
+    /// The lanes that read the socket, with the ID of their process. A forked child has no lane of its parent.
+    lanes: Vec<(u32, Weak<LaneHandle>)>,
     /// The state of the host when it was last read.
     host: NetworkState,
     /// One state for each scope. They are never removed.
@@ -96,6 +100,7 @@ pub(crate) struct PortState {
 /// The tables of this process.
 static TABLES: Mutex<Tables> = Mutex::new(Tables {
     notifications: None,
+    lanes: Vec::new(),
     host: NetworkState { interfaces: Vec::new(), addresses: Vec::new(), routes: Vec::new() },
     states: Vec::new(),
 });
@@ -127,6 +132,18 @@ impl GidTable {
             tables.states.len() - 1
         });
         Self { at }
+    }
+
+    /// Has a lane read notifications of changes as soon as there are any, from now on, or from when a table is first read.
+    pub(crate) fn read_notifications_on(lane: &Arc<LaneHandle>) {
+        fork::hold_during_forks(&FORK_LOCK);
+        let (mut tables, process) = (lock(&TABLES), std::process::id());
+        tables.lanes.retain(|(_, known)| known.strong_count() > 0);
+        tables.lanes.push((process, Arc::downgrade(lane)));
+        if let Some((_, notifications)) = tables.notifications.as_ref().filter(|(owner, _)| *owner == process)
+        {
+            lane.submit(Command::AddSource(Arc::<Notifications>::clone(notifications)));
+        }
     }
 
     /// Returns all GIDs, in order of their indices, without empty indices.
@@ -161,9 +178,9 @@ impl GidTable {
     /// Calls `query` with the table, after updating the table from the kernel if there was a notification.
     fn read<T>(self, query: impl FnOnce(&State) -> T) -> io::Result<T> {
         let mut tables = lock(&TABLES);
-        if tables.is_stale()? {
-            // The notification is consumed: without the new state, the next call must read again.
-            let found = NetworkState::read().inspect_err(|_| tables.notifications = None)?;
+        let notifications = tables.notifications()?;
+        if notifications.take()? {
+            let found = NetworkState::read().inspect_err(|_| notifications.put_back())?;
             tables.update(found);
         }
         Ok(query(&tables.states[self.at]))
@@ -171,17 +188,21 @@ impl GidTable {
 }
 
 impl Tables {
-    /// Returns whether the tables must be updated: there was a notification, or this process has not read them before.
-    fn is_stale(&mut self) -> io::Result<bool> {
+    /// Returns the notifications of this process. The first call opens the socket: before the state of the host is read,
+    /// so that no change in between is missed.
+    fn notifications(&mut self) -> io::Result<Arc<Notifications>> {
         let process = std::process::id();
-        match &self.notifications {
-            Some((owner, netlink)) if *owner == process => netlink.take_notices(),
-            _ => {
-                // Opened before the state is read, so that no change in between is missed.
-                self.notifications = Some((process, Netlink::for_changes()?));
-                Ok(true)
-            }
+        if let Some((_, notifications)) = self.notifications.as_ref().filter(|(owner, _)| *owner == process) {
+            return Ok(Arc::clone(notifications));
         }
+        let opened = Arc::new(Notifications::open()?);
+        for lane in
+            self.lanes.iter().filter(|(owner, _)| *owner == process).filter_map(|(_, lane)| lane.upgrade())
+        {
+            lane.submit(Command::AddSource(Arc::<Notifications>::clone(&opened)));
+        }
+        self.notifications = Some((process, Arc::clone(&opened)));
+        Ok(opened)
     }
 
     /// Updates all tables to the current state of the host.
