@@ -3,7 +3,7 @@
 
 use crate::shell::{Result, at, command, output};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const MIRROR: &str = "http://deb.debian.org/debian";
 
@@ -45,5 +45,18 @@ impl Apt {
     /// Runs apt-get in one of its folders.
     pub(crate) fn get(&self, folder: &str, words: &[&str]) -> Result<String> {
         output(command("apt-get", words).args(&self.options).current_dir(self.folder.join(folder)))
+    }
+
+    /// Unpacks packages into a folder, together with those that they depend on. Installs nothing.
+    pub(crate) fn unpack_with_dependencies(&self, packages: &[&str], to: &Path) -> Result {
+        let install = ["install", "-qq", "--yes", "--no-install-recommends", "--download-only"];
+        self.get("empty", &[&install[..], packages].concat())?;
+        let archives = self.folder.join("cache/archives");
+        for file in fs::read_dir(&archives).map_err(at(&archives))?.flatten().map(|entry| entry.path()) {
+            if file.extension().is_some_and(|extension| extension == "deb") {
+                output(command("dpkg-deb", &["--extract"]).arg(file).arg(to))?;
+            }
+        }
+        Ok(())
     }
 }

@@ -10,6 +10,7 @@ mod bench;
 mod book;
 mod cabi_fuzz;
 mod cargo;
+mod checkpoint;
 mod cost;
 mod dist;
 mod dropin;
@@ -123,6 +124,14 @@ const JOBS: &[Job] = &[
         programs::run,
     )
     .nightly(&["--full", "--minutes", "60"]),
+    job(
+        checkpoint::USAGE,
+        "move programs on the drop-in with CRIU",
+        Ci,
+        &["apt-get", "dpkg-deb", "unshare", "nsenter", "setsid"],
+        checkpoint::run,
+    )
+    .nightly(&["--runs", "20"]),
     job(
         pages::INSTALL_USAGE,
         "install in fresh Debian systems as the README says",

@@ -4,7 +4,7 @@
 use crate::apt::Apt;
 use crate::dropin::RELEASES;
 use crate::roots::remove;
-use crate::shell::{Result, at, command, output};
+use crate::shell::{Result, at};
 use crate::workspace::Workspace;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,14 +23,7 @@ pub(super) fn make(workspace: &Workspace) -> Result<PathBuf> {
     let partial = roots.join("arm64.partial");
     remove(&partial)?;
     let apt = Apt::new(roots.join("arm64.apt"), RELEASES[0], Some("arm64"))?;
-    let install = ["install", "-qq", "--yes", "--no-install-recommends", "--download-only"];
-    apt.get("empty", &[&install[..], &PACKAGES].concat())?;
-    let archives = apt.folder.join("cache/archives");
-    for file in fs::read_dir(&archives).map_err(at(&archives))?.flatten().map(|entry| entry.path()) {
-        if file.extension().is_some_and(|extension| extension == "deb") {
-            output(command("dpkg-deb", &["--extract"]).arg(file).arg(&partial))?;
-        }
-    }
+    apt.unpack_with_dependencies(&PACKAGES, &partial)?;
     fs::rename(&partial, &root).map_err(at(&root))?;
     Ok(root)
 }
