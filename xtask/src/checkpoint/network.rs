@@ -54,6 +54,9 @@ impl Network {
             switch(&format!("link add name {port} type veth peer name {DEVICE} netns {}", host.id()))?;
             switch(&format!("link set dev {port} up master hub"))?;
             ip(host, "link set dev lo up")?;
+            // A link-local address would come a second or two later. CRIU refuses a process that is notified of it
+            // during the dump.
+            ip(host, &format!("link set dev {DEVICE} addrgenmode none"))?;
             ip(host, &format!("link set dev {DEVICE} up"))?;
         }
         let Addresses { peer, moving, prefix, .. } = addresses;
