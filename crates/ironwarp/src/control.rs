@@ -173,7 +173,7 @@ impl ControlQueue {
         }
         let device = Arc::clone(self.shared.device());
         self.inner.post(id, Opcode::Register, || {
-            let contents = Contents::owned(&device, vec![buffer]).map_err(RegisterError::from)?;
+            let contents = Contents::owned(&self.shared, vec![buffer]).map_err(RegisterError::from)?;
             let memory = contents.memory(0, access);
             let reserve_tag = |device: &Device, domain, _| device.table().begin_registration(domain);
             let region = MemoryRegion::create(domain, contents, 0, access, reserve_tag)?;

@@ -58,6 +58,7 @@
 //! | [`control`] | registration and creation in the background |
 //! | [`event`] | asynchronous events, the event map |
 //! | [`steering`] | lanes: the threads of the adapter, and which connections they serve |
+//! | [`hand_over`] | moving an adapter to another process, with its connections |
 //! | [`config`] | settings |
 //! | [`device`] | logical devices: several adapters in one process, each at its own addresses |
 //! | [`function`] | functions: parts of an adapter with objects and quotas of their own |
@@ -90,6 +91,7 @@ pub mod event;
 #[doc(hidden)]
 pub mod example;
 pub mod function;
+pub mod hand_over;
 pub mod memory;
 #[cfg(doctest)]
 mod misuse;

@@ -30,6 +30,14 @@ impl ProtectionDomain {
     }
 }
 
+impl ProtectionDomain {
+    /// Creates a handle to a domain that moved here from another process.
+    pub(crate) fn restored(shared: &Arc<Shared>, domain: Domain) -> Result<Self, QuotaExceeded> {
+        let place = Arc::new(shared.device().account().take(Resource::ProtectionDomains)?);
+        Ok(Self { domain, shared: Arc::clone(shared), _place: place })
+    }
+}
+
 impl Adapter {
     /// Creates a protection domain. A queue pair can access only memory that is registered in its own domain.
     ///

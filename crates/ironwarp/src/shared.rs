@@ -4,9 +4,12 @@ use crate::deferred_dereg::DeferredDeregs;
 use ironwarp_engine::logical::LogicalDevice;
 use ironwarp_engine::{Config, Engine};
 use ironwarp_rnic::device::Device;
+use ironwarp_rnic::host::Span;
+use ironwarp_rnic::sync::lock;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, Weak};
 
 /// State shared by all handles and objects of an adapter.
 pub(crate) struct Shared {
@@ -16,6 +19,37 @@ pub(crate) struct Shared {
     pub(crate) deferred: DeferredDeregs,
     /// Locked while a request that assigns a new tag is posted, so that tags are assigned in the order of posting.
     pub(crate) tag_order: Mutex<()>,
+    /// The buffers of regions, which move with the adapter to another process.
+    pub(crate) buffers: BufferList,
+}
+
+/// Memory of a region, which moves with the adapter to another process (requirement X2).
+pub(crate) trait RegionBuffers: Send + Sync + fmt::Debug {
+    /// Returns the address range of each buffer, and its file if other processes can map it.
+    fn files(&self) -> Vec<(Span, Option<BorrowedFd<'_>>)>;
+}
+
+/// The buffers of regions. Some may have been dropped.
+#[derive(Debug, Default)]
+pub(crate) struct BufferList(Mutex<Vec<Weak<dyn RegionBuffers>>>);
+
+impl BufferList {
+    /// Adds the buffers of a region.
+    pub(crate) fn add(&self, buffers: Weak<dyn RegionBuffers>) {
+        let mut list = lock(&self.0);
+        if list.len() == list.capacity() {
+            list.retain(|known| known.strong_count() > 0); // before the list grows
+        }
+        list.push(buffers);
+    }
+
+    /// Returns the buffers of all regions that exist, without duplicates.
+    pub(crate) fn all(&self) -> Vec<Arc<dyn RegionBuffers>> {
+        let mut all: Vec<_> = lock(&self.0).iter().filter_map(Weak::upgrade).collect();
+        all.sort_by_key(|buffers| Arc::as_ptr(buffers).addr());
+        all.dedup_by_key(|buffers| Arc::as_ptr(buffers).addr());
+        all
+    }
 }
 
 impl Shared {
@@ -26,7 +60,12 @@ impl Shared {
 
     /// Creates the shared state of an adapter or a function.
     pub(crate) fn of_engine(engine: Arc<Engine>) -> Self {
-        Self { engine, deferred: DeferredDeregs::default(), tag_order: Mutex::default() }
+        Self {
+            engine,
+            deferred: DeferredDeregs::default(),
+            tag_order: Mutex::default(),
+            buffers: BufferList::default(),
+        }
     }
 
     /// Returns the adapter's device.

@@ -83,6 +83,14 @@ impl CompletionQueue {
         Ok(queue)
     }
 
+    /// Creates a handle to a queue that moved here from another process, with a private handler.
+    pub(crate) fn restored(shared: &Arc<Shared>, inner: &Arc<Inner>) -> io::Result<Self> {
+        let own = CompletionHandler::new(shared, shared.engine.create_private_handler()?);
+        let queue = Self { shared: Arc::clone(shared), inner: Arc::clone(inner), own };
+        queue.set_handler(queue.own_handler());
+        Ok(queue)
+    }
+
     /// Returns the number of the queue, as it appears in events and in
     /// [`QpError::Overrun`](crate::queue::QpError::Overrun).
     pub fn id(&self) -> u32 {

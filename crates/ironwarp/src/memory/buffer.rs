@@ -107,7 +107,18 @@ impl Buffer {
     /// Allocates a buffer of `len` zero bytes that other processes can map, and that starts at a multiple of `align`, a
     /// power of two that is at least the size of a page.
     pub(super) fn shared(len: usize, align: usize) -> io::Result<Self> {
-        let file = memfd::create(len)?;
+        Self::map(memfd::create(len)?, len, align)
+    }
+
+    /// Maps a buffer of `len` bytes that another process has created as [shareable](super::BufferBuilder::shareable), from
+    /// its file. Fails if the file is shorter, or could become so.
+    pub(crate) fn from_file(file: OwnedFd, len: usize) -> io::Result<Self> {
+        memfd::check(&file, len)?;
+        Self::map(file, len, PAGE)
+    }
+
+    /// Maps a file of at least `len` bytes, whose length is sealed, at a multiple of `align`.
+    fn map(file: OwnedFd, len: usize, align: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // Reserves addresses, of which an aligned part is then replaced by the file.
         let kept = mapped_len(len);
@@ -176,7 +187,7 @@ impl Buffer {
     }
 
     /// Returns the address and length of the buffer.
-    pub(super) fn span(&self) -> Span {
+    pub(crate) fn span(&self) -> Span {
         // The address is stored as a number in the translation, from which the kernel receives it.
         Span::new(self.start.as_ptr().expose_provenance() as u64, self.len)
     }
@@ -190,7 +201,7 @@ impl Buffer {
 
     /// Copies the bytes at offset `at` to `into`: the end of a word, then whole words, then the start of a word. Panics
     /// if the range is not inside the buffer.
-    pub(super) fn read(&self, at: usize, into: &mut [u8]) {
+    pub(crate) fn read(&self, at: usize, into: &mut [u8]) {
         assert!(at + into.len() <= self.len, "range outside of the buffer");
         let (head, body) = into.split_at_mut(unaligned_len(at, into.len()));
         let read_part = |word: &AtomicU64, within: usize, to: &mut [u8]| {
@@ -215,7 +226,7 @@ impl Buffer {
 
     /// Copies `from` to the bytes at offset `at`: to the end of a word, then to whole words, then to the start of a
     /// word. Panics if the range is not inside the buffer.
-    pub(super) fn write(&self, at: usize, from: &[u8]) {
+    pub(crate) fn write(&self, at: usize, from: &[u8]) {
         assert!(at + from.len() <= self.len, "range outside of the buffer");
         let (head, body) = from.split_at(unaligned_len(at, from.len()));
         if !head.is_empty() {

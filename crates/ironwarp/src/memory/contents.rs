@@ -3,6 +3,7 @@
 use super::buffer::{Buffer, PAGE};
 use super::error::{AccessError, PageListError};
 use super::range::{check, resolve};
+use crate::shared::{RegionBuffers, Shared};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::host::{Held, HeldPages, Span};
 use ironwarp_rnic::memory::{Memory, PageSize, Rights, Spans, Translation, TranslationError};
@@ -27,7 +28,13 @@ pub struct Contents {
 
 /// The buffers of a region in order, each with the offset of its first byte in the region.
 #[derive(Debug)]
-struct Parts(Vec<(usize, Buffer)>);
+pub(crate) struct Parts(Vec<(usize, Buffer)>);
+
+impl RegionBuffers for Parts {
+    fn files(&self) -> Vec<(Span, Option<BorrowedFd<'_>>)> {
+        self.buffers().map(|buffer| (buffer.span(), buffer.shared_fd())).collect()
+    }
+}
 
 impl Held for Parts {
     #[inline]
@@ -42,6 +49,32 @@ impl Held for Parts {
 }
 
 impl Parts {
+    /// Creates the parts of a region that consists of `buffers`, one after the other.
+    pub(crate) fn new(buffers: Vec<Buffer>) -> Arc<Self> {
+        let mut len = 0;
+        let parts = buffers.into_iter().map(|buffer| {
+            let at = len;
+            len += buffer.len();
+            (at, buffer)
+        });
+        Arc::new(Self(parts.collect()))
+    }
+
+    /// Returns the buffers, in order.
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.0.iter().map(|(_, buffer)| buffer)
+    }
+
+    /// Returns a translation to all bytes, which keeps the buffers alive.
+    pub(crate) fn translation(self: &Arc<Self>) -> Result<Translation, TranslationError> {
+        let spans: Vec<Span> = self.buffers().map(Buffer::span).collect();
+        let translation = match spans[..] {
+            [one] => Translation::direct(one.addr, one.len as u64)?,
+            _ => Translation::buffers(&spans)?,
+        };
+        Ok(translation.hold(Arc::clone(self) as Arc<dyn Held>))
+    }
+
     /// Calls `copy` for each buffer that contains some of the `len` bytes at offset `at` of the region: with the
     /// buffer, the offset in the buffer, and the range of the `len` bytes that is there.
     fn for_each_part(&self, at: u64, len: usize, mut copy: impl FnMut(&Buffer, usize, Range<usize>)) {
@@ -97,24 +130,18 @@ impl Contents {
 
     /// Creates contents that own `buffers` and consist of them, one after the other.
     pub(crate) fn owned(
-        device: &Arc<Device>,
+        shared: &Shared,
         buffers: impl IntoIterator<Item = Buffer>,
     ) -> Result<Arc<Self>, TranslationError> {
-        let buffers: Vec<_> = buffers.into_iter().collect();
-        let spans: Vec<Span> = buffers.iter().map(Buffer::span).collect();
-        let translation = match spans[..] {
-            [one] => Translation::direct(one.addr, one.len as u64)?,
-            _ => Translation::buffers(&spans)?,
-        };
-        let mut len = 0;
-        let parts = buffers.into_iter().map(|buffer| {
-            let at = len;
-            len += buffer.len();
-            (at, buffer)
-        });
-        let parts = Arc::new(Parts(parts.collect()));
-        let translation = Arc::new(translation.hold(Arc::clone(&parts) as Arc<dyn Held>));
-        Ok(Arc::new(Self { translation, parts: Some(parts), len, device: Arc::clone(device) }))
+        Self::of_parts(shared, Parts::new(buffers.into_iter().collect()))
+    }
+
+    /// Creates contents that consist of all of these parts.
+    pub(crate) fn of_parts(shared: &Shared, parts: Arc<Parts>) -> Result<Arc<Self>, TranslationError> {
+        let translation = Arc::new(parts.translation()?);
+        shared.buffers.add(Arc::<Parts>::downgrade(&parts));
+        let (len, device) = (parts.buffers().map(Buffer::len).sum(), Arc::clone(shared.device()));
+        Ok(Arc::new(Self { translation, parts: Some(parts), len, device }))
     }
 
     /// Returns the length in bytes.

@@ -159,7 +159,7 @@ impl ProtectionDomain {
         &self,
         buffers: impl IntoIterator<Item = Buffer>,
     ) -> Result<FastRegion, RegisterError> {
-        let contents = Contents::owned(self.shared.device(), buffers)?;
+        let contents = Contents::owned(&self.shared, buffers)?;
         let tag = self.shared.device().table().allocate(self.domain())?;
         Ok(FastRegion { contents, registration: Registration::new(&self.shared, tag) })
     }

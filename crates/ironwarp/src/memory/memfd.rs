@@ -22,3 +22,15 @@ pub(super) fn create(len: usize) -> io::Result<OwnedFd> {
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
 }
+
+/// Checks that a file of another process has at least `len` bytes, and is sealed so that it keeps them.
+pub(super) fn check(file: &OwnedFd, len: usize) -> io::Result<()> {
+    let seals = rustix::fs::fcntl_get_seals(file)?;
+    let size = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or_default();
+    if !seals.contains(SealFlags::SHRINK) || size < len as u64 {
+        let why =
+            format!("a buffer of {len} bytes is in a file of {size} bytes that is not sealed, or too short");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    Ok(())
+}

@@ -54,6 +54,7 @@ mod window;
 pub use buffer::Buffer;
 pub use buffer_builder::BufferBuilder;
 pub use contents::Contents;
+pub(crate) use contents::Parts;
 pub use error::{AccessError, AllocateError, ChangeError, OutOfMemory, PageListError};
 pub use fast_region::FastRegion;
 pub use ironwarp_rnic::host::Span;

@@ -7,7 +7,7 @@ use super::registration::Registration;
 use crate::protection_domain::ProtectionDomain;
 use crate::shared::Shared;
 use ironwarp_rnic::device::Device;
-use ironwarp_rnic::memory::{DeregisterError, Domain, Memory, RegisterError, Rights};
+use ironwarp_rnic::memory::{DeregisterError, Domain, EntryInfo, Memory, RegisterError, Rights};
 use ironwarp_rnic::queue::Sge;
 use ironwarp_wire::{RemoteAddr, Tag};
 use std::fmt;
@@ -75,6 +75,11 @@ impl MemoryRegion {
     ) -> Self {
         let registration = Registration::new(shared, tag);
         Self { contents, registration, domain, tag, start, access }
+    }
+
+    /// Creates a handle to a region that moved here from another process.
+    pub(crate) fn restored(shared: &Arc<Shared>, contents: Arc<Contents>, info: &EntryInfo) -> Self {
+        Self::with_tag(shared, info.domain, contents, info.tag, info.start, info.rights)
     }
 
     /// Registers the same memory again, as another region with its own tag and access rights (requirement M5). The two
@@ -231,7 +236,7 @@ impl ProtectionDomain {
         buffers: impl IntoIterator<Item = Buffer>,
         access: Rights,
     ) -> Result<MemoryRegion, RegisterError> {
-        let contents = Contents::owned(self.shared.device(), buffers)?;
+        let contents = Contents::owned(&self.shared, buffers)?;
         MemoryRegion::create(self, contents, 0, access, Device::register)
     }
 
@@ -250,7 +255,7 @@ impl ProtectionDomain {
     /// # Errors
     /// Fails like [`register`](Self::register).
     pub fn register_prefaulted(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
-        let contents = Contents::owned(self.shared.device(), [buffer])?;
+        let contents = Contents::owned(&self.shared, [buffer])?;
         MemoryRegion::create(self, contents, 0, access, Device::register_prefaulted)
     }
 
@@ -280,7 +285,7 @@ impl ProtectionDomain {
     /// # Errors
     /// Fails like [`register`](Self::register), and if `access` allows to bind windows.
     pub fn register_once(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
-        let contents = Contents::owned(self.shared.device(), [buffer])?;
+        let contents = Contents::owned(&self.shared, [buffer])?;
         MemoryRegion::create(self, contents, 0, access, |device, domain, memory| {
             device.register(domain, Memory { one_touch: true, ..memory })
         })

@@ -99,7 +99,7 @@ impl MemoryRegion {
         if domain.as_ref().is_some_and(|domain| !Arc::ptr_eq(&domain.shared, &shared)) {
             return Err(ChangeError::OtherAdapter);
         }
-        let contents = buffers.map(|buffers| Contents::owned(shared.device(), buffers)).transpose();
+        let contents = buffers.map(|buffers| Contents::owned(&shared, buffers)).transpose();
         let contents = contents.map_err(|error| ReregisterError::from(RegisterError::from(error)))?;
         let domain = domain.map(|domain| domain.domain());
         let bytes = contents.as_ref().map(|contents| {

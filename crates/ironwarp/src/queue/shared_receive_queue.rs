@@ -72,6 +72,11 @@ impl XrcDomain {
 }
 
 impl SharedReceiveQueue {
+    /// Creates a handle to a queue that moved here from another process.
+    pub(crate) fn restored(shared: &Arc<Shared>, inner: &Arc<Inner>) -> Self {
+        Self { shared: Arc::clone(shared), inner: Arc::clone(inner) }
+    }
+
     /// Returns the number of the queue, as it appears in events. XRC senders address the queue by this number.
     pub fn id(&self) -> u32 {
         self.inner.id()

@@ -4,7 +4,7 @@
 use super::cipher::TagCipher;
 use super::entry::{Body, Control, Entry};
 use super::slab::SlabImage;
-use super::{Domain, Limits, NotCarried, Table, Translation, index_of};
+use super::{Domain, EntryInfo, Kind, Limits, NotCarried, Table, Translation, index_of};
 use crate::host::Span;
 use crate::quota::{Account, Resource};
 use crate::sync::atomic::Ordering;
@@ -72,6 +72,20 @@ impl Table {
         })?;
         let claims = self.claims.load(Ordering::Relaxed);
         Ok(TableImage { key: self.slab.cipher().key(), slab, claims, entries })
+    }
+
+    /// Returns the regions that were registered by call and are valid, each with the address of its first byte.
+    pub fn regions(&self) -> Vec<(EntryInfo, u64)> {
+        let region = |entry: &Entry| {
+            let control = entry.begin_change().control.reusable;
+            let (body, state) = (entry.body(), entry.state());
+            let is_region = state.is_valid() && body.kind == Kind::Region && !control;
+            let addr = body.translation.as_ref().filter(|_| is_region)?.first_addr();
+            Some((entry.describe(&body, state), addr))
+        };
+        let all = self.slab.image(|entry| Ok::<_, std::convert::Infallible>(region(entry)));
+        let Ok((_, entries)) = all;
+        entries.into_iter().flatten().collect()
     }
 
     /// Creates a table from an image. `relocate` translates memory of the source to memory of this process.

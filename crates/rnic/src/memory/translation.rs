@@ -102,6 +102,11 @@ impl Translation {
         Self { held: Some(held), ..self }
     }
 
+    /// Returns the address of the first byte.
+    pub(super) fn first_addr(&self) -> u64 {
+        self.contiguous_at(0).0
+    }
+
     /// Replaces the address ranges of a loaded translation, which are those of another process, by what `relocate` returns
     /// for them. Fails if that is `None`, or has another length.
     pub(crate) fn relocate(

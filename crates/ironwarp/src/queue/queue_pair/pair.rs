@@ -6,7 +6,7 @@ use crate::shared::Shared;
 use ironwarp_engine::QueuePair as Inner;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::Rights;
-use ironwarp_rnic::qp::{AlreadyConnected, IllegalTransition, Retries, State};
+use ironwarp_rnic::qp::{AlreadyConnected, IllegalTransition, RegistrationFailure, Retries, State};
 use ironwarp_rnic::sync::lock;
 use std::fmt;
 use std::sync::Arc;
@@ -65,6 +65,14 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
+    /// Creates a handle to a queue pair that moved here from another process. It cannot be connected again.
+    pub(crate) fn restored(shared: &Arc<Shared>, inner: &Arc<Inner>) -> Self {
+        let is_reactive = inner.qp().attributes().registration_failure == RegistrationFailure::Reactive;
+        let pending = is_reactive.then(Box::<PendingTags>::default);
+        let attempted = AtomicBool::new(inner.addresses().is_some());
+        Self { shared: Arc::clone(shared), inner: Arc::clone(inner), attempted, pending }
+    }
+
     /// Returns the queue pair number, as it appears in completions and events.
     pub fn id(&self) -> u32 {
         self.inner.qp().id()

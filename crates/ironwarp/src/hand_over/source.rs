@@ -1,0 +1,129 @@
+//! The process that hands its adapter over.
+
+use super::memory::{self, Name};
+use super::{HandOverError, HandOverOptions};
+use crate::adapter::Adapter;
+use crate::shared::{RegionBuffers, Shared};
+use ironwarp_engine::FrozenEngine;
+use ironwarp_engine::hand_over::{self, Failure, Named, Owner, Source, SourceOptions};
+use ironwarp_engine::sys::socket::TcpLink;
+use ironwarp_rnic::snapshot::VERSION;
+use ironwarp_wire::Tag;
+use std::error::Error;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The adapter of this process.
+struct AdapterSource<'a> {
+    shared: &'a Shared,
+    /// The sockets of queue pairs, by number.
+    sockets: Vec<(u32, Arc<TcpLink>)>,
+    /// The buffers of regions.
+    buffers: Vec<Arc<dyn RegionBuffers>>,
+    /// The state of the adapter while it is frozen.
+    frozen: Option<FrozenEngine>,
+}
+
+/// A region cannot move, because its memory is not shareable.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("region {0} cannot move: its memory is not in buffers that are shareable (Buffer::builder)")]
+struct NotShareable(Tag);
+
+impl Adapter {
+    /// Hands this adapter over to the process at the other end of a SEQPACKET socket, which calls
+    /// [`take_over`](Self::take_over). Its peers notice nothing but a pause. Afterwards, the objects of this process are of no use: the
+    /// program drops them.
+    ///
+    /// Connections on one host leave shared memory first, and stay on TCP. See [`hand_over`](crate::hand_over).
+    ///
+    /// # Errors
+    /// If this fails, this process still owns the adapter, and goes on: something cannot move, the other process refuses, or it
+    /// does not answer in time.
+    pub fn hand_over(&self, to: impl Into<OwnedFd>, options: &HandOverOptions) -> Result<(), HandOverError> {
+        let kept = |error: Box<dyn Error + Send + Sync>| HandOverError {
+            failure: Failure::Freeze(error),
+            owner: Owner::Source,
+        };
+        let engine = &self.shared.engine;
+        engine
+            .leave_shared_memory(Instant::now() + options.timeout)
+            .map_err(|mut errors| kept(errors.swap_remove(0).into()))?;
+        engine.check_movable().map_err(|error| kept(error.into()))?;
+        self.check_memory().map_err(|error| kept(error.into()))?;
+        let mut source =
+            AdapterSource { shared: &self.shared, sockets: Vec::new(), buffers: Vec::new(), frozen: None };
+        source.list_descriptors();
+        let options = SourceOptions {
+            timeout: options.timeout,
+            pause: options.pause,
+            versions: VERSION..=VERSION,
+            epoch: 0,
+            program: options.data.clone(),
+        };
+        hand_over::hand_over(to.into(), &mut source, &options).map(|_| ())
+    }
+
+    /// Checks that all regions are in shareable buffers.
+    fn check_memory(&self) -> Result<(), NotShareable> {
+        let all = self.shared.buffers.all();
+        let files = all.iter().filter_map(|buffers| memory::files(&**buffers)).flatten();
+        let mut firsts: Vec<u64> = files
+            .filter_map(|(name, _)| match name {
+                Name::Buffer { addr, .. } => Some(addr),
+                Name::Socket(_) => None,
+            })
+            .collect();
+        firsts.sort_unstable();
+        let regions = self.shared.device().table().regions();
+        match regions.iter().find(|(_, addr)| firsts.binary_search(addr).is_err()) {
+            Some((info, _)) => Err(NotShareable(info.tag)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl AdapterSource<'_> {
+    /// Lists the sockets and buffers that exist now.
+    fn list_descriptors(&mut self) {
+        self.sockets = self.shared.engine.connected_sockets();
+        self.buffers = self.shared.buffers.all();
+    }
+}
+
+impl Source for AdapterSource<'_> {
+    fn descriptors(&self) -> Vec<Named<'_>> {
+        let sockets =
+            self.sockets.iter().map(|(number, link)| (Name::Socket(*number).to_bytes(), link.as_fd()));
+        // Buffers that are not shareable stay: no region needs them, or the other process refuses.
+        let files = self.buffers.iter().filter_map(|buffers| memory::files(&**buffers)).flatten();
+        sockets.chain(files.map(|(name, file)| (name.to_bytes(), file))).collect()
+    }
+
+    fn freeze(&mut self, _: u16) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
+        let mut frozen = self.shared.engine.freeze()?;
+        match self.shared.engine.store(&mut frozen) {
+            Ok(state) => {
+                self.frozen = Some(frozen);
+                self.list_descriptors();
+                Ok(state)
+            }
+            Err(error) => {
+                frozen.thaw();
+                Err(error.into())
+            }
+        }
+    }
+
+    fn thaw(&mut self) {
+        if let Some(frozen) = self.frozen.take() {
+            frozen.thaw();
+        }
+    }
+
+    fn release(&mut self) {
+        if let Some(frozen) = self.frozen.take() {
+            frozen.surrender();
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The process that takes an adapter over.
+
+use super::memory::{CarriedMemory, Name};
+use super::{HandOverError, TakeOverOptions};
+use crate::adapter::Adapter;
+use crate::completion::CompletionQueue;
+use crate::config::Config;
+use crate::memory::{Contents, MemoryRegion};
+use crate::protection_domain::ProtectionDomain;
+use crate::queue::{QueuePair, SharedReceiveQueue};
+use crate::shared::Shared;
+use ironwarp_engine::hand_over::{self, Failure, Owner, Refusal, Target, TargetOptions};
+use ironwarp_engine::logical::{self, LogicalDevice};
+use ironwarp_engine::{Engine, RestoredEngine};
+use ironwarp_rnic::memory::Domain;
+use ironwarp_rnic::snapshot::VERSION;
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// An adapter that was taken over, with its objects. They have the numbers and tags that they had before.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct TakenOver {
+    /// The adapter.
+    pub adapter: Adapter,
+    /// Bytes of the program that handed the adapter over.
+    pub data: Vec<u8>,
+    /// The completion queues, in the order of their creation.
+    pub completion_queues: Vec<CompletionQueue>,
+    /// The shared receive queues, in the order of their creation.
+    pub shared_receive_queues: Vec<SharedReceiveQueue>,
+    /// The queue pairs, in the order of their creation.
+    pub queue_pairs: Vec<QueuePair>,
+    /// The regions that were registered by call. Those that were registered by requests, and windows, stay valid until the
+    /// adapter is closed.
+    pub regions: Vec<MemoryRegion>,
+    /// The protection domains that have queue pairs or regions.
+    pub protection_domains: Vec<ProtectionDomain>,
+    /// Whether the other process died after it had offered the adapter, so that it does not know of the success.
+    pub adopted: bool,
+}
+
+/// What has arrived of an adapter.
+struct AdapterTarget {
+    config: Config,
+    device: Arc<LogicalDevice>,
+    sockets: HashMap<u32, OwnedFd>,
+    memory: CarriedMemory,
+    loaded: Option<Loaded>,
+}
+
+/// An adapter that was restored, and does not act yet.
+struct Loaded {
+    engine: RestoredEngine,
+    taken: TakenOver,
+}
+
+impl Adapter {
+    /// Takes over the adapter of the process at the other end of a SEQPACKET socket, which calls
+    /// [`hand_over`](Self::hand_over). See [`hand_over`](crate::hand_over).
+    ///
+    /// # Errors
+    /// Fails if the other process does not offer an adapter in time, or takes its offer back, or if the adapter cannot be
+    /// restored here. Then this process has nothing of the adapter, and the error tells who owns it.
+    pub fn take_over(from: impl Into<OwnedFd>, options: TakeOverOptions) -> Result<TakenOver, HandOverError> {
+        let TakeOverOptions { config, timeout } = options;
+        let device = logical::devices(&config).map(|devices| Arc::clone(&devices[0])).map_err(|error| {
+            let failure = Failure::Declined(Refusal(error.to_string()));
+            HandOverError { failure, owner: Owner::Source }
+        })?;
+        let target = AdapterTarget {
+            config,
+            device,
+            sockets: HashMap::new(),
+            memory: CarriedMemory::default(),
+            loaded: None,
+        };
+        let options = TargetOptions { timeout, versions: VERSION..=VERSION, ..TargetOptions::default() };
+        let hand_over::TakenOver { active, program, adopted, .. } =
+            hand_over::take_over(from.into(), target, &options)?;
+        Ok(TakenOver { data: program, adopted, ..active })
+    }
+}
+
+impl Target for AdapterTarget {
+    type Active = TakenOver;
+
+    fn copy(&mut self, name: &[u8], descriptor: OwnedFd) -> Result<(), Refusal> {
+        match Name::from_bytes(name) {
+            Some(Name::Buffer { first, addr, len }) => {
+                self.memory.add(first, addr, len, descriptor).map_err(|error| Refusal(error.to_string()))
+            }
+            Some(Name::Socket(number)) => {
+                self.sockets.insert(number, descriptor);
+                Ok(())
+            }
+            None => Err(Refusal(format!("a descriptor is named {name:x?}, which is not known"))),
+        }
+    }
+
+    fn prepare(&mut self) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn load(&mut self, _: u16, snapshot: &[u8]) -> Result<(), Refusal> {
+        self.memory.assemble();
+        let sockets = std::mem::take(&mut self.sockets);
+        let memory = &self.memory;
+        let mut relocate = |spans: &[_]| memory.relocate(spans);
+        let engine = Engine::load(self.config.clone(), &self.device, snapshot, sockets, &mut relocate)
+            .map_err(|error| Refusal(error.to_string()))?;
+        match objects(&engine, memory) {
+            Ok(taken) => {
+                self.loaded = Some(Loaded { engine, taken });
+                Ok(())
+            }
+            Err(error) => {
+                engine.discard();
+                Err(Refusal(error.to_string()))
+            }
+        }
+    }
+
+    fn activate(self) -> TakenOver {
+        let Loaded { engine, taken } = self.loaded.expect("the adapter was loaded before it was taken");
+        engine.activate();
+        taken
+    }
+
+    fn discard(self) {
+        if let Some(Loaded { engine, .. }) = self.loaded {
+            engine.discard();
+        }
+    }
+}
+
+/// Creates the objects of the program for those of an adapter that was restored.
+fn objects(engine: &RestoredEngine, memory: &CarriedMemory) -> io::Result<TakenOver> {
+    let shared = Arc::new(Shared::of_engine(Arc::clone(engine.engine())));
+    let cqs = engine.completion_queues().iter();
+    let completion_queues = cqs.map(|cq| CompletionQueue::restored(&shared, cq)).collect::<Result<_, _>>()?;
+    let srqs = engine.shared_receive_queues().iter();
+    let shared_receive_queues = srqs.map(|srq| SharedReceiveQueue::restored(&shared, srq)).collect();
+    let queue_pairs: Vec<_> = engine.queue_pairs().map(|pair| QueuePair::restored(&shared, pair)).collect();
+    let mut domains: BTreeSet<Domain> = queue_pairs.iter().map(|pair| Domain(pair.query().domain)).collect();
+    let mut regions = Vec::new();
+    for (info, addr) in shared.device().table().regions() {
+        domains.insert(info.domain);
+        if let Some(parts) = memory.region_at(addr) {
+            let contents = Contents::of_parts(&shared, parts).map_err(io::Error::other)?;
+            regions.push(MemoryRegion::restored(&shared, contents, &info));
+        }
+    }
+    let domains = domains.into_iter().map(|domain| ProtectionDomain::restored(&shared, domain));
+    let protection_domains = domains.collect::<Result<_, _>>()?;
+    Ok(TakenOver {
+        adapter: Adapter { shared },
+        data: Vec::new(),
+        completion_queues,
+        shared_receive_queues,
+        queue_pairs,
+        regions,
+        protection_domains,
+        adopted: false,
+    })
+}
