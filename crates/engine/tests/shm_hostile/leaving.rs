@@ -1,11 +1,14 @@
 //! Peers that are asked to leave shared memory, or ask for it (requirement X2).
 
-use super::common::attack::{Attack, Link};
-use super::common::ring::ACCEPT;
+use super::common::attack::{Attack, CHANNEL, Link, TOKEN};
+use super::common::doorway::{self, Doorway, MAGIC};
+use super::common::peer::Received;
+use super::common::ring::{ACCEPT, ATTACH, RingEnd};
 use super::common::victim::{Attacked, Victim};
 use super::common::{TIMEOUT, wait_until};
 use ironwarp_engine::LeaveFailure;
 use ironwarp_rnic::link::Route;
+use ironwarp_wire::Header;
 use ironwarp_wire::private::{Capabilities, Signal};
 use std::time::{Duration, Instant};
 
@@ -13,7 +16,7 @@ use std::time::{Duration, Instant};
 fn sharing(victim: &Victim) -> Attack {
     let mut attacked = victim.connect_peer_with(Capabilities::SHARED_MEMORY | Capabilities::LEAVE);
     let (mut link, victims_channel) = Link::offered(&mut attacked.peer);
-    link.send(victims_channel, ACCEPT, &super::common::attack::CHANNEL.to_ne_bytes());
+    link.send(victims_channel, ACCEPT, &CHANNEL.to_ne_bytes());
     let mut attack = Attack::established(attacked, link, victims_channel);
     attack.switch();
     attack
@@ -81,8 +84,6 @@ fn a_flood_of_requests_is_answered_once() {
     });
     attack.post_send(100, 64);
     loop {
-        use super::common::peer::Received;
-        use ironwarp_wire::Header;
         match attack.attacked.peer.receive_next() {
             Received::Message(Header::Send(_), ..) => break,
             Received::Message(Header::Write(write), ..) => {
@@ -93,4 +94,22 @@ fn a_flood_of_requests_is_answered_once() {
         }
     }
     victim.assert_survives(attack);
+}
+
+/// The victim leaves while it waits for the memory that its peer has offered. When the memory comes, it asks for no channel.
+#[test]
+fn memory_that_comes_too_late_is_not_used() {
+    let victim = Victim::new();
+    let mut attacked = victim.connect_peer();
+    let doorway = Doorway::new();
+    attacked.peer.offer(&TOKEN, &doorway.id, 0);
+    let (bell, hello) = doorway.accept();
+    assert_eq!(hello.token, TOKEN);
+    attacked.pair.leave_shared_memory(Instant::now()).unwrap();
+    let mut link = Link { bell, ring: RingEnd::create() };
+    doorway::answer(&link.bell, &MAGIC, &link.ring.file);
+    let first = link.ring.next();
+    assert_ne!(first.kind, ATTACH, "{first:?}");
+    attacked.assert_works_over_tcp(1);
+    victim.assert_survives((attacked, link));
 }
