@@ -58,6 +58,8 @@ pub enum TargetStep {
     TakenSent,
     /// TAKEN could not be sent.
     TakenFailed,
+    /// The source neither is dead nor has refused so far.
+    Waiting,
 }
 
 /// How a function is taken over.
@@ -255,6 +257,7 @@ impl<T: Target> Run<'_, T> {
             if is_dead {
                 return Ok(());
             }
+            self.target.at(TargetStep::Waiting);
             let mut both = [PollFd::new(peer, PollFlags::IN), PollFd::new(&self.channel, PollFlags::IN)];
             // A socket that has ended stays readable.
             if !wait.poll(if ended { &mut both[..1] } else { &mut both })? {

@@ -171,7 +171,8 @@ fn a_process_that_is_stopped_at_any_instant_makes_no_second_owner() {
 fn faults_of_both_processes_make_no_second_owner() {
     let more = [SourceStep::GivingUp, SourceStep::Decided, SourceStep::Refused];
     let source_steps: Vec<_> = SOURCE.iter().map(|it| it.0).chain(more).collect();
-    let target_steps: Vec<_> = TARGET.iter().map(|it| it.0).chain([TargetStep::TakenFailed]).collect();
+    let target_steps: Vec<_> =
+        TARGET.iter().map(|it| it.0).chain([TargetStep::TakenFailed, TargetStep::Waiting]).collect();
     let acts = [Act::Kill, Act::Stop];
     let mut random = Random(u64::from(std::process::id()));
     let mut all = Vec::new();

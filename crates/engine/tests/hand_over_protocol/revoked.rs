@@ -56,15 +56,18 @@ fn a_target_that_takes_too_late_is_told() {
     }
 }
 
-/// As above, but the target asks before the source is continued, and has to wait for the answer.
 #[test]
 fn a_target_waits_for_a_source_that_is_stopped_while_it_decides() {
-    let scene = start(plan().stops(SourceStep::Decided), plan());
+    let scene = start(plan().stops(SourceStep::Decided), plan().stops(TargetStep::Waiting));
     scene.source.stopped();
+    scene.target.go_on();
+    scene.target.stopped();
     scene.target.go_on();
     scene.source.go_on();
     assert_err(&scene.source.result(), "Source");
-    assert_err(&scene.target.result(), "Source");
+    let result = scene.target.result();
+    assert_err(&result, "Source");
+    assert!(result.contains("took its offer back: timed out"), "{result}");
     scene.ends_at(Fate::Source);
 }
 
@@ -81,19 +84,14 @@ fn a_source_that_dies_frozen_leaves_the_function_to_the_target() {
 
 #[test]
 fn a_source_that_dies_while_the_target_waits_for_it_leaves_the_function_to_the_target() {
-    for waits in [true, false] {
-        let target = if waits { plan() } else { plan().stops(TargetStep::TakenFailed) };
-        let scene = start(plan().stops(SourceStep::Decided), target);
+    for step in [TargetStep::TakenFailed, TargetStep::Waiting] {
+        let scene = start(plan().stops(SourceStep::Decided), plan().stops(step));
         scene.source.stopped();
         scene.target.go_on();
-        if !waits {
-            scene.target.stopped();
-        }
+        scene.target.stopped();
         scene.source.kill();
-        if !waits {
-            scene.target.go_on();
-        }
-        assert_eq!(scene.target.result(), "ok adopted");
+        scene.target.go_on();
+        assert_eq!(scene.target.result(), "ok adopted", "{step:?}");
         scene.ends_at(Fate::Target);
     }
 }
