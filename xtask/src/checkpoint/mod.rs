@@ -20,6 +20,7 @@ use ironwarp_testkit::process::Process;
 use network::{Addresses, DEVICE, FAMILIES, Host, Network};
 use std::env;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -156,12 +157,18 @@ impl Trial<'_> {
         fs::create_dir(&images).map_err(at(&images))?;
         let Moving { id, process: mut before } = program;
         let mut dump = self.criu(from, from != to, "dump", &images);
+        dump.arg("--action-script").arg(self.hook);
         output(dump.args(["--tree", &id.to_string(), "--network-lock", "nftables"]))
             .map_err(|error| failed(&error, &images, "dump"))?;
         let dumped = start.elapsed();
         before.exit()?; // CRIU has killed it
         drop(before); // kills its process group, whose number the restored program gets
-        let restore = self.criu(to, from != to, "restore", &images);
+        if from != to && self.network.has_address(from, self.addresses)? {
+            return Err(format!("{from:?} still has the address, and would answer the peer with a reset"));
+        }
+        let mut restore = self.criu(to, from != to, "restore", &images);
+        let probe = self.write_probe()?;
+        restore.arg("--action-script").arg(if to == Host::Target { &probe } else { self.hook });
         let mut process = Process::start(restore, "criu restore", &self.folder.join("criu.log"))?;
         self.exchange(&mut process, A_LITTLE).map_err(|error| failed(&error, &images, "restore"))?;
         let all = start.elapsed();
@@ -174,10 +181,18 @@ impl Trial<'_> {
         Ok(Moving { id, process })
     }
 
+    /// Writes a script that runs the hook, and fails if the target answers the peer too early.
+    fn write_probe(&self) -> Result<PathBuf> {
+        let file = self.folder.join("probe.sh");
+        fs::write(&file, self.network.probe(self.hook, self.addresses, PORT)).map_err(at(&file))?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).map_err(at(&file))?;
+        Ok(file)
+    }
+
     /// Returns a command that runs CRIU on a host. If the program moves, its address moves with it.
     fn criu(&self, host: Host, moves: bool, action: &str, images: &Path) -> Command {
         let mut criu = self.network.on(host);
-        criu.arg("criu").arg(action).arg("--images-dir").arg(images).arg("--action-script").arg(self.hook);
+        criu.arg("criu").arg(action).arg("--images-dir").arg(images);
         criu.args(["--tcp-established", "--shell-job", "-v4", "--log-file"]).arg(format!("{action}.log"));
         let path = env::var("PATH").unwrap_or_default();
         criu.env("PATH", format!("{}:{path}", self.commands.display()));

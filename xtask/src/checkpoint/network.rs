@@ -72,6 +72,29 @@ impl Network {
         self.ip(host, &format!("address del {other} dev lo"))
     }
 
+    /// Returns whether a host has the address that moves.
+    pub(super) fn has_address(&self, host: Host, addresses: &Addresses) -> Result<bool> {
+        let mut list = self.on(host);
+        list.args(["ip", "-oneline", "address", "show", "to", addresses.moving]);
+        output(&mut list).map(|found| !found.is_empty())
+    }
+
+    /// Returns an action script for CRIU that runs `hook`, and fails if the target, which has the address but not the sockets
+    /// yet, answers the peer. The peer finds the target at that moment, and sends it a packet.
+    pub(super) fn probe(&self, hook: &Path, addresses: &Addresses, port: u16) -> String {
+        let (peer, hook, address) = (self.host(Host::Peer).id(), hook.display(), addresses.moving);
+        format!(
+            r#"#!/bin/sh
+'{hook}' || exit
+if [ "$CRTOOLS_SCRIPT_ACTION" != pre-restore ]; then exit 0; fi
+exec nsenter --net=/proc/{peer}/ns/net -- bash -c '
+    ip neighbour flush to {address} dev {DEVICE}
+    timeout 0.5 bash -c ": </dev/tcp/{address}/{port}"
+    [ $? = 124 ]'
+"#
+        )
+    }
+
     /// Returns a command that runs another one on a host.
     pub(super) fn on(&self, host: Host) -> Command {
         command("nsenter", &[&network(&self.host(host).id().to_string()), "--"])
