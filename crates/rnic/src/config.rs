@@ -41,6 +41,9 @@ macro_rules! device_settings {
                 /// Maximum number of bytes of messages that wait for a receive before the stream stops reading from its
                 /// socket. Raise this for programs that post receives late.
                 experimental park: usize = 256 << 10,
+                /// Maximum number of bytes of messages that wait for a receive, on all queue pairs of an adapter together. If
+                /// it is reached, each stream keeps one segment at most until there is room.
+                experimental parked: usize = 256 << 20,
                 /// Maximum number of memory regions and windows.
                 experimental tags: usize = 1 << 20,
                 /// Timeout for an MPA startup frame, in either role. Hardware drivers wait up to 60 s, siw 5 s or 10 s.

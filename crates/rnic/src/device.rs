@@ -12,6 +12,7 @@ use crate::memory::{
     TableImage, TagCipher, Translation,
 };
 use crate::outbound::TxBatch;
+use crate::parking::Parking;
 use crate::pool::AdapterPool;
 use crate::quota::{Account, Quotas, Resource};
 use crate::sync::{Mutex, lock};
@@ -26,6 +27,10 @@ const LONG_CALL: usize = 1 << 20;
 /// Maximum number of bytes that one call to a link transfers if there is low-latency traffic. The last frame may exceed
 /// it. Short, because the kernel finishes a copy before another thread gets the processor.
 const SHORT_CALL: usize = 32 << 10;
+/// Maximum number of bytes that one call to a link receives while the parked messages of the function exhaust its quota.
+const EXHAUSTED_CALL: usize = 8 << 10;
+/// Share of the adapter's budget of parked bytes that a function gets, unless its quota says otherwise.
+const PARKED_SHARE: u64 = 64;
 /// Number of tag slots of a function, unless its quota of tags is larger. Enough for 67 million registrations.
 const FUNCTION_SLOTS: u32 = if cfg!(loom) { 64 } else { 1 << 18 };
 
@@ -40,15 +45,28 @@ const FIRST_HANDLER: u16 = HANDLER_QUEUES.start;
 #[error("too many completion handlers, the maximum is {HANDLERS}: one can serve many completion queues")]
 pub struct TooManyHandlers;
 
-/// The adapter has too few unused tags for another function.
+/// Why a function was not created: the adapter cannot give it what it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "too few unused tags for another function, which needs {slots} indices of the adapter: close another function, or lower the quota of tags"
-)]
 #[non_exhaustive]
-pub struct TooFewTags {
-    /// Number of indices that the function needs.
-    pub slots: u64,
+pub enum FunctionError {
+    /// Too few tags are unused.
+    #[error(
+        "too few unused tags for another function, which needs {slots} indices of the adapter: close another function, or lower the \
+         quota of tags"
+    )]
+    TooFewTags {
+        /// Number of indices that the function needs.
+        slots: u64,
+    },
+    /// The budget for parked messages is assigned to other functions.
+    #[error(
+        "too few unassigned bytes for parked messages of another function, which needs {bytes}: lower its quota, or raise the setting \
+         `parked`"
+    )]
+    TooFewParkedBytes {
+        /// Number of bytes that the function needs.
+        bytes: u64,
+    },
 }
 
 /// State that all queue pairs of a function share: the memory table, settings and events.
@@ -80,15 +98,23 @@ pub struct Device {
     is_shut_down: AtomicBool,
     /// Maximum number of bytes that one call to a link transfers.
     max_call_len: AtomicUsize,
+    /// Maximum number of bytes that one call to a link receives: `max_call_len`, or less while `parking` is exhausted.
+    max_recv_len: AtomicUsize,
+    /// The bytes of messages that wait for a receive.
+    parking: Parking,
+    /// The device of the adapter, if this is that of a function.
+    adapter: Option<Weak<Self>>,
 }
 
 impl Device {
     /// Creates a device that accesses the program's memory through `host`, and derives its tags from `cipher`.
     pub fn new(config: DeviceConfig, host: Arc<dyn Host>, cipher: Arc<TagCipher>) -> Arc<Self> {
         let faults = (config.faults != FaultPlan::default()).then(|| Faults::new(config.faults, config.seed));
+        let parking = Parking::new(config.parked as u64);
         let account = Arc::default();
         let table = Table::with_account(limits_of(&config), cipher, &account);
-        Self::with_parts(config, host, table, faults, Arc::default(), account)
+        let shared = SharedParts { host, faults, pool: Arc::default(), adapter: None };
+        Self::with_parts(config, table, shared, account, parking)
     }
 
     /// Creates a device with the memory table of another one (requirement X2), of which `next_domain` is the number of the
@@ -101,48 +127,66 @@ impl Device {
         relocate: &mut dyn FnMut(&[Span]) -> Option<Translation>,
     ) -> Result<Arc<Self>, TableError> {
         let faults = (config.faults != FaultPlan::default()).then(|| Faults::new(config.faults, config.seed));
+        let parking = Parking::new(config.parked as u64);
         let account = Arc::default();
         let table = Table::load(limits_of(&config), table, &account, relocate)?;
         let pool = Arc::new(AdapterPool::with_domains(next_domain));
-        Ok(Self::with_parts(config, host, table, faults, pool, account))
+        let shared = SharedParts { host, faults, pool, adapter: None };
+        Ok(Self::with_parts(config, table, shared, account, parking))
     }
 
     /// Creates a device for a function of the adapter that this device belongs to (requirement X1). It has a table, events
     /// and handlers of its own; the host, the key of the tags, injected faults and buffers are shared. Call this for the
     /// device of the adapter itself, which gives some of its tags to the function.
-    pub fn create_function(&self, quotas: Quotas) -> Result<Arc<Self>, TooFewTags> {
+    pub fn create_function(self: &Arc<Self>, quotas: Quotas) -> Result<Arc<Self>, FunctionError> {
         let tags = match quotas.get(Resource::Tags) {
             u64::MAX => 0, // no quota: as many as it has slots
             tags => tags.min(self.config.tags as u64),
         };
         let needed = tags.max(FUNCTION_SLOTS.into());
-        let too_few = TooFewTags { slots: needed };
+        let too_few = FunctionError::TooFewTags { slots: needed };
         let count = u32::try_from(needed).map_err(|_| too_few)?;
         // A function that was closed may have left a few less.
         let min = u32::try_from(tags).map_or(count, |tags| tags.max(FUNCTION_SLOTS / 2));
+        let bytes = match quotas.get(Resource::ParkedBytes) {
+            u64::MAX => self.config.parked as u64 / PARKED_SHARE,
+            bytes => bytes,
+        };
+        if !self.parking.give(bytes) {
+            return Err(FunctionError::TooFewParkedBytes { bytes });
+        }
         let slots = self.pool.take_slots(min, count).or_else(|| self.table.split_off_slots(count));
-        let slots = slots.ok_or(too_few)?;
+        let Some(slots) = slots else {
+            self.take_parked_bytes_back(bytes);
+            return Err(too_few);
+        };
         // As many entries as it has slots, so that the quota is reached before the tags are used up.
         let entries = u64::from(slots.end - slots.start);
         let quotas = quotas.with(Resource::Tags, quotas.get(Resource::Tags).min(entries));
+        let quotas = quotas.with(Resource::ParkedBytes, bytes);
         let config = DeviceConfig { tag_slots: slots, ..self.config.clone() };
         let account = Account::new(self.pool.next_function(), quotas);
-        let host = Arc::clone(&self.host);
         let table = Table::with_account(limits_of(&config), Arc::clone(self.table.cipher()), &account);
-        let device =
-            Self::with_parts(config, host, table, self.faults.clone(), Arc::clone(&self.pool), account);
+        let shared = SharedParts {
+            host: Arc::clone(&self.host),
+            faults: self.faults.clone(),
+            pool: Arc::clone(&self.pool),
+            adapter: Some(Arc::downgrade(self)),
+        };
+        let device = Self::with_parts(config, table, shared, account, Parking::new(bytes));
         device.max_call_len.store(self.max_call_len(), Ordering::Relaxed);
+        device.max_recv_len.store(self.max_call_len(), Ordering::Relaxed);
         Ok(device)
     }
 
     fn with_parts(
         config: DeviceConfig,
-        host: Arc<dyn Host>,
         table: Table,
-        faults: Option<Arc<Faults>>,
-        pool: Arc<AdapterPool>,
+        shared: SharedParts,
         account: Arc<Account>,
+        parking: Parking,
     ) -> Arc<Self> {
+        let SharedParts { host, faults, pool, adapter } = shared;
         let routing = Routing::new(1); // for one lane: the engine sets another map once it knows how many it has
         Arc::new(Self {
             table,
@@ -159,6 +203,9 @@ impl Device {
             lane_handlers: Mutex::default(),
             is_shut_down: AtomicBool::new(false),
             max_call_len: AtomicUsize::new(LONG_CALL),
+            max_recv_len: AtomicUsize::new(LONG_CALL),
+            parking,
+            adapter,
         })
     }
 
@@ -191,6 +238,7 @@ impl Device {
     pub fn used(&self, resource: Resource) -> u64 {
         match resource {
             Resource::Tags => self.table.len() as u64,
+            Resource::ParkedBytes => self.parking.used(),
             _ => self.account.used(resource),
         }
     }
@@ -367,6 +415,39 @@ impl Device {
     /// traffic then needs more calls.
     pub fn shorten_calls(&self) {
         self.max_call_len.store(SHORT_CALL, Ordering::Relaxed);
+        self.max_recv_len.fetch_min(SHORT_CALL, Ordering::Relaxed);
+    }
+
+    /// Maximum number of bytes that one call to a link receives.
+    pub(crate) fn max_recv_len(&self) -> usize {
+        self.max_recv_len.load(Ordering::Relaxed)
+    }
+
+    /// The bytes of messages that wait for a receive.
+    pub(crate) fn parking(&self) -> &Parking {
+        &self.parking
+    }
+
+    /// Counts bytes of a message that begins to wait for a receive.
+    pub(crate) fn park_bytes(&self, bytes: usize) {
+        self.parking.add(bytes as u64, |exhausted| self.set_exhausted(exhausted));
+    }
+
+    /// Counts bytes of a message that no longer waits for a receive. If there is room again, has the streams driven that wait
+    /// for it.
+    pub(crate) fn unpark_bytes(&self, bytes: usize) {
+        self.parking.remove(bytes as u64, |exhausted| self.set_exhausted(exhausted));
+    }
+
+    /// Takes back bytes that a function has had.
+    fn take_parked_bytes_back(&self, bytes: u64) {
+        self.parking.take_back(bytes, |exhausted| self.set_exhausted(exhausted));
+    }
+
+    /// Limits calls that receive while the quota of parked bytes is exhausted: what they receive may have to be parked.
+    fn set_exhausted(&self, exhausted: bool) {
+        let len = if exhausted { EXHAUSTED_CALL } else { self.max_call_len() };
+        self.max_recv_len.store(len, Ordering::Relaxed);
     }
 
     /// Maximum number of bytes that one call to a link transfers.
@@ -397,10 +478,23 @@ impl Device {
     }
 }
 
+/// What the device of a function shares with that of its adapter.
+struct SharedParts {
+    host: Arc<dyn Host>,
+    faults: Option<Arc<Faults>>,
+    pool: Arc<AdapterPool>,
+    /// The device of the adapter; `None` for that itself.
+    adapter: Option<Weak<Device>>,
+}
+
 impl Drop for Device {
-    /// Leaves the tags that were never assigned to functions that are created later.
+    /// Leaves the tags that were never assigned to functions that are created later, and the bytes for parked messages to
+    /// the adapter.
     fn drop(&mut self) {
         self.pool.put_slots(self.table.unused_slots());
+        if let Some(adapter) = self.adapter.as_ref().and_then(Weak::upgrade) {
+            adapter.take_parked_bytes_back(self.account.quotas().get(Resource::ParkedBytes));
+        }
     }
 }
 

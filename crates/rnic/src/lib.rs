@@ -19,6 +19,7 @@ pub mod host;
 pub mod link;
 pub mod memory;
 mod outbound;
+mod parking;
 mod pool;
 pub mod qp;
 pub mod queue;

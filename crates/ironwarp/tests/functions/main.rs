@@ -4,12 +4,14 @@
 mod closing;
 mod isolation;
 mod numbers;
+mod parking;
 mod quotas;
 
 use ironwarp::function::Quotas;
 use ironwarp::queue::{Completes, WorkRequest};
 use ironwarp::{Adapter, Config};
 use ironwarp_testkit::native::{ALL, Completions, End, connect, pattern};
+use std::time::Duration;
 
 /// Returns an adapter with few threads, so that functions share them.
 fn adapter() -> Adapter {
@@ -21,9 +23,10 @@ fn function(adapter: &Adapter, quotas: Quotas) -> End {
     End::of(adapter.function(quotas).unwrap(), Completes::WhenAcknowledged)
 }
 
-/// Connects a peer with an adapter of its own to a function.
+/// Connects a peer with an adapter of its own to a function. At its end, it does not wait long for what it has sent.
 fn peer_of(function: &End) -> End {
-    let peer = End::new(Config::default().lanes(1), Completes::WhenAcknowledged);
+    let config = Config::default().lanes(1).close(Duration::from_millis(300));
+    let peer = End::new(config, Completes::WhenAcknowledged);
     connect(&peer, function, "127.0.0.1:0".parse().unwrap());
     peer
 }

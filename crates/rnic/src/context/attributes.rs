@@ -2,6 +2,7 @@
 
 use crate::error::QpError;
 use crate::memory::{Domain, RegistrationWaiter, Rights};
+use crate::parking::RoomWaiter;
 use crate::queue::{Completes, Cq, QueueOwner, SharedReceiveQueue, SharedSendQueue, XrcDomain};
 use crate::retry::Retries;
 use crate::state::State;
@@ -162,8 +163,8 @@ pub trait StreamDriver: Send + Sync + fmt::Debug {
     fn on_link_closed(&self);
 }
 
-/// The queue pair that a context belongs to, as queues and the memory table call it.
-pub(crate) trait Owner: QueueOwner + RegistrationWaiter {}
+/// The queue pair that a context belongs to, as queues, the memory table and the count of parked messages call it.
+pub(crate) trait Owner: QueueOwner + RegistrationWaiter + RoomWaiter {}
 
 /// The queue pair is or was connected: it cannot be connected again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,6 +9,7 @@ use crate::fault::ReceiveFaults;
 use crate::link::Route;
 use crate::memory::{Rights, Stream};
 use crate::outbound::SharedObligations;
+use crate::parking::RoomWaiter;
 use crate::queue::{Completes, QueueOwner, ReceiveQueue, SendQueue};
 use crate::retry::Retries;
 use crate::state::State;
@@ -290,6 +291,16 @@ impl QpContext {
     /// The device of the queue pair.
     pub(crate) fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The device, for what outlives a call.
+    pub(crate) fn shared_device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Drives the queue pair when its function has room for parked messages.
+    pub(crate) fn room_waiter(&self) -> Weak<dyn RoomWaiter> {
+        Weak::<dyn Owner>::clone(&self.owner)
     }
 
     /// Identifies the stream to the memory table: by its protection domain and its queue pair.

@@ -191,7 +191,10 @@ impl Qp {
     /// Continues the stream of a restored queue pair on this link. The caller drives the queue pair afterwards.
     pub fn resume(&self, mut halves: Halves, link: &Arc<dyn Link>, driver: Arc<dyn StreamDriver>) {
         self.set_driver(driver);
-        halves.rx.iter_mut().for_each(|rx| rx.set_link(link));
+        halves.rx.iter_mut().for_each(|rx| {
+            rx.set_link(link);
+            rx.count_parked(self.shared_device());
+        });
         halves.tx.iter_mut().for_each(|tx| tx.set_link(link));
         // The caller drives the halves.
         let ((), _) = self.rx.with(|half| *half = halves.rx);

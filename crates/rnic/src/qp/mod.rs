@@ -30,6 +30,7 @@ use crate::context::Owner;
 use crate::device::Device;
 use crate::half::Half;
 use crate::memory::RegistrationWaiter;
+use crate::parking::RoomWaiter;
 use crate::queue::QueueOwner;
 use crate::stream::{Rx, Tx};
 use std::ops::Deref;
@@ -91,6 +92,12 @@ impl RegistrationWaiter for Qp {
     fn on_registration_end(&self) {
         // The halves are driven by another thread, because this one has other registrations to do.
         self.schedule();
+    }
+}
+
+impl RoomWaiter for Qp {
+    fn on_room(&self) {
+        self.schedule(); // by another thread: this one drives the stream that made room
     }
 }
 

@@ -4,25 +4,55 @@
 //! are stored, in order. Responses, signals and Terminates are never parked: otherwise two ends could wait forever for
 //! each other's responses.
 
+use crate::device::Device;
+use crate::parking::RoomWaiter;
 use ironwarp_wire::Header;
 use ironwarp_wire::mpa::Fpdu;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
 
 /// The segments of a stream that wait for a receive.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(crate) struct Park {
     /// `None` if no segment waits. Boxed because on most streams none ever does.
     waiting: Option<Box<Waiting>>,
 }
 
 /// At least one parked segment.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug)]
 struct Waiting {
     /// The segments, the oldest first.
     segments: VecDeque<Parked>,
     /// Memory that they take, in bytes.
     bytes: usize,
+    /// The device, which counts the bytes of all streams. `None` if the segments were loaded, and not
+    /// [counted](Park::count) yet.
+    device: Option<Arc<Device>>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(device) = &self.device {
+            device.unpark_bytes(self.bytes);
+        }
+    }
+}
+
+// Not derived: the device counts what was loaded only when the stream continues.
+impl Serialize for Park {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.waiting.iter().flat_map(|waiting| &waiting.segments))
+    }
+}
+
+impl<'de> Deserialize<'de> for Park {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let segments = VecDeque::<Parked>::deserialize(from)?;
+        let bytes = segments.iter().map(Parked::cost).sum();
+        let waiting = (!segments.is_empty()).then(|| Box::new(Waiting { segments, bytes, device: None }));
+        Ok(Self { waiting })
+    }
 }
 
 /// A parked segment. It is complete, and its CRC was checked.
@@ -41,15 +71,38 @@ impl Parked {
 }
 
 impl Park {
+    /// Has the device of the stream count segments that were loaded.
+    pub(crate) fn count(&mut self, device: &Arc<Device>) {
+        if let Some(waiting) = self.waiting.as_mut().filter(|waiting| waiting.device.is_none()) {
+            device.park_bytes(waiting.bytes);
+            waiting.device = Some(Arc::clone(device));
+        }
+    }
+
     /// Whether no segment is parked.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_none()
     }
 
-    /// Whether at least `limit` bytes are parked: the stream then stops receiving. More than `limit` may be parked,
-    /// because everything that was received together with the last segment is kept.
+    /// Whether at least `limit` bytes are parked, or some and the function has reached its own limit: the stream then stops
+    /// receiving. More than `limit` may be parked, because everything that was received together with the last segment is
+    /// kept.
     pub(crate) fn is_full(&self, limit: usize) -> bool {
-        self.waiting.as_ref().is_some_and(|waiting| waiting.bytes >= limit)
+        let is_full = |waiting: &Waiting| {
+            waiting.bytes >= limit
+                || waiting.device.as_ref().is_some_and(|device| device.parking().is_exhausted())
+        };
+        self.waiting.as_deref().is_some_and(is_full)
+    }
+
+    /// Has a full stream driven when the function has room, if that is what it waits for. Returns false if there is room by
+    /// now.
+    #[cold]
+    pub(crate) fn wait_for_room(&self, limit: usize, stream: &Weak<dyn RoomWaiter>) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| {
+            let waits = |device: &Arc<Device>| device.parking().wait_for_room(stream);
+            waiting.bytes >= limit || waiting.device.as_ref().is_some_and(waits)
+        })
     }
 
     /// Returns the oldest segment.
@@ -73,10 +126,13 @@ impl Park {
     }
 
     /// Parks a segment behind all others.
-    pub(crate) fn push(&mut self, fpdu: Fpdu, payload: Vec<u8>) {
+    pub(crate) fn push(&mut self, device: &Arc<Device>, fpdu: Fpdu, payload: Vec<u8>) {
         let parked = Parked { fpdu, payload };
-        let waiting = self.waiting.get_or_insert_default();
+        let waiting = self.waiting.get_or_insert_with(|| {
+            Box::new(Waiting { segments: VecDeque::new(), bytes: 0, device: Some(Arc::clone(device)) })
+        });
         waiting.bytes += parked.cost();
+        device.park_bytes(parked.cost());
         waiting.segments.push_back(parked);
     }
 
@@ -84,9 +140,13 @@ impl Park {
     pub(crate) fn pop(&mut self) -> Option<Parked> {
         let waiting = self.waiting.as_mut()?;
         let parked = waiting.segments.pop_front()?;
-        waiting.bytes -= parked.cost();
         if waiting.segments.is_empty() {
             self.waiting = None; // an idle stream holds no buffer
+        } else {
+            waiting.bytes -= parked.cost();
+            if let Some(device) = &waiting.device {
+                device.unpark_bytes(parked.cost());
+            }
         }
         Some(parked)
     }

@@ -51,7 +51,7 @@ impl Rx {
                 qp.obligations.lock().not_ready = Some(self.delivered);
                 self.tx_has_work = true;
             }
-            self.park.push(fpdu, payload);
+            self.park.push(qp.shared_device(), fpdu, payload);
             self.ack_parked(qp);
             return Ok(());
         }

@@ -3,6 +3,7 @@
 use super::failure::Target;
 use super::{Message, Rx};
 use crate::broken;
+use crate::device::Device;
 use crate::link::Link;
 use crate::memory::Touch;
 use crate::queue::Receive;
@@ -10,6 +11,11 @@ use ironwarp_wire::mpa::FpduReader;
 use std::sync::Arc;
 
 impl Rx {
+    /// Has the device count the messages that wait for a receive, in a half that was loaded.
+    pub(crate) fn count_parked(&mut self, device: &Arc<Device>) {
+        self.park.count(device);
+    }
+
     /// Gives a half that was loaded its link. What the link has reported before is not known, so the half receives until
     /// the link is empty.
     pub(crate) fn set_link(&mut self, link: &Arc<dyn Link>) {

@@ -231,7 +231,7 @@ impl Rx {
         }
         let left = self.run_small_turn(qp, polls).unwrap_or_else(|| {
             let mut staging = qp.device().take_staging();
-            let room = staging.len().min(qp.device().max_call_len());
+            let room = staging.len().min(qp.device().max_recv_len());
             let left = self.run_turn(qp, polls, &mut staging[..room]);
             qp.device().put_staging(staging);
             left
@@ -250,7 +250,7 @@ impl Rx {
     /// something to do.
     pub(crate) fn drain_link(&mut self, qp: &QpContext) -> bool {
         let mut staging = qp.device().take_staging();
-        let room = staging.len().min(qp.device().max_call_len());
+        let room = staging.len().min(qp.device().max_recv_len());
         let mut left = self.link.arrived();
         self.take_early(qp);
         self.handle_changes(qp);
@@ -286,7 +286,8 @@ impl Rx {
             if self.ended {
                 return Left::Nothing;
             }
-            if self.park.is_full(qp.device().config().park) {
+            let limit = qp.device().config().park;
+            if self.park.is_full(limit) && self.park.wait_for_room(limit, &qp.room_waiter()) {
                 // No call to `recv` would report a lost connection while the park is full, so check for one.
                 if self.until_empty
                     && let Some(errno) = self.link.lost()
