@@ -17,8 +17,9 @@ Rates are measured over a quarter of a second, or over the interval of --watch.
   busy, waits    share of time that the lane's thread ran, and that it was runnable but had no CPU
   steered here   entries of the indirection table that assign new connections to the lane
   served by      what moves the bytes: a lane, or the program because it polls
-  event queue    a queue of asynchronous events, or of a completion handler with its number and class;
-                 armed: its reader is waiting";
+  function       a part of the adapter with quotas of its own; 3 of 8 means 3 in use and a quota of 8
+  event queue    a queue of asynchronous events, or of a completion handler with its number and class, 2:1024 of
+                 function 2; armed: its reader is waiting";
 
 /// Show what running programs do with the adapter: lanes, event queues, completion queues and queue pairs
 #[derive(Debug, Args)]
@@ -165,7 +166,7 @@ impl Page<'_> {
     /// Returns the heading and all tables.
     fn text(&self) -> String {
         let queues = [self.event_queues(), self.completion_queues(), self.queue_pairs()];
-        let tables = [self.lanes(), self.routes()].into_iter().chain(queues);
+        let tables = [self.lanes(), self.routes(), self.functions()].into_iter().chain(queues);
         [vec![self.heading()], tables.flatten().collect()].concat().join("\n\n") + "\n"
     }
 
@@ -232,6 +233,23 @@ impl Page<'_> {
             .into_iter()
             .map(|row| ["events", "lanes", "queue", "vector"].map(|field| row.text(field).to_owned()));
         format_table([&by, "of lanes", "go to event queue", "and wake vector"], rows.collect(), more)
+    }
+
+    /// Returns the table of functions: what each uses, and its quotas.
+    fn functions(&self) -> Option<String> {
+        let (functions, more) = self.take_first(self.rows("function").collect());
+        let rows = functions.into_iter().map(|row| {
+            let used = |field: &str| match row.text(&format!("max_{field}")) {
+                "" => row.text(field).to_owned(),
+                quota => format!("{} of {quota}", row.text(field)),
+            };
+            let stopped = if row.text("stopped") == "true" { "STOPPED" } else { "" };
+            let (pairs, queues, tags) = (used("queue_pairs"), used("completion_queues"), used("tags"));
+            let (registered, parked) = (used("registered_bytes"), used("parked_bytes"));
+            [row.text("number").to_owned(), pairs, queues, tags, registered, parked, stopped.to_owned()]
+        });
+        let heads = ["function", "QPs", "CQs", "tags", "bytes registered", "bytes parked", ""];
+        format_table(heads, rows.collect(), more)
     }
 
     /// Returns the table of event queues.

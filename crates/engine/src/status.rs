@@ -263,42 +263,56 @@ impl EventSource for StatusServer {
     }
 }
 
+/// The names of the fields for what a function uses. Its quotas have the prefix `max_`.
+const RESOURCES: [(&str, Resource); 9] = [
+    ("queue_pairs", Resource::QueuePairs),
+    ("completion_queues", Resource::CompletionQueues),
+    ("shared_receive_queues", Resource::SharedReceiveQueues),
+    ("protection_domains", Resource::ProtectionDomains),
+    ("tags", Resource::Tags),
+    ("completion_handlers", Resource::CompletionHandlers),
+    ("event_queues", Resource::EventQueues),
+    ("registered_bytes", Resource::RegisteredBytes),
+    ("parked_bytes", Resource::ParkedBytes),
+];
+
 /// Returns the row of a function (requirement X1): what it uses of each kind of resource, and its quotas.
 fn function_row(function: &function::Function) -> Row {
     let device = function.device();
     let row = Row::new("function").with("number", function.number());
     let row = row.with("stopped", device.events().is_stopped());
-    Resource::ALL.into_iter().fold(row, |row, resource| {
-        let name = format!("{resource:?}");
-        let row = row.with(&name, device.used(resource));
+    RESOURCES.into_iter().fold(row, |row, (name, resource)| {
+        let row = row.with(name, device.used(resource));
         match device.account().quotas().get(resource) {
             u64::MAX => row,
-            quota => row.with(&format!("max{name}"), quota),
+            quota => row.with(&format!("max_{name}"), quota),
         }
     })
 }
 
-/// Returns the rows of the event queues of a function, which have numbers of their own in each function.
+/// Returns the rows of the event queues of a function. Each function numbers its own, so `2:1024` is number 1024 of
+/// function 2.
 fn event_queue_rows(function: &function::Function) -> Vec<Row> {
     let device = function.device();
+    let name = |number: u16| match function.number() {
+        0 => number.to_string(),
+        function => format!("{function}:{number}"),
+    };
     let [global, asynchronous] = device.events().stats();
     let mut rows = vec![
-        event_queue_row(GLOBAL_QUEUE, global, "adapter, port"),
-        event_queue_row(ASYNC_QUEUE, asynchronous, "objects"),
+        event_queue_row(&name(GLOBAL_QUEUE), global, "adapter, port"),
+        event_queue_row(&name(ASYNC_QUEUE), asynchronous, "objects"),
     ];
     rows.extend(device.events().program_queues().iter().map(|queue| {
         let of = if queue.number() == CHANNEL_QUEUE { "connections" } else { "events of the map" };
-        event_queue_row(queue.number(), queue.stats(), of)
+        event_queue_row(&name(queue.number()), queue.stats(), of)
     }));
     rows.extend(device.handlers().iter().filter_map(|handler| {
         let number = handler.id().event_queue()?;
         let known = function.event_queues().handler(number);
-        Some(handler_row(number, handler.stats(), known.as_deref()))
+        Some(handler_row(&name(number), handler.stats(), known.as_deref()))
     }));
-    match function.number() {
-        0 => rows,
-        number => rows.into_iter().map(|row| row.with("function", number)).collect(),
-    }
+    rows
 }
 
 /// Returns the row of a port: it is `down` if it was taken down, `inactive` if its interface is down, and `active`
@@ -391,7 +405,7 @@ fn format_ranges(numbers: &[usize]) -> String {
 }
 
 /// Returns the row of an event queue. `of` says which events it receives.
-fn event_queue_row(number: u16, stats: EventQueueStats, of: &str) -> Row {
+fn event_queue_row(number: &str, stats: EventQueueStats, of: &str) -> Row {
     let state = match stats.state {
         QueueState::Undefined => "undefined",
         QueueState::Unarmed => "unarmed",
@@ -407,7 +421,7 @@ fn event_queue_row(number: u16, stats: EventQueueStats, of: &str) -> Row {
 
 /// Returns the row of the event queue of a completion handler, with the processors on which its queue pairs are served
 /// and the name of its consumer (requirement N5). `handler` is `None` if it is being dropped.
-fn handler_row(number: u16, stats: EventQueueStats, handler: Option<&CompletionHandler>) -> Row {
+fn handler_row(number: &str, stats: EventQueueStats, handler: Option<&CompletionHandler>) -> Row {
     let mut of = "completions".to_owned();
     if let Some(handler) = handler {
         of += &format!(", {}", handler.class());
