@@ -78,13 +78,14 @@ fn passes(command: Command, test: &str) -> bool {
     is_child
 }
 
-/// Runs a command that runs `test`. Panics with its output, and `hint`, unless the test passes.
+/// Runs a command that runs `test`, and prints its output. Panics with the output, and `hint`, unless the test passes.
 fn assert_passes(mut command: Command, test: &str, hint: &str) {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     let passed = output.status.success() && text.contains("1 passed");
     assert!(passed, "{test} {hint}: {}\n{text}\n{errors}", output.status);
+    println!("{text}");
 }
 
 /// Sends a line to the parent.
