@@ -27,7 +27,8 @@ pub(crate) const TEST_USAGE: &str = "test [--full]";
 /// Tests that do more, or check more strictly, if `IRON_TEST_FULL` is set. They then run one at a time.
 const LONG_FORMS: &str = "test(/^flood::/) + test(/^revocation::/) + test(strangers_at_the_peers_address) \
     + test(/^cancel::dropped_futures/) + (binary(shm) & test(/^(switching|kills|idle)::/)) \
-    + (binary(ports) & test(/^a_program_recovers/)) + (binary(hand_over_protocol) & test(/^instants::/))";
+    + (binary(ports) & test(/^a_program_recovers/)) + (binary(hand_over_protocol) & test(/^instants::/)) \
+    + test(/^sys::tcp_repair::tests::moving::/)";
 
 /// Leaves out the fuzz targets, which have no tests and get their `main` from libFuzzer.
 pub(crate) fn test(workspace: &Workspace, options: &[String]) -> Result {

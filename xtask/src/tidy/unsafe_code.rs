@@ -14,6 +14,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/engine/src/sys/segment.rs",
     "crates/engine/src/sys/memory.rs",
     "crates/engine/src/sys/memory/map.rs",
+    "crates/engine/src/sys/raw.rs",
     "crates/engine/src/sys/socket.rs",
     "crates/engine/src/sys/testing.rs",
     "crates/engine/src/sys/thread.rs",

@@ -10,7 +10,11 @@
 //! | `bell` | Unix sockets by which processes set up shared memory and wake each other | |
 //! | `socket` | a TCP connection, as the link of a stream | addresses that may be invalid |
 //! | `tcp` | connect, listen, accept | |
-//! | `netlink`, `nlmsg` | interfaces, addresses and routes | |
+//! | `tcp_repair` | a TCP connection as bytes, which another host turns into the same connection | |
+//! | `fence` | an address that moves to another host, and the proof that this one does not answer for it | |
+//! | `raw` | options of TCP_REPAIR, and frames for a link | system calls that rustix does not have |
+//! | `announce` | tells neighbours that an address has moved | |
+//! | `netlink`, `nlmsg`, `address` | interfaces, addresses and routes | |
 //! | `claim` | RDMA ports in use in this network namespace | |
 //! | `sock_diag` | which user owns a socket | |
 //! | `udp` | a UDP port at several addresses, for datagrams | |
@@ -27,16 +31,20 @@
 //! cancellation points (pthread_cancel(3)): a thread cancelled there would end in the middle of a stream. A
 //! cancellation point also costs 40 ns a call. A thread that sleeps in `thread::wait_readable` can be cancelled.
 
+pub(crate) mod address;
+pub(crate) mod announce;
 pub(crate) mod bell;
 pub(crate) mod claim;
 pub(crate) mod counters;
 pub mod denied;
+pub mod fence;
 pub mod fork;
 pub mod memory;
 pub(crate) mod netlink;
 pub(crate) mod nlmsg;
 pub mod poller;
 pub(crate) mod random;
+pub(crate) mod raw;
 pub mod reserve;
 pub(crate) mod sched;
 pub(crate) mod segment;
@@ -45,6 +53,7 @@ pub(crate) mod sock_diag;
 pub mod socket;
 pub(crate) mod status_socket;
 pub mod tcp;
+pub mod tcp_repair;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod thread;

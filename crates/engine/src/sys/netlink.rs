@@ -38,8 +38,8 @@ pub(crate) struct Netlink {
 }
 
 impl Netlink {
-    /// Opens a routing socket for dumps.
-    fn for_dumps() -> io::Result<Self> {
+    /// Opens a routing socket for dumps, and for [`exchange`](Self::exchange).
+    pub(super) fn for_routing() -> io::Result<Self> {
         Self::open(None, 0)
     }
 
@@ -92,7 +92,7 @@ impl Netlink {
     ) -> io::Result<T> {
         for _ in 0..MAX_TRIES {
             // A new socket each time, because the previous one may still have datagrams of the inconsistent dump.
-            let socket = Self::for_dumps()?;
+            let socket = Self::for_routing()?;
             let mut found = begin();
             rustix::net::send(&socket.fd, &request.bytes(), SendFlags::empty())?;
             match socket.receive_dump(|bytes| take(&mut found, bytes))? {

@@ -14,6 +14,8 @@ use std::net::SocketAddr;
 use std::ptr;
 use std::time::Duration;
 
+pub(super) mod hosts;
+
 /// An address in the kernel's half of the address space.
 pub(super) const KERNEL: u64 = 0xffff_8000_0000_0000;
 
