@@ -314,6 +314,9 @@ fn open_connection(fd: &Fd, image: &TcpImage) -> Result<(), RepairError> {
         set_option(fd, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1)?;
         sockopt::set_socket_reuseport(fd, image.options.reuse_port)?;
         set_send_buffer(fd, image.options.send_buffer)?;
+        if image.local.is_ipv6() {
+            sockopt::set_ipv6_v6only(fd, false)?; // it may be a connection over IPv4
+        }
         rustix::net::bind(fd, &image.local)?;
         for (queue, seq) in [(RECEIVE_QUEUE, image.receive_seq), (SEND_QUEUE, image.send_seq)] {
             set_option(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, queue)?;

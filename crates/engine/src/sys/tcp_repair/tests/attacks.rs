@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Exchanges bytes in both directions.
 #[track_caller]
@@ -90,8 +91,10 @@ fn a_connection_that_still_receives_is_not_dumped() {
         Pattern::IN.check(*received, &buffer[..len]);
         *received += len as u64;
     };
+    let deadline = Instant::now() + Duration::from_secs(20);
     // The sender may be interrupted while the connection is dumped: then nothing is missing.
     while let Ok(image) = dump_unfenced(&link) {
+        assert!(Instant::now() < deadline, "no dump was refused");
         thaw(&link, &image).unwrap();
         let arrived = received + image.received.len() as u64;
         while received < arrived + 1 {
@@ -154,6 +157,25 @@ fn a_restored_connection_that_is_dropped_sends_nothing() {
         assert_eq!(&found, b"unacknowledged, and more");
         works(&link, &mut peer);
     }
+}
+
+/// A process that is root only of a user namespace may not exceed the limits of the host.
+#[test]
+fn more_sent_bytes_than_the_host_allows_are_refused() {
+    if !in_network("sys::tcp_repair::tests::attacks::more_sent_bytes_than_the_host_allows_are_refused") {
+        return;
+    }
+    let [source, target] = two_hosts();
+    let (link, mut peer) = connected(&source, 0);
+    let fence = fence(&source, &link);
+    let image = dump(&link, &fence).unwrap();
+    let mut huge = image.clone();
+    (huge.sent, huge.options.send_buffer) = (vec![0; 4 << 20], 20_000);
+    let error = target.run(|| restore(huge).unwrap_err());
+    assert!(matches!(error, RepairError::SendBuffer { need: 0x40_0000, have: 20_000 }), "{error:?}");
+    fence.put_back().unwrap();
+    thaw(&link, &image).unwrap();
+    works(&link, &mut peer);
 }
 
 /// Returns a command that runs `test` in a user namespace that does not own its network namespace, so that no process there has

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::sys::socket::option;
+use crate::sys::tcp::{BindOptions, Bound};
 use ironwarp_testkit::child::in_network;
 use ironwarp_testkit::net::ip;
 use std::io::{Read, Write};
@@ -71,6 +72,68 @@ fn bytes_for_which_the_peer_has_no_room_move_too() {
         send(&resumed.link, &Pattern::OUT.bytes(sent, 1000));
         peer_receives(&mut peer, sent, 1000);
     }
+}
+
+#[test]
+fn unsent_bytes_without_room_are_returned_and_the_end_of_the_stream_waits_for_them() {
+    if !in_network(
+        "sys::tcp_repair::tests::queues::unsent_bytes_without_room_are_returned_and_the_end_of_the_stream_waits_for_them",
+    ) {
+        return;
+    }
+    let [source, target] = two_hosts();
+    for version in [0, 1] {
+        let (link, mut peer) = connected(&source, version);
+        let destination = prepare(&target, version);
+        let fence = fence(&source, &link);
+        let mut image = dump(&link, &fence).unwrap();
+        drop(link);
+        // As if the program had sent more than fits, and closed its direction.
+        (image.unsent, image.finished) = (Pattern::OUT.bytes(0, 1_000_000), true);
+        image.options.send_buffer = 20_000;
+        let resumed = arrive(&target, &destination, image.encode());
+        let accepted = 1_000_000 - resumed.unsent.len() as u64;
+        assert!(accepted < 1_000_000);
+        Pattern::OUT.check(accepted, &resumed.unsent);
+        peer_receives(&mut peer, 0, accepted);
+        let sender = std::thread::spawn(move || {
+            let mut left = &*resumed.unsent;
+            while !left.is_empty() {
+                wait(&resumed.link, PollFlags::OUT);
+                left = &left[resumed.link.send(&[Piece::Own(left)]).unwrap()..];
+            }
+            resumed.link.finish();
+        });
+        peer_receives(&mut peer, accepted, 1_000_000 - accepted);
+        assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+        sender.join().unwrap();
+    }
+}
+
+#[test]
+fn a_connection_over_ipv4_of_an_ipv6_socket_moves() {
+    if !in_network("sys::tcp_repair::tests::queues::a_connection_over_ipv4_of_an_ipv6_socket_moves") {
+        return;
+    }
+    let [source, target] = two_hosts();
+    let (ip, _) = addresses(0);
+    let (listener, at) = source.run(|| {
+        let both = BindOptions { both_versions: true, ..BindOptions::default() };
+        let bound = Bound::new("[::]:0".parse().unwrap(), both).unwrap();
+        let at = bound.local_addr().unwrap();
+        (bound.listen(&KEEPALIVE).unwrap(), at)
+    });
+    let mut peer = TcpStream::connect((ip, at.port())).unwrap();
+    wait(&listener, PollFlags::IN);
+    let link = listener.accept().unwrap().unwrap().link;
+    assert!(link.local_addr().unwrap().is_ipv6());
+    let destination = prepare(&target, 0);
+    let fence = fence(&source, &link);
+    let resumed = arrive(&target, &destination, leave(link, &fence));
+    peer.write_all(&Pattern::IN.bytes(0, 3000)).unwrap();
+    expect(&resumed.link, &Pattern::IN.bytes(0, 3000));
+    send(&resumed.link, &Pattern::OUT.bytes(0, 3000));
+    peer_receives(&mut peer, 0, 3000);
 }
 
 #[test]
