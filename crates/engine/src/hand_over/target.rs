@@ -195,14 +195,17 @@ impl<T: Target> Run<'_, T> {
     fn greet(&mut self, descriptors: u32) -> Result<u16, Failure> {
         let snapshots = self.options.versions.clone();
         let hello = Hello { role: Role::Target, snapshots, descriptors, state: self.options.state };
-        self.channel.send(
-            &Message::Hello(hello),
-            &[own_pidfd()?.as_fd()],
-            self.wait("room in the socket"),
-        )?;
-        self.target.at(TargetStep::HelloSent);
-        let (hello, peer) = hello_of(self.channel.receive(self.wait("HELLO"))?, Role::Source)?;
+        let wait = self.wait("HELLO");
+        let sent = self.channel.send(&Message::Hello(hello), &[own_pidfd()?.as_fd()], wait);
+        match sent {
+            Ok(()) => self.target.at(TargetStep::HelloSent),
+            // A source that is gone may have said hello before, which tells whether it is dead.
+            Err(Failure::Ended { .. }) => {}
+            Err(failure) => return Err(failure),
+        }
+        let (hello, peer) = hello_of(self.channel.receive(wait)?, Role::Source)?;
         self.peer = Some(peer);
+        sent?;
         self.target.at(TargetStep::HelloReceived);
         common_version(&self.options.versions, &hello.snapshots)
     }

@@ -9,7 +9,7 @@ use ironwarp_engine::hand_over::{
 use ironwarp_testkit::limits::raise_descriptor_limit;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::pipe::pipe;
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -230,16 +230,12 @@ fn a_taken_that_follows_a_malformed_message_counts() {
     let asked = Calls::default();
     let (one, other) = pair();
     let mut source = Giving::new(&asked);
-    let result = thread::scope(|scope| {
-        let end = scope.spawn(move || hand_over(one, &mut source, &source_options()));
-        greet(&other, Role::Source);
-        assert_eq!(next(&other), Message::Prepare(0));
-        // All are in the queue before the source waits for TAKEN.
-        send(&other, &Message::Ready, &[]);
-        assert!(put(&other, &Message::Taken.encode()[..7], &[]));
-        send(&other, &Message::Taken, &[]);
-        end.join().unwrap()
-    });
+    // All messages are in the queue before the source begins.
+    send(&other, &hello(Role::Target), &[pidfd().as_fd()]);
+    send(&other, &Message::Ready, &[]);
+    assert!(put(&other, &Message::Taken.encode()[..7], &[]));
+    send(&other, &Message::Taken, &[]);
+    let result = hand_over(one, &mut source, &source_options());
     assert_eq!(result.unwrap().epoch, 2);
     assert_eq!(calls(&asked), ["freeze 5", "release"]);
 }
@@ -288,4 +284,17 @@ fn the_reason_of_an_end_that_is_gone_is_heard() {
         send(socket, &refusal, &[]);
     });
     assert!(matches!(&failure, Failure::Refused(reason) if reason.0 == "enough"), "{failure}");
+}
+
+#[test]
+fn a_source_that_died_after_its_hello_is_known_to_be_dead() {
+    let mut process = std::process::Command::new("true").spawn().unwrap();
+    let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty()).unwrap();
+    process.wait().unwrap();
+    let (one, other) = pair();
+    send(&other, &hello(Role::Source), &[pidfd.as_fd()]);
+    drop(other);
+    let error = take_over(one, Taking::new(&Calls::default()), &target_options()).unwrap_err();
+    assert!(matches!(error.failure, Failure::Ended { .. }), "{error}");
+    assert_eq!(error.owner, Owner::Nobody);
 }
