@@ -53,6 +53,7 @@ mod create;
 mod leaving;
 pub(crate) mod moving;
 pub(crate) mod shutdown;
+pub(crate) mod take_in;
 
 use adapter::{Lanes, Shared};
 

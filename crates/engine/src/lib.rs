@@ -46,6 +46,7 @@ pub use cm::manual::BringUpError;
 pub use config::Config;
 pub use engine::moving::{FreezeError, FrozenEngine, LoadError, RestoredEngine};
 pub use engine::shutdown::Shutdown;
+pub use engine::take_in::TakeInError;
 pub use engine::{Engine, Statistics};
 pub use notify::channel::{EventChannel, EventFdWake, EventSink};
 pub use notify::handler::{AsyncEventQueue, CompletionHandler};

@@ -9,7 +9,11 @@ use crate::shared::Shared;
 use std::io;
 use std::sync::Arc;
 
+mod moving;
+
+pub use ironwarp_engine::TakeInError;
 pub use ironwarp_rnic::quota::{QuotaExceeded, Quotas, Resource};
+pub use moving::{Moving, NotMoved};
 
 impl Adapter {
     /// Creates a function with these quotas: an adapter with objects of its own, which shares the threads of this one and

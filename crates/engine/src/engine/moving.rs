@@ -7,7 +7,7 @@ use crate::logical::LogicalDevice;
 use crate::sys::socket::TcpLink;
 use crate::verbs::cq::CompletionQueue;
 use crate::verbs::error::ConnectError;
-use crate::verbs::queue_pair::{PairImage, PairNotMovable, QueuePair, RestoredPair};
+use crate::verbs::queue_pair::{FrozenPair, PairImage, PairNotMovable, QueuePair, RestoredPair};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::memory::{NotCarried, StillPending, TableError, Translation};
@@ -34,6 +34,9 @@ pub enum FreezeError {
     /// There are control queues.
     #[error("control queues cannot move: destroy them first")]
     ControlQueues,
+    /// Regions have moved here from another function.
+    #[error("regions that came from another function cannot move to another process")]
+    ForeignRegions,
     /// A registration is in progress.
     #[error(transparent)]
     Registration(#[from] StillPending),
@@ -69,7 +72,7 @@ pub enum LoadError {
 /// The objects of an adapter that is frozen, and their state.
 #[derive(Debug, Default)]
 pub struct FrozenEngine {
-    pairs: Vec<Arc<QueuePair>>,
+    pairs: Vec<FrozenPair>,
     qps: Vec<FrozenQp>,
     images: Vec<PairImage>,
     shared_receive_queues: Vec<Arc<SharedReceiveQueue>>,
@@ -129,6 +132,9 @@ impl Engine {
         if self.function.objects().has_control_queues() {
             return Err(FreezeError::ControlQueues);
         }
+        if self.device().table().has_foreign() {
+            return Err(FreezeError::ForeignRegions);
+        }
         Ok(self.function.objects().pairs().iter().try_for_each(|pair| pair.check_movable())?)
     }
 
@@ -143,7 +149,7 @@ impl Engine {
         let mut frozen = FrozenEngine::default();
         for pair in self.function.objects().pairs() {
             match pair.freeze() {
-                Ok((qp, image)) => {
+                Ok((pair, qp, image)) => {
                     frozen.pairs.push(pair);
                     frozen.qps.push(qp);
                     frozen.images.push(image);
@@ -248,7 +254,7 @@ impl Engine {
             return Err(LoadError::Missing("a completion queue"));
         };
         let restored = Qp::restore(self.device(), frozen, objects).ok_or(LoadError::Missing("a queue"))?;
-        let socket = socket.map(|socket| TcpLink::handed_over(socket, image.is_finished()));
+        let socket = socket.map(|socket| Arc::new(TcpLink::handed_over(socket, image.is_finished())));
         let index = self.shared.next_qp_index();
         let pair =
             QueuePair::restore(number, index, self.device(), restored, [send, receive], image, socket)?;
@@ -273,7 +279,7 @@ impl FrozenEngine {
 
     /// Ends all objects, because another process has them. Nothing is sent.
     pub fn surrender(self) {
-        self.pairs.iter().for_each(|pair| pair.surrender());
+        self.pairs.iter().for_each(FrozenPair::surrender);
     }
 }
 

@@ -15,6 +15,7 @@ use ironwarp_wire::private::Secret;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 #[cfg(test)]
@@ -86,6 +87,8 @@ pub(crate) struct Number {
     /// The port of the number; `None` if it contains none. Boxed, because most numbers contain none.
     slot: Option<Box<Slot>>,
     numbers: Arc<Numbers>,
+    /// The number belongs to another queue pair now.
+    has_moved: AtomicBool,
 }
 
 impl Numbers {
@@ -104,7 +107,7 @@ impl Numbers {
         } else {
             free.plain.pop_front().ok_or_else(none_left)?
         };
-        Ok(Number { value, slot: None, numbers: Arc::clone(self) })
+        Ok(Number { value, slot: None, numbers: Arc::clone(self), has_moved: AtomicBool::new(false) })
     }
 
     /// Assigns this number without a port to a queue pair that moved here (requirement X2). Fails if it is in use, or
@@ -121,7 +124,7 @@ impl Numbers {
             let taken = format!("queue pair number {value:#08x} is in use here, or contains a port");
             return Err(io::Error::new(io::ErrorKind::AddrInUse, taken));
         }
-        Ok(Number { value, slot: None, numbers: Arc::clone(self) })
+        Ok(Number { value, slot: None, numbers: Arc::clone(self), has_moved: AtomicBool::new(false) })
     }
 
     /// Assigns a number with a port, for a queue pair that can be dialled. If no such number is free, `new_port`
@@ -143,7 +146,12 @@ impl Numbers {
         let slot = free.slots.pop_front().ok_or_else(none_left)?;
         drop(free);
         slot.port.assign_number(slot.value);
-        Ok(Number { value: slot.value, slot: Some(Box::new(slot)), numbers: Arc::clone(self) })
+        Ok(Number {
+            value: slot.value,
+            slot: Some(Box::new(slot)),
+            numbers: Arc::clone(self),
+            has_moved: AtomicBool::new(false),
+        })
     }
 }
 
@@ -151,6 +159,17 @@ impl Number {
     /// Returns the number itself.
     pub(crate) fn value(&self) -> u32 {
         self.value
+    }
+
+    /// Returns this number for another queue pair, which releases it. Only for a number without a port.
+    pub(crate) fn pass_on(&self) -> Self {
+        self.has_moved.store(true, Ordering::Relaxed);
+        Self {
+            value: self.value,
+            slot: None,
+            numbers: Arc::clone(&self.numbers),
+            has_moved: AtomicBool::new(false),
+        }
     }
 
     /// Returns the port that the number contains, if any.
@@ -166,6 +185,7 @@ impl Drop for Number {
                 slot.port.release_number(self.value);
                 lock(&self.numbers.free).slots.push_back(*slot);
             }
+            None if *self.has_moved.get_mut() => {}
             None => lock(&self.numbers.free).plain.push_back(self.value),
         }
     }

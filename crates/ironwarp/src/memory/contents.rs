@@ -136,12 +136,20 @@ impl Contents {
         Self::of_parts(shared, Parts::new(buffers.into_iter().collect()))
     }
 
+    /// Adds the buffers to those that move with this adapter to another process.
+    pub(super) fn list_in(&self, shared: &Shared) {
+        if let Some(parts) = &self.parts {
+            shared.buffers.add(Arc::<Parts>::downgrade(parts));
+        }
+    }
+
     /// Creates contents that consist of all of these parts.
     pub(crate) fn of_parts(shared: &Shared, parts: Arc<Parts>) -> Result<Arc<Self>, TranslationError> {
         let translation = Arc::new(parts.translation()?);
-        shared.buffers.add(Arc::<Parts>::downgrade(&parts));
         let (len, device) = (parts.buffers().map(Buffer::len).sum(), Arc::clone(shared.device()));
-        Ok(Arc::new(Self { translation, parts: Some(parts), len, device }))
+        let contents = Self { translation, parts: Some(parts), len, device };
+        contents.list_in(shared);
+        Ok(Arc::new(contents))
     }
 
     /// Returns the length in bytes.

@@ -77,6 +77,14 @@ impl MemoryRegion {
         Self { contents, registration, domain, tag, start, access }
     }
 
+    /// Returns a handle to the region after it has moved to a domain of another function.
+    pub(crate) fn moved_to(self, domain: &ProtectionDomain) -> Self {
+        let Self { contents, registration, tag, start, access, .. } = self;
+        registration.forget();
+        contents.list_in(&domain.shared);
+        Self::with_tag(&domain.shared, domain.domain(), contents, tag, start, access)
+    }
+
     /// Creates a handle to a region that moved here from another process.
     pub(crate) fn restored(shared: &Arc<Shared>, contents: Arc<Contents>, info: &EntryInfo) -> Self {
         Self::with_tag(shared, info.domain, contents, info.tag, info.start, info.rights)

@@ -54,6 +54,11 @@ pub enum TableError {
 }
 
 impl Table {
+    /// Returns whether regions of other functions have moved here, which an image does not contain.
+    pub fn has_foreign(&self) -> bool {
+        self.slab.has_foreign()
+    }
+
     /// Returns the image of the table. Nothing may change meanwhile.
     pub fn image(&self) -> Result<TableImage, StillPending> {
         let (slab, entries) = self.slab.image(|entry| {

@@ -26,7 +26,7 @@
 //! | storage of entries, the choice of the next index, and retired indices | `slab.rs` |
 //! | the next tag of a window or region whose index is to be retired | `succession.rs` |
 //! | why tags cannot be guessed | `cipher.rs` |
-//! | moving to another function | `image.rs` |
+//! | moving to another function | `moving.rs` inside a process, `image.rs` beyond it |
 //! | translation of offsets to addresses | `translation.rs`, page tables in `pages.rs` |
 
 mod access;
@@ -38,6 +38,7 @@ mod entry;
 mod guards;
 mod image;
 mod limits;
+mod moving;
 mod page_size;
 mod pages;
 mod pending;
@@ -61,6 +62,7 @@ pub use entry::{CachedGuard, Guard};
 pub(crate) use guards::Guards;
 pub use image::{StillPending, TableError, TableImage};
 pub use limits::Limits;
+pub use moving::RegionNotMovable;
 pub use page_size::PageSize;
 pub use pending::RegistrationWaiter;
 pub use reregister::{Bytes, Reregistration};

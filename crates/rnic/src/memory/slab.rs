@@ -70,6 +70,8 @@ pub(super) struct Slab {
     /// Storage in the order of slots. A chunk is set when its first slot is used. A chunk of retired slots shares its
     /// storage with the chunk that uses the storage now.
     chunks: Box<[OnceLock<Arc<Chunk>>]>,
+    /// Storage for indices of other functions that have moved here, by slot. Allocated when the first one does.
+    foreign: OnceLock<Box<[OnceLock<Arc<Chunk>>]>>,
     free: Mutex<Free>,
     /// Maximum number of entries in use at once.
     pub(super) max_entries: u32,
@@ -144,7 +146,8 @@ impl Slab {
             u32::try_from(limits.entries.min(quota)).map_or(MAX_ENTRIES, |entries| entries.min(MAX_ENTRIES));
         let max_indices = usable_slots(&cipher, first_slot..end_slot);
         let free = Free { next_slot: first_slot, end_slot, max_indices, ..Free::default() };
-        Self { cipher, first_slot, chunks, free: Mutex::new(free), max_entries, account, more_instances }
+        let (foreign, free) = (OnceLock::new(), Mutex::new(free));
+        Self { cipher, first_slot, chunks, foreign, free, max_entries, account, more_instances }
     }
 
     /// Returns the permutation from which tags are derived.
@@ -176,9 +179,55 @@ impl Slab {
     /// which its [state](super::entry::State::tag) tells. A slot of another function is out of bounds.
     #[inline]
     pub(super) fn entry(&self, index: u32) -> Option<&Entry> {
-        let slot = self.cipher.slot(index).wrapping_sub(self.first_slot);
-        let chunk = self.chunks.get((slot >> CHUNK_BITS) as usize)?.get()?;
+        let slot = self.cipher.slot(index);
+        let own = slot.wrapping_sub(self.first_slot);
+        match self.chunks.get((own >> CHUNK_BITS) as usize) {
+            Some(chunk) => Some(&chunk.get()?[own as usize % CHUNK]),
+            None => self.foreign_entry(slot),
+        }
+    }
+
+    /// Returns the storage for a slot of another function, if its index has moved here.
+    #[cold]
+    fn foreign_entry(&self, slot: u32) -> Option<&Entry> {
+        let chunk = self.foreign.get()?.get((slot >> CHUNK_BITS) as usize)?.get()?;
         Some(&chunk[slot as usize % CHUNK])
+    }
+
+    /// Provides storage for an index that moves here from the slab of another function (requirement X2). From now on this
+    /// slab assigns it.
+    pub(super) fn adopt(&self, index: u32) -> Result<&Entry, RegisterError> {
+        let mut free = lock(&self.free);
+        let kept = (free.allocated - free.retired) as usize;
+        if kept - free.indices.len() >= self.max_entries as usize {
+            return Err(self.full());
+        }
+        let slot = self.cipher.slot(index);
+        if self.chunks.get((slot.wrapping_sub(self.first_slot) >> CHUNK_BITS) as usize).is_none() {
+            let directory =
+                self.foreign.get_or_init(|| (0..SLOTS >> CHUNK_BITS).map(|_| OnceLock::new()).collect());
+            directory[(slot >> CHUNK_BITS) as usize].get_or_init(|| {
+                free.stored += 1;
+                new_chunk()
+            });
+            free.allocated += 1;
+            free.max_indices += 1;
+        } else {
+            free.retired -= 1; // it comes back
+        }
+        drop(free);
+        Ok(self.used_entry(index))
+    }
+
+    /// Gives up an index, which moves to the slab of another function. Its slot is not counted as retired in its chunk,
+    /// whose storage stays, because the index may come back.
+    pub(super) fn surrender(&self) {
+        lock(&self.free).retired += 1;
+    }
+
+    /// Returns whether indices of other functions have moved here.
+    pub(super) fn has_foreign(&self) -> bool {
+        self.foreign.get().is_some()
     }
 
     /// Takes a free index, and returns it with its entry.

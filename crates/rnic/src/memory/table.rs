@@ -261,6 +261,16 @@ impl Table {
 }
 
 impl Table {
+    /// Charges registered bytes to the account of the function.
+    pub(super) fn charge_registered(&self, bytes: u64) -> Result<(), QuotaExceeded> {
+        self.account.charge(Resource::RegisteredBytes, bytes)
+    }
+
+    /// Takes registered bytes off the account of the function.
+    pub(super) fn release_registered(&self, bytes: u64) {
+        self.account.release(Resource::RegisteredBytes, bytes);
+    }
+
     /// Returns whether peers can access only windows.
     pub(super) fn is_strict(&self) -> bool {
         self.strict

@@ -227,6 +227,15 @@ impl FrozenQp {
         }
     }
 
+    /// Makes the queue pair one of another domain, with these completion queues for sends and receives.
+    pub fn rehome(&mut self, domain: Domain, [send_cq, receive_cq]: [u32; 2]) {
+        (self.attributes.domain, self.attributes.send_cq, self.attributes.receive_cq) =
+            (domain, send_cq, receive_cq);
+        self.rq.set_domain(domain);
+        let in_use = self.halves.rx.as_mut().and_then(Rx::receive_in_use).into_iter();
+        in_use.chain(self.sq.receive_to_flush()).for_each(|receive| receive.domain = domain);
+    }
+
     /// Returns whether the queue pair has a stream.
     pub fn has_stream(&self) -> bool {
         self.halves.tx.is_some() || self.halves.rx.is_some()

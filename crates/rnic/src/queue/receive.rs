@@ -119,6 +119,11 @@ impl ReceiveQueue {
         std::mem::replace(self, substitute)
     }
 
+    /// Makes the buffers those of another domain.
+    pub(crate) fn set_domain(&mut self, domain: Domain) {
+        self.domain = domain;
+    }
+
     /// Returns whether a queue that was loaded is one that receives could have been posted to.
     pub(crate) fn is_consistent(&self) -> bool {
         let fits = |request: &ReceiveRequest| request.buffers.as_slice().len() <= self.max_sges();

@@ -26,7 +26,7 @@ struct Waiting {
     segments: VecDeque<Parked>,
     /// Memory that they take, in bytes.
     bytes: usize,
-    /// The device, which counts the bytes of all streams. `None` if the segments were loaded, and not
+    /// The device, which counts the bytes of all streams. `None` if the segments were loaded from a snapshot, and not
     /// [counted](Park::count) yet.
     device: Option<Arc<Device>>,
 }
@@ -71,11 +71,13 @@ impl Parked {
 }
 
 impl Park {
-    /// Has the device of the stream count segments that were loaded.
+    /// Has this device count the segments, which were loaded or came from another function (requirement X2).
     pub(crate) fn count(&mut self, device: &Arc<Device>) {
-        if let Some(waiting) = self.waiting.as_mut().filter(|waiting| waiting.device.is_none()) {
+        if let Some(waiting) = &mut self.waiting {
             device.park_bytes(waiting.bytes);
-            waiting.device = Some(Arc::clone(device));
+            if let Some(former) = waiting.device.replace(Arc::clone(device)) {
+                former.unpark_bytes(waiting.bytes);
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use crate::sys::testing::{KEEPALIVE, wait};
 use ironwarp_rnic::link::{LinkError, Piece};
 use rustix::event::PollFlags;
 use std::net::{IpAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
 mod attacks;
 mod codec;
@@ -31,6 +32,7 @@ fn connected(host: &Host, version: usize) -> (TcpLink, TcpStream) {
     let to = listener.local_addr().unwrap();
     let link = host.run(move || connect(to, Some(SocketAddr::new(from, 0)), CLASS, &KEEPALIVE).unwrap());
     let (peer, _) = listener.accept().unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap(); // lost bytes fail the test
     wait(&link, PollFlags::OUT);
     assert!(link.is_connected().unwrap());
     (link, peer)

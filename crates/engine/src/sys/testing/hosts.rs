@@ -57,7 +57,8 @@ impl Host {
 /// Returns two hosts with addresses of their own, the first of which also has those that move.
 pub(crate) fn two_hosts() -> [Host; 2] {
     ip("link set lo up");
-    ip("link add br0 type bridge");
+    // With an address of its own: otherwise it has that of a port, and another one after a port has come or gone.
+    ip("link add br0 address 02:00:00:00:00:01 type bridge");
     ip("link set br0 up");
     for (at, prefix) in PEER.into_iter().zip(PREFIX) {
         add(at, prefix, "br0");

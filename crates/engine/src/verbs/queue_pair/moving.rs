@@ -50,6 +50,13 @@ pub(crate) struct PairImage {
     disconnect_requested: bool,
 }
 
+/// A queue pair that is frozen, and its connection, which is in no poll set that would keep it.
+#[derive(Debug)]
+pub(crate) struct FrozenPair {
+    pair: Arc<QueuePair>,
+    connection: Option<Arc<Connection<QueuePair>>>,
+}
+
 /// An established connection.
 #[derive(Debug, Serialize, Deserialize)]
 struct EstablishedImage {
@@ -90,7 +97,7 @@ impl QueuePair {
     }
 
     /// Takes the connection out of its poll set, and the state out of the device's queue pair.
-    pub(crate) fn freeze(&self) -> Result<(FrozenQp, PairImage), PairNotMovable> {
+    pub(crate) fn freeze(self: &Arc<Self>) -> Result<(FrozenPair, FrozenQp, PairImage), PairNotMovable> {
         let connection = self.connection();
         if let Some(connection) = &connection {
             connection.freeze();
@@ -118,23 +125,13 @@ impl QueuePair {
             is_finished: connection.as_ref().is_some_and(|connection| connection.tcp().is_finished()),
             disconnect_requested: self.is_disconnect_requested(),
         };
-        Ok((frozen, image))
+        drop(progress);
+        Ok((FrozenPair { pair: Arc::clone(self), connection }, frozen, image))
     }
 
-    /// Puts the state back, and goes on.
-    pub(crate) fn thaw(&self, frozen: FrozenQp) {
-        self.qp().thaw(frozen);
-        if let Some(connection) = self.connection() {
-            connection.thaw();
-        }
-    }
-
-    /// Ends a frozen queue pair that continues elsewhere. Nothing is sent.
-    pub(crate) fn surrender(&self) {
-        match self.connection() {
-            Some(connection) => connection.surrender(),
-            None => self.qp().abort(QpError::HandedOver),
-        }
+    /// Returns the number for the queue pair that takes the place of this one.
+    pub(crate) fn pass_number_on(&self) -> Number {
+        self.number.pass_on()
     }
 
     /// Creates a queue pair with the state of another one. Nothing happens until it is [activated](RestoredPair::activate).
@@ -145,7 +142,7 @@ impl QueuePair {
         (qp, halves): (Arc<Qp>, Option<Halves>),
         cqs: [Arc<CompletionQueue>; 2],
         image: PairImage,
-        socket: Option<TcpLink>,
+        socket: Option<Arc<TcpLink>>,
     ) -> Result<RestoredPair, ConnectError> {
         let pair = Arc::new(Self::with_qp(number, creation_index, device, qp, cqs, None));
         pair.disconnect_requested.store(image.disconnect_requested, Ordering::SeqCst);
@@ -157,7 +154,6 @@ impl QueuePair {
         });
         let connection = match (&established, halves, socket) {
             (Some(Established { agreed, peer, local, .. }), Some(halves), Some(link)) => {
-                let link = Arc::new(link);
                 let restored =
                     Connection::restore(&pair, &link, halves, image.is_initiator, (*peer, *local))?;
                 Some((restored, *agreed))
@@ -167,6 +163,29 @@ impl QueuePair {
         let outcome = established.map(|established| Ok(Arc::new(established)));
         *lock(&pair.progress) = Progress { outcome, closed: image.is_closed };
         Ok(RestoredPair { pair, connection })
+    }
+}
+
+impl FrozenPair {
+    /// Returns the socket of the connection, if there is one.
+    pub(crate) fn socket(&self) -> Option<Arc<TcpLink>> {
+        self.connection.as_ref().map(|connection| Arc::clone(connection.tcp()))
+    }
+
+    /// Puts the state back, and goes on.
+    pub(crate) fn thaw(&self, frozen: FrozenQp) {
+        self.pair.qp().thaw(frozen);
+        if let Some(connection) = &self.connection {
+            connection.thaw();
+        }
+    }
+
+    /// Ends the queue pair, which continues elsewhere. Nothing is sent.
+    pub(crate) fn surrender(&self) {
+        match &self.connection {
+            Some(connection) => connection.surrender(),
+            None => self.pair.qp().abort(QpError::HandedOver),
+        }
     }
 }
 
@@ -187,6 +206,8 @@ impl RestoredPair {
 
     /// Drops the connection without acting on its socket, which another process owns.
     pub(crate) fn discard(&self) {
-        self.pair.surrender();
+        if let Some((connection, _)) = &self.connection {
+            connection.surrender();
+        }
     }
 }

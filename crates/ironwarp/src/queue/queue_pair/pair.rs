@@ -65,7 +65,7 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    /// Creates a handle to a queue pair that moved here from another process. It cannot be connected again.
+    /// Creates a handle to a queue pair that moved here from another process or function. It cannot be connected again.
     pub(crate) fn restored(shared: &Arc<Shared>, inner: &Arc<Inner>) -> Self {
         let is_reactive = inner.qp().attributes().registration_failure == RegistrationFailure::Reactive;
         let pending = is_reactive.then(Box::<PendingTags>::default);

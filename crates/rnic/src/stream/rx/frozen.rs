@@ -11,7 +11,7 @@ use ironwarp_wire::mpa::FpduReader;
 use std::sync::Arc;
 
 impl Rx {
-    /// Has the device count the messages that wait for a receive, in a half that was loaded.
+    /// Has the device count the messages that wait for a receive, in a half that moved here.
     pub(crate) fn count_parked(&mut self, device: &Arc<Device>) {
         self.park.count(device);
     }

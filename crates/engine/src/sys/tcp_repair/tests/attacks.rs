@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Exchanges bytes in both directions.
 #[track_caller]
@@ -25,7 +25,7 @@ fn nothing_is_dumped_while_the_source_has_the_address() {
     if !in_network("sys::tcp_repair::tests::attacks::nothing_is_dumped_while_the_source_has_the_address") {
         return;
     }
-    let [source, _] = two_hosts();
+    let [source, _other] = two_hosts();
     for version in [0, 1] {
         let (link, mut peer) = connected(&source, version);
         let fence = fence(&source, &link);
@@ -74,7 +74,7 @@ fn a_connection_that_still_receives_is_not_dumped() {
         return;
     }
     static STOP: AtomicBool = AtomicBool::new(false);
-    let [source, _] = two_hosts();
+    let [source, _other] = two_hosts();
     let (link, mut peer) = connected(&source, 0);
     let sender = thread::spawn(move || {
         let mut position = 0;

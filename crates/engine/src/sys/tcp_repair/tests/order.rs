@@ -16,7 +16,7 @@ fn a_source_that_keeps_its_address_resets_the_connection() {
     if !in_network("sys::tcp_repair::tests::order::a_source_that_keeps_its_address_resets_the_connection") {
         return;
     }
-    let [source, _] = two_hosts();
+    let [source, _other] = two_hosts();
     for version in [0, 1] {
         let (link, peer) = connected(&source, version);
         dump_unfenced(&link).unwrap();
@@ -71,7 +71,7 @@ fn the_source_can_take_everything_back() {
     if !in_network("sys::tcp_repair::tests::order::the_source_can_take_everything_back") {
         return;
     }
-    let [source, _] = two_hosts();
+    let [source, _other] = two_hosts();
     for version in [0, 1] {
         let (link, mut peer) = connected(&source, version);
         sockopt::set_socket_reuseaddr(&link, true).unwrap();

@@ -121,7 +121,7 @@ fn a_socket_that_is_not_connected_is_refused_by_its_state() {
     if !in_network("sys::tcp_repair::tests::states::a_socket_that_is_not_connected_is_refused_by_its_state") {
         return;
     }
-    let [source, _] = two_hosts();
+    let [source, _other] = two_hosts();
     for (ip, peer) in [0, 1].map(addresses) {
         // Nobody has this address, so that no answer comes.
         let nobody = match peer {
