@@ -121,7 +121,7 @@ fn objects_of_all_functions_are_shown() {
     handler.set_class(Class::LowLatency).unwrap();
     handler.set_consumer("tenant");
 
-    let rows = rows_with(|row| row.kind() == "function" && row.number("number") == 2);
+    let rows = rows_with(|row| row.kind() == "function" && row.number("max_queue_pairs") == 20);
     let of_kind = |kind: &str| rows.iter().filter(|row| row.kind() == kind).collect::<Vec<_>>();
     for end in &ends {
         let shown =
