@@ -157,7 +157,8 @@ impl Adapter {
         Ok(entries.into_iter().map(|(_, entry)| entry).collect())
     }
 
-    /// Ends the adapter while it is in use (requirement N11): its connections, its threads, and all notification.
+    /// Ends the adapter while it is in use (requirement N11): its connections, its threads, and all notification. Its
+    /// [functions](Self::function) end with it. If this is a function, ends what belongs to it, and the adapter goes on.
     ///
     /// When this returns, every request that was posted has exactly one completion: success, an error, or
     /// [`Flushed`](crate::completion::Status::Flushed) if it was cut short. Completions that were not polled, and events
