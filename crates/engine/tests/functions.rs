@@ -1,5 +1,6 @@
 //! Functions of an adapter (requirement X1): a function fails alone, an adapter with all of its functions, and
 //! `ironwarp show` lists the objects of all.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use ironwarp_engine::config::Config;
 use ironwarp_engine::status::{self, Row};

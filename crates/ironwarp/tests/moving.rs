@@ -1,4 +1,5 @@
 //! A connection moves from one function of an adapter to another, in the middle of messages (requirement X2).
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use ironwarp::completion::{Completion, Opcode};
 use ironwarp::function::{Moving, Quotas, TakeInError};
