@@ -42,7 +42,9 @@ impl Drop for Waiting {
 // Not derived: the device counts what was loaded only when the stream continues.
 impl Serialize for Park {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(self.waiting.iter().flat_map(|waiting| &waiting.segments))
+        // A queue, because the encoder has to know the number of segments.
+        let none = VecDeque::new();
+        self.waiting.as_ref().map_or(&none, |waiting| &waiting.segments).serialize(to)
     }
 }
 

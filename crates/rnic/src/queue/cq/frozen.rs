@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
+/// Maximum number of completions of a queue that is restored: as many as programs can ask for through verbs. A queue
+/// allocates room for all of them at once.
+const MAX_CAPACITY: usize = 1 << 22;
+
 /// The state of a completion queue that is frozen.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FrozenCq {
@@ -79,7 +83,7 @@ impl Cq {
 impl FrozenCq {
     /// Returns whether the state is one that a queue can have.
     pub(crate) fn is_consistent(&self) -> bool {
-        self.completions.len() <= self.capacity
+        self.completions.len() <= self.capacity && self.capacity <= MAX_CAPACITY
     }
 
     /// Forgets the completions, for a build that must be found to lose them.

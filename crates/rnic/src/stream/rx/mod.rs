@@ -124,7 +124,9 @@ pub(crate) struct Rx {
     acked_parked: u64,
     /// Bytes that arrived together with the MPA startup frame and were not parsed yet.
     early: Box<[u8]>,
-    /// The link has reported an event that it reports only once: receive until the link is empty.
+    /// The link has reported an event that it reports only once: receive until the link is empty. Not stored: see
+    /// [`Rx::set_link`].
+    #[serde(skip)]
     until_empty: bool,
     /// The link has ended: the peer sends nothing more.
     ended: bool,
