@@ -5,6 +5,7 @@ use super::QpContext;
 use crate::error::QpError;
 use crate::link::Route;
 use crate::memory::Rights;
+use crate::queue::MAX_COUNT;
 use crate::retry::Retries;
 use crate::state::State;
 use serde::{Deserialize, Serialize};
@@ -82,7 +83,9 @@ impl QpContext {
 impl FrozenContext {
     /// Returns whether the values are those of some context.
     pub(crate) fn is_consistent(&self) -> bool {
+        let counts = [self.peer_not_ready, self.shared_receives, self.delivered, self.acknowledgeable];
         State::ALL.iter().any(|state| *state as u8 == self.state)
             && (self.state == State::Error as u8) == self.error.is_some()
+            && counts.iter().all(|count| *count <= MAX_COUNT)
     }
 }

@@ -156,6 +156,11 @@ impl EntryImage {
 }
 
 impl TableImage {
+    /// Number of slots that the table may use.
+    pub fn slots(&self) -> u32 {
+        self.slab.slots.end.saturating_sub(self.slab.slots.start)
+    }
+
     /// The protection domains that entries belong to.
     pub fn domains(&self) -> impl Iterator<Item = Domain> {
         self.entries.iter().filter_map(|entry| Some(entry.body.as_ref()?.domain))

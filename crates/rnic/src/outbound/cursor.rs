@@ -2,6 +2,7 @@
 
 use super::RouteSignals;
 use crate::link::Route;
+use crate::queue::MAX_COUNT;
 use ironwarp_wire::mpa::{FpduWriter, Framing};
 use serde::{Deserialize, Serialize};
 
@@ -105,6 +106,15 @@ impl Cursor {
             offer_parts: 0,
             leaving: RouteSignals::empty(),
         }
+    }
+
+    /// Returns whether a position that was loaded can be one of a stream. `len` is the length of the message in
+    /// progress; `None` if its request is gone.
+    pub(crate) fn is_consistent(&self, len: Option<u64>) -> bool {
+        let counts = [self.seq, self.requests, self.acknowledged, self.not_ready];
+        self.writer.is_consistent()
+            && counts.iter().all(|count| *count <= MAX_COUNT)
+            && len.is_none_or(|len| u64::from(self.offset) <= len)
     }
 
     /// Whether no work request is partly in FPDUs.

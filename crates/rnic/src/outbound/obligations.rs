@@ -4,6 +4,7 @@ use super::UNUSED_ADDR;
 use crate::connect::{Agreed, Role, Rtr};
 use crate::link::Route;
 use crate::memory::Touch;
+use crate::queue::MAX_COUNT;
 use crate::sync::{Mutex, MutexGuard, lock};
 use bitflags::bitflags;
 use ironwarp_wire::private::{Capabilities, OFFER_LEN, ReadV2Request, Signal};
@@ -196,6 +197,17 @@ pub(crate) enum RemoteRequest {
     },
 }
 
+impl RemoteRequest {
+    /// Number of bytes of the response.
+    pub(crate) const fn response_len(&self) -> u32 {
+        match self {
+            Self::Read(read) => read.len,
+            Self::ReadV2(read) => read.len,
+            Self::Atomic(_) | Self::AtomicDone { .. } => 0,
+        }
+    }
+}
+
 /// A snapshot of [`TxObligations`] for building one batch. Later changes are for the next batch: the thread that
 /// makes a change also drives the tx half again.
 #[derive(Clone, Copy, Debug, Default)]
@@ -231,6 +243,16 @@ pub(crate) struct Snapshot {
 }
 
 impl TxObligations {
+    /// Returns whether obligations that were loaded can be those of a stream that has answered `responded` requests.
+    pub(crate) fn is_consistent(&self, responded: u32) -> bool {
+        let left = self.responses.len().checked_sub(responded as usize);
+        left.is_some_and(|left| (left..=self.responses.len()).contains(&self.inbound_reads))
+            && self.acknowledged <= MAX_COUNT
+            && self.not_ready.is_none_or(|number| number <= MAX_COUNT)
+            && self.offers <= MAX_OFFERS
+            && self.peer_offers <= MAX_OFFERS
+    }
+
     /// Takes a snapshot for building one batch. `delivered` is the number of messages that were delivered.
     pub(crate) fn snapshot(&self, delivered: u64) -> Snapshot {
         let wants_acks = self.peer_wants_acks();

@@ -252,12 +252,10 @@ impl FrozenQp {
     /// Returns whether the state, which was loaded, is one that a queue pair can have.
     pub(crate) fn is_consistent(&self) -> bool {
         let Halves { tx, rx } = &self.halves;
-        let responses = self.obligations.responses.len();
-        let (seq, started) = tx.as_ref().map_or((0, false), Tx::position);
         self.context.is_consistent()
             && self.rq.is_consistent()
-            && (tx.is_none() || self.sq.is_consistent(seq, started))
-            && tx.as_ref().is_none_or(|tx| tx.is_consistent(responses))
+            && self.sq.is_consistent(tx.as_ref().map(Tx::position))
+            && tx.as_ref().is_none_or(|tx| tx.is_consistent(&self.sq, &self.obligations))
             && rx.as_ref().is_none_or(Rx::is_consistent)
     }
 

@@ -29,3 +29,6 @@ pub use request::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
 pub(crate) use send::{Begun, BlamedRequest, SendQueue};
 pub use shared::{FrozenSrq, SharedReceiveQueue, SrqSize, SrqStatus, XrcDomain};
 pub use shared_send::SharedSendQueue;
+
+/// Maximum number of requests or messages of a stream in a snapshot (requirement X2), so that counting on cannot overflow.
+pub(crate) const MAX_COUNT: u64 = 1 << 62;

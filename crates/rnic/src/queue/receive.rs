@@ -39,6 +39,11 @@ pub(crate) struct Receive {
 }
 
 impl Receive {
+    /// Returns whether the size of a loaded receive is that of its buffers.
+    pub(crate) fn is_consistent(&self) -> bool {
+        self.room == self.request.buffers.len()
+    }
+
     /// Replaces the completion queue of a loaded receive by the one with the same number. Returns false if there is none.
     pub(crate) fn resolve_cq(&mut self, cq: &dyn Fn(u32) -> Option<Arc<Cq>>) -> bool {
         let Some(loaded) = &self.cq else { return true };

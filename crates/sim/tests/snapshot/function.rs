@@ -14,9 +14,7 @@ use ironwarp_rnic::queue::{
 };
 use ironwarp_sim::{Arena, tag_cipher};
 use ironwarp_wire::mpa::{FpduWriter, Framing};
-use ironwarp_wire::{
-    AtomicOp, AtomicRequest, Header, ReadRequest, RemoteAddr, Send, SendWord, Tag, Tagged,
-};
+use ironwarp_wire::{AtomicOp, AtomicRequest, Header, ReadRequest, RemoteAddr, Send, SendWord, Tag, Tagged};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -137,6 +135,8 @@ pub(crate) struct Function {
     pub(crate) srqs: Vec<Arc<SharedReceiveQueue>>,
     xrc: Arc<XrcDomain>,
     pub(crate) qps: Vec<Arc<Qp>>,
+    /// The links of the queue pairs that were connected.
+    pub(crate) wires: Mutex<Vec<Arc<Wire>>>,
     memory: Sge,
 }
 
@@ -162,8 +162,17 @@ impl Function {
         let memory = Memory::direct(addr, len as u64, LOCAL | Rights::REMOTE | Rights::BIND).unwrap();
         let tag = device.register(domain, memory).unwrap();
         let memory = Sge { tag, addr, len: 1000 };
-        let mut function =
-            Self { arena, device, domain, cqs, srqs: srqs.into(), xrc, qps: Vec::new(), memory };
+        let mut function = Self {
+            arena,
+            device,
+            domain,
+            cqs,
+            srqs: srqs.into(),
+            xrc,
+            qps: Vec::new(),
+            wires: Mutex::default(),
+            memory,
+        };
         function.use_tags();
         scenes.iter().for_each(|play| play(&mut function));
         function.arm();
@@ -188,10 +197,9 @@ impl Function {
     /// taken.
     fn arm(&self) {
         let [first, second] = &self.cqs[..] else { unreachable!() };
-        first.arm(Arm::Next);
-        second.arm(Arm::Next);
+        let _ = (first.arm(Arm::Next), second.arm(Arm::Next));
         second.push(Completion::succeeded(99, Opcode::Receive, 7, 5)).unwrap();
-        second.arm(Arm::Solicited);
+        let _ = second.arm(Arm::Solicited);
     }
 
     /// Creates a queue pair with these receives.
@@ -213,9 +221,9 @@ impl Function {
     /// Connects a queue pair.
     fn connect(&self, qp: &Arc<Qp>) -> Peer {
         let wire = Arc::new(Wire::new(&self.arena));
+        self.wires.lock().unwrap().push(wire.clone());
         let link: Arc<dyn Link> = wire.clone();
-        let agreed =
-            Agreed::symmetric(Role::Initiator { rtr: None }, MpaMode::PeerToPeer, FRAMING, 8, 8);
+        let agreed = Agreed::symmetric(Role::Initiator { rtr: None }, MpaMode::PeerToPeer, FRAMING, 8, 8);
         qp.connect(&link, &agreed, Vec::new(), Arc::new(Nobody)).unwrap();
         qp.drive(BOTH);
         Peer { wire, writer: FpduWriter::new(FRAMING), qp: Arc::clone(qp) }
@@ -231,7 +239,7 @@ impl Function {
     }
 
     /// The link has taken a part of an FPDU, and further requests wait behind it.
-    fn send_in_part(&mut self) {
+    pub(crate) fn send_in_part(&mut self) {
         let qp = self.create_qp(Receives::Own(4));
         let peer = self.connect(&qp);
         peer.allow(40);
@@ -306,6 +314,10 @@ impl Function {
             scope: Scope::Domain,
         };
         Self::post(&qp, 1, Operation::Bind { window, binding }, &[]);
+        // The other window uses its two instances up, so that its index retires.
+        let retired = self.device.table().allocate_window(self.domain).unwrap();
+        Self::post(&qp, 2, Operation::Bind { window: retired, binding }, &[]);
+        self.device.table().deregister(self.device.table().current_tag(retired).unwrap()).unwrap();
         let tag = self.device.table().current_tag(window).unwrap();
         let addr = RemoteAddr { tag, offset: 0 };
         peer.send(&Header::Write(Tagged { last: false, addr }), &[7; 20], 0);

@@ -78,6 +78,12 @@ impl Markers {
         }
     }
 
+    /// Returns whether a position that was loaded can be one of a direction that uses markers if `enabled`.
+    #[cfg(feature = "serde")]
+    pub(super) const fn is_consistent(&self, enabled: bool) -> bool {
+        self.enabled == enabled && (self.phase as usize) < MARKER_INTERVAL && self.fpdu_offset < 1 << 17
+    }
+
     /// Marks the end of the FPDU.
     pub(super) fn end_fpdu(&mut self) {
         self.fpdu_offset = 0;

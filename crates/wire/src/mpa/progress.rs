@@ -21,6 +21,12 @@ impl Progress {
         Self { framing, markers: Markers::new(framing.markers), crc: Crc::new() }
     }
 
+    /// Returns whether a state that was loaded can be one of a direction.
+    #[cfg(feature = "serde")]
+    pub(super) const fn is_consistent(&self) -> bool {
+        self.markers.is_consistent(self.framing.markers)
+    }
+
     /// Accounts for bytes of the FPDU other than its CRC.
     #[inline]
     pub(super) fn pass(&mut self, bytes: &[u8]) {

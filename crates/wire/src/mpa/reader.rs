@@ -168,6 +168,24 @@ impl FpduReader {
         self.progress.framing
     }
 
+    /// Returns whether a reader that was loaded can be in its state: otherwise it may panic.
+    #[cfg(feature = "serde")]
+    pub fn is_consistent(&self) -> bool {
+        let state = match self.state {
+            State::Header => self.held.len < MAX_HEADER as u8,
+            State::Payload { padding: left, .. } | State::Padding { left } => left < 4 && self.held.len == 0,
+            State::Crc => usize::from(self.held.len) < CRC_FIELD,
+            State::Failed(_) => true,
+        };
+        state && self.progress.is_consistent() && usize::from(self.marker.len) < MARKER_LEN
+    }
+
+    /// Returns whether the header of an FPDU was read, and its end was not.
+    #[cfg(feature = "serde")]
+    pub const fn is_within_fpdu(&self) -> bool {
+        matches!(self.state, State::Payload { .. } | State::Padding { .. } | State::Crc)
+    }
+
     /// Returns the received part of a header that arrived in pieces and is incomplete, or was found invalid.
     pub fn held(&self) -> &[u8] {
         self.held.bytes()

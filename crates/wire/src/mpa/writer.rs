@@ -53,6 +53,12 @@ impl FpduWriter {
         Self { progress: Progress::new(framing), left: 0, padding: 0 }
     }
 
+    /// Returns whether a writer that was loaded can be in its state, which is one between FPDUs: otherwise it may panic.
+    #[cfg(feature = "serde")]
+    pub const fn is_consistent(&self) -> bool {
+        self.progress.is_consistent() && self.left == 0 && self.padding < 4
+    }
+
     /// Begins an FPDU with `payload` bytes of payload: writes its length field and header, with a marker if one is due.
     /// Returns the number of bytes written. On error, the writer is unchanged.
     pub fn open(

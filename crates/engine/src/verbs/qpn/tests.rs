@@ -90,3 +90,23 @@ fn numbers_in_use_are_not_handed_out_and_running_out_is_an_error() {
     let error = numbers.assign_plain().unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");
 }
+
+/// A queue pair that moves keeps its number (requirement X2).
+#[test]
+fn a_number_that_was_claimed_is_not_assigned_again_and_those_before_it_are() {
+    let numbers = Numbers::new();
+    let claimed = numbers.claim_plain(5).unwrap();
+    assert_eq!((claimed.value(), claimed.port().is_none()), (5, true));
+    assert_eq!(numbers.claim_plain(5).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    let skipped = numbers.claim_plain(3).unwrap();
+    assert_eq!(numbers.assign_plain().unwrap().value(), 6);
+    let all: Vec<_> = (7..0x04_0000).map(|_| numbers.assign_plain().unwrap()).collect();
+    let rest: Vec<_> = (0..3).map(|_| numbers.assign_plain().unwrap()).collect();
+    assert_eq!(rest.iter().map(Number::value).collect::<Vec<_>>(), [2, 4, 6]);
+    assert!(numbers.assign_plain().is_err(), "3 and 5 are in use");
+    drop((skipped, claimed, all));
+    assert_eq!([3, 5].map(|_| numbers.assign_plain().unwrap().value()), [3, 5]);
+    for invalid in [0x04_0000, u32::MAX] {
+        assert!(numbers.claim_plain(invalid).is_err(), "{invalid:#x} contains a port");
+    }
+}

@@ -1,5 +1,7 @@
 //! Tests of the completion queue, with one thread and with many.
 
+mod frozen;
+
 use super::super::{Opcode, Status};
 use super::*;
 use crate::event::{Routing, Sizes};

@@ -5,7 +5,7 @@ use crate::error::QpError;
 use crate::host::Span;
 use crate::memory::{NotCarried, Translation};
 use crate::queue::entry::check_request;
-use crate::queue::{Completion, Operation, Receive};
+use crate::queue::{Completion, MAX_COUNT, Operation, Receive};
 use std::sync::Arc;
 
 impl SendQueue {
@@ -64,19 +64,26 @@ impl SendQueue {
         self.flush.as_mut()?.as_mut().as_mut()
     }
 
-    /// Returns whether a queue that was loaded is one that requests could have been posted to. `seq` is the request that
-    /// the tx half is at.
-    pub(crate) fn is_consistent(&self, seq: u64, started: bool) -> bool {
-        let end = self.first.checked_add(self.entries.len() as u64);
-        let is_at = |at: u64| at >= self.first && end.is_some_and(|end| at < end);
+    /// Returns whether a queue that was loaded is one that requests could have been posted to. `position` is the request
+    /// that the tx half is at, if there is one, and whether the request was started.
+    pub(crate) fn is_consistent(&self, position: Option<(u64, bool)>) -> bool {
+        let end = self.first.saturating_add(self.entries.len() as u64);
+        let is_at = |at: u64| (self.first..end).contains(&at);
+        let is_between = |at: u64, started: bool| is_at(at) || !started && at == end;
         let refused = self.entries.iter().filter(|entry| entry.refused).count();
-        self.entries.len() <= self.capacity as usize
+        let numbers = self.entries.iter().map(|entry| entry.number);
+        let mut counts = numbers.chain(self.reads.iter().map(|read| read.number));
+        !self.sending
+            && self.entries.len() <= self.capacity as usize
+            && self.first.max(self.acknowledged) <= MAX_COUNT
+            && counts.all(|count| count <= MAX_COUNT)
+            && self.flush.iter().filter_map(|receive| receive.as_ref().as_ref()).all(Receive::is_consistent)
             && self
                 .entries
                 .iter()
                 .all(|entry| check_request(&entry.request, self.max_sges as usize, self.registration).is_ok())
             && self.reads.iter().all(|read| read.received <= read.len && read.entry.is_none_or(is_at))
             && self.extra.as_ref().map_or(0, |extra| extra.refusals.ends.len()) == refused
-            && (self.failed || seq >= self.first && (is_at(seq) || !started && end == Some(seq)))
+            && (self.failed || position.is_none_or(|(at, started)| is_between(at, started)))
     }
 }

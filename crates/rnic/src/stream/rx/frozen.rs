@@ -1,12 +1,12 @@
 //! The receiving half of a stream that is frozen, or was loaded from a snapshot (requirement X2).
 
 use super::failure::Target;
-use super::{Message, Rx};
+use super::{Message, Rx, Segment};
 use crate::broken;
 use crate::device::Device;
 use crate::link::Link;
 use crate::memory::Touch;
-use crate::queue::Receive;
+use crate::queue::{MAX_COUNT, Receive};
 use ironwarp_wire::mpa::FpduReader;
 use std::sync::Arc;
 
@@ -33,18 +33,20 @@ impl Rx {
 
     /// Returns whether a half that was loaded can be driven.
     pub(crate) fn is_consistent(&self) -> bool {
-        let is_received = |received: u64, room: u64| received <= room;
         let message = match &self.message {
-            Message::Send { receive, received, .. } => is_received(*received, receive.room),
+            Message::Send { receive, received, .. } => receive.is_consistent() && *received <= receive.room,
             Message::None | Message::Write(_) => true,
         };
-        message
-            && self.segment.as_ref().is_none_or(|segment| {
-                let len = usize::from(segment.fpdu.payload_len);
-                let stored =
-                    if let Target::Park(bytes) = &segment.target { bytes.len() } else { segment.done };
-                segment.done + self.reader.run_len() <= len && stored == segment.done
-            })
+        let is_in_progress = |segment: &Segment| {
+            let left = usize::from(segment.fpdu.payload_len).checked_sub(segment.done);
+            let stored = if let Target::Park(bytes) = &segment.target { bytes.len() } else { segment.done };
+            left.is_some_and(|left| self.reader.run_len() <= left) && stored == segment.done
+        };
+        self.reader.is_consistent()
+            && message
+            && [self.written, self.delivered, self.acked_parked].iter().all(|count| *count <= MAX_COUNT)
+            && (self.discarding || self.segment.is_some() == self.reader.is_within_fpdu())
+            && self.segment.as_deref().is_none_or(is_in_progress)
     }
 
     /// Forgets a part of the state, in a build that must be found to lose it.

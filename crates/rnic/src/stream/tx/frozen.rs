@@ -3,6 +3,8 @@
 use super::{Tx, Unsent, mulpdu_of};
 use crate::broken;
 use crate::link::Link;
+use crate::outbound::{Cursor, InProgress, TxObligations};
+use crate::queue::SendQueue;
 use std::sync::Arc;
 
 impl Tx {
@@ -17,10 +19,21 @@ impl Tx {
         (self.cursor.seq, !self.cursor.is_between_requests())
     }
 
-    /// Returns whether a half that was loaded can be driven. `responses` is the number of responses that it owes.
-    pub(crate) fn is_consistent(&self, responses: usize) -> bool {
+    /// Returns whether a half that was loaded can be driven, with this send queue and these obligations.
+    pub(crate) fn is_consistent(&self, sq: &SendQueue, obligations: &TxObligations) -> bool {
+        let Cursor { in_progress, seq, responded, .. } = self.cursor;
         let is_left = |unsent: &Unsent| unsent.sent < unsent.bytes.len();
-        self.unsent.as_deref().is_none_or(is_left) && self.cursor.responded as usize <= responses
+        let len = match in_progress {
+            InProgress::Nothing | InProgress::Immediate => Some(0),
+            InProgress::Request => sq.request(seq).map(|request| request.data.len()),
+            InProgress::Response => {
+                let response = obligations.responses.get(responded as usize);
+                Some(response.map_or(0, |response| response.request.response_len().into()))
+            }
+        };
+        self.unsent.as_deref().is_none_or(is_left)
+            && self.cursor.is_consistent(len)
+            && obligations.is_consistent(responded)
     }
 
     /// Forgets a part of the state, in a build that must be found to lose it.
