@@ -172,7 +172,7 @@ impl FpduReader {
     #[cfg(feature = "serde")]
     pub fn is_consistent(&self) -> bool {
         let state = match self.state {
-            State::Header => self.held.len < MAX_HEADER as u8,
+            State::Header => usize::from(self.held.len) < MAX_HEADER,
             State::Payload { padding: left, .. } | State::Padding { left } => left < 4 && self.held.len == 0,
             State::Crc => usize::from(self.held.len) < CRC_FIELD,
             State::Failed(_) => true,
