@@ -1,7 +1,7 @@
 //! The snapshot of a function (requirement X2): the state of its objects, which moves to another function, as bytes.
 //!
 //! The bytes begin with a magic number and a version, then follows the state in the format of `postcard`. A change to a type
-//! that is part of it makes another version, which `tests/snapshot.rs` finds by its golden file.
+//! that is part of it makes another version, which `sim/tests/snapshot` finds by its golden file.
 //!
 //! A snapshot comes from another process. [`Snapshot::decode`] and [`Snapshot::relocate`] refuse one that contradicts
 //! itself or names memory that was not carried over; what they accept can be driven without harm to other connections.
