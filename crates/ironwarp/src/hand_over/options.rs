@@ -1,6 +1,7 @@
 //! The options of a hand-over.
 
 use crate::config::Config;
+use std::fmt;
 use std::time::Duration;
 
 /// How an adapter is handed over.
@@ -10,11 +11,12 @@ pub struct HandOverOptions {
     pub(super) data: Vec<u8>,
     pub(super) timeout: Duration,
     pub(super) pause: Duration,
+    pub(super) at: fn(&dyn fmt::Debug),
 }
 
 impl Default for HandOverOptions {
     fn default() -> Self {
-        Self { data: Vec::new(), timeout: Duration::from_secs(10), pause: Duration::from_secs(2) }
+        Self { data: Vec::new(), timeout: Duration::from_secs(10), pause: Duration::from_secs(2), at: |_| {} }
     }
 }
 
@@ -59,6 +61,13 @@ impl HandOverOptions {
         self.pause = pause;
         self
     }
+
+    /// Sets what is called after each step of the hand-over, for tests.
+    #[doc(hidden)]
+    pub const fn at(mut self, at: fn(&dyn fmt::Debug)) -> Self {
+        self.at = at;
+        self
+    }
 }
 
 /// How an adapter is taken over.
@@ -67,11 +76,12 @@ impl HandOverOptions {
 pub struct TakeOverOptions {
     pub(super) config: Config,
     pub(super) timeout: Duration,
+    pub(super) at: fn(&dyn fmt::Debug),
 }
 
 impl Default for TakeOverOptions {
     fn default() -> Self {
-        Self { config: Config::default(), timeout: Duration::from_secs(10) }
+        Self { config: Config::default(), timeout: Duration::from_secs(10), at: |_| {} }
     }
 }
 
@@ -103,6 +113,13 @@ impl TakeOverOptions {
     /// ```
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Sets what is called after each step of the hand-over, for tests.
+    #[doc(hidden)]
+    pub const fn at(mut self, at: fn(&dyn fmt::Debug)) -> Self {
+        self.at = at;
         self
     }
 }

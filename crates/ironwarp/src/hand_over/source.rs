@@ -5,11 +5,12 @@ use super::{HandOverError, HandOverOptions};
 use crate::adapter::Adapter;
 use crate::shared::{RegionBuffers, Shared};
 use ironwarp_engine::FrozenEngine;
-use ironwarp_engine::hand_over::{self, Failure, Named, Owner, Source, SourceOptions};
+use ironwarp_engine::hand_over::{self, Failure, Named, Owner, Source, SourceOptions, SourceStep};
 use ironwarp_engine::sys::socket::TcpLink;
 use ironwarp_rnic::snapshot::VERSION;
 use ironwarp_wire::Tag;
 use std::error::Error;
+use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,6 +24,8 @@ struct AdapterSource<'a> {
     buffers: Vec<Arc<dyn RegionBuffers>>,
     /// The state of the adapter while it is frozen.
     frozen: Option<FrozenEngine>,
+    /// Called after each step.
+    at: fn(&dyn fmt::Debug),
 }
 
 /// A region cannot move, because its memory is not shareable.
@@ -51,8 +54,13 @@ impl Adapter {
             .map_err(|mut errors| kept(errors.swap_remove(0).into()))?;
         engine.check_movable().map_err(|error| kept(error.into()))?;
         self.check_memory().map_err(|error| kept(error.into()))?;
-        let mut source =
-            AdapterSource { shared: &self.shared, sockets: Vec::new(), buffers: Vec::new(), frozen: None };
+        let mut source = AdapterSource {
+            shared: &self.shared,
+            sockets: Vec::new(),
+            buffers: Vec::new(),
+            frozen: None,
+            at: options.at,
+        };
         source.list_descriptors();
         let options = SourceOptions {
             timeout: options.timeout,
@@ -125,5 +133,9 @@ impl Source for AdapterSource<'_> {
         if let Some(frozen) = self.frozen.take() {
             frozen.surrender();
         }
+    }
+
+    fn at(&self, step: SourceStep) {
+        (self.at)(&step);
     }
 }

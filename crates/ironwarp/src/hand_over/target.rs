@@ -9,12 +9,13 @@ use crate::memory::{Contents, MemoryRegion};
 use crate::protection_domain::ProtectionDomain;
 use crate::queue::{QueuePair, SharedReceiveQueue};
 use crate::shared::Shared;
-use ironwarp_engine::hand_over::{self, Failure, Owner, Refusal, Target, TargetOptions};
+use ironwarp_engine::hand_over::{self, Failure, Owner, Refusal, Target, TargetOptions, TargetStep};
 use ironwarp_engine::logical::{self, LogicalDevice};
 use ironwarp_engine::{Engine, RestoredEngine};
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::snapshot::VERSION;
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -49,6 +50,8 @@ struct AdapterTarget {
     sockets: HashMap<u32, OwnedFd>,
     memory: CarriedMemory,
     loaded: Option<Loaded>,
+    /// Called after each step.
+    at: fn(&dyn fmt::Debug),
 }
 
 /// An adapter that was restored, and does not act yet.
@@ -65,7 +68,7 @@ impl Adapter {
     /// Fails if the other process does not offer an adapter in time, or takes its offer back, or if the adapter cannot be
     /// restored here. Then this process has nothing of the adapter, and the error tells who owns it.
     pub fn take_over(from: impl Into<OwnedFd>, options: TakeOverOptions) -> Result<TakenOver, HandOverError> {
-        let TakeOverOptions { config, timeout } = options;
+        let TakeOverOptions { config, timeout, at } = options;
         let device = logical::devices(&config).map(|devices| Arc::clone(&devices[0])).map_err(|error| {
             let failure = Failure::Declined(Refusal(error.to_string()));
             HandOverError { failure, owner: Owner::Source }
@@ -76,6 +79,7 @@ impl Adapter {
             sockets: HashMap::new(),
             memory: CarriedMemory::default(),
             loaded: None,
+            at,
         };
         let options = TargetOptions { timeout, versions: VERSION..=VERSION, ..TargetOptions::default() };
         let hand_over::TakenOver { active, program, adopted, .. } =
@@ -133,6 +137,10 @@ impl Target for AdapterTarget {
         if let Some(Loaded { engine, .. }) = self.loaded {
             engine.discard();
         }
+    }
+
+    fn at(&self, step: TargetStep) {
+        (self.at)(&step);
     }
 }
 
