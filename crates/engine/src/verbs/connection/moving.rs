@@ -39,8 +39,9 @@ impl<P: ConnectionOwner> Connection<P> {
     /// Ends a frozen connection whose stream continues elsewhere: closes this copy of the socket, and sends nothing.
     pub(crate) fn surrender(&self) {
         lock(&self.state).lifecycle.close();
-        self.qp.abort(QpError::HandedOver);
+        // First: what ends a stream that still has its link sends a Terminate and reads bytes that belong to the owner.
         self.qp.release();
+        self.qp.abort(QpError::HandedOver);
         self.pair.on_closed();
     }
 
