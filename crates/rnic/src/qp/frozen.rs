@@ -17,6 +17,7 @@ use crate::stream::{Rx, Tx};
 use crate::sync::lock;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Readiness in both directions.
 const BOTH: Ready = Ready { readable: true, writable: true, ended: false };
@@ -137,6 +138,8 @@ impl Qp {
         *self.obligations.lock() = obligations;
         *lock(&self.rq) = rq;
         lock(&self.sq).thaw(sq, self.id(), self.error(), |completion| self.complete_send(completion));
+        // A request that was refused may have found the queue empty.
+        self.sq_used.store(true, Ordering::Relaxed);
         if self.is_linked() {
             // Drives the halves below, and so does what other threads have left.
             let ((), _) = self.rx.with(|half| *half = rx);
