@@ -1,0 +1,251 @@
+//! Measures how long a peer waits at most around a hand-over, and around closing a connection and making another one. Prints
+//! numbers, and asserts none: `cargo test -p ironwarp --test hand_over --release -- --ignored --nocapture pause`.
+
+use super::control::{get, is_readable, pair, put};
+use super::scene::Process;
+use ironwarp::hand_over::{HandOverOptions, TakeOverOptions};
+use ironwarp::memory::{RemoteAddr, Tag};
+use ironwarp::prelude::*;
+use ironwarp_testkit::child;
+use ironwarp_testkit::native::SOON;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use std::io::stdin;
+use std::time::{Duration, Instant};
+
+/// The test that the processes run in.
+const HOST: &str = "pause::a_peer_waits_for_a_hand_over_less_than_for_a_new_connection";
+/// Number of hand-overs, and of connections made anew.
+const ROUNDS: usize = 200;
+/// How long traffic flows before and after each.
+const FLOW: Duration = Duration::from_millis(5);
+
+/// The end that answers: writes back what the peer writes to a word.
+struct Echo {
+    adapter: Adapter,
+    domain: ProtectionDomain,
+    cq: CompletionQueue,
+    /// The connection, and others that are idle.
+    qps: Vec<QueuePair>,
+    region: MemoryRegion,
+    theirs: Tag,
+}
+
+impl Echo {
+    fn new(theirs: Tag) -> Self {
+        let adapter = Adapter::new().unwrap();
+        let (cq, domain) = (adapter.completion_queue(64).unwrap(), adapter.protection_domain());
+        let buffer = Buffer::builder().shareable().allocate(4096).unwrap();
+        let region = domain.register(buffer, Access::all()).unwrap();
+        Self { adapter, domain, cq, qps: Vec::new(), region, theirs }
+    }
+
+    /// Answers until the test says something.
+    fn run(&self) {
+        let (word, mut last) = (self.region.view::<u64>(0).unwrap(), 0);
+        let to = RemoteAddr { tag: self.theirs, offset: 0 };
+        for turn in 0_u64.. {
+            if turn.is_multiple_of(16) && is_readable(stdin(), Duration::ZERO) {
+                return;
+            }
+            assert!(
+                self.cq.poll_one().unwrap().is_none_or(|completion| completion.status != Status::Success)
+            );
+            let value = word.load();
+            if value != last
+                && let Some(qp) = self.qps.first()
+            {
+                // Refused if the connection has ended.
+                if qp.post_send(WorkRequest::write_inline(0, &value.to_ne_bytes(), to).unsignaled()).is_ok() {
+                    last = value;
+                }
+            }
+        }
+    }
+}
+
+/// Does what the test says, to the end.
+fn play() {
+    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
+    let mut state: Option<Echo> = None;
+    loop {
+        if let Some(echo) = &state {
+            echo.run();
+        }
+        while !is_readable(stdin(), SOON) {}
+        let (text, descriptors) = get(stdin());
+        let words: Vec<_> = str::from_utf8(&text).unwrap().split(' ').collect();
+        let socket = descriptors.into_iter().next();
+        let answer = match words[0] {
+            "open" => {
+                let echo = state.get_or_insert_with(|| Echo::new(Tag(words[2].parse().unwrap())));
+                echo.region.write(0, &[0; 8]).unwrap();
+                for _ in 0..words[3].parse().unwrap() {
+                    let qp =
+                        echo.domain.queue_pair(&echo.cq).send_depth(16).receive_depth(1).create().unwrap();
+                    qp.start_connect(words[1].parse().unwrap(), &ConnectOptions::new()).unwrap();
+                    qp.wait_connected(SOON).unwrap();
+                    echo.qps.push(qp);
+                }
+                echo.region.tag().0.to_string()
+            }
+            "close" => {
+                state.as_mut().unwrap().qps.clear();
+                "closed".to_owned()
+            }
+            "give" => {
+                let echo = state.take().unwrap();
+                let options =
+                    HandOverOptions::new().timeout(SOON).pause(SOON).data(&echo.theirs.0.to_le_bytes());
+                echo.adapter.hand_over(socket.unwrap(), &options).unwrap();
+                "given".to_owned()
+            }
+            "take" => {
+                let mut taken =
+                    Adapter::take_over(socket.unwrap(), TakeOverOptions::new().timeout(SOON)).unwrap();
+                let theirs = Tag(u32::from_le_bytes(taken.data[..].try_into().unwrap()));
+                state = Some(Echo {
+                    domain: taken.protection_domains.remove(0),
+                    cq: taken.completion_queues.remove(0),
+                    qps: taken.queue_pairs,
+                    region: taken.regions.remove(0),
+                    adapter: taken.adapter,
+                    theirs,
+                });
+                "taken".to_owned()
+            }
+            _ => return, // the test has ended
+        };
+        put(stdin(), answer.as_bytes(), &[]);
+    }
+}
+
+/// The end that measures.
+struct Pinger {
+    domain: ProtectionDomain,
+    cq: CompletionQueue,
+    listener: Listener,
+    region: MemoryRegion,
+    qps: Vec<QueuePair>,
+    theirs: Tag,
+    count: u64,
+}
+
+impl Pinger {
+    fn new() -> Self {
+        let adapter = Adapter::new().unwrap();
+        let (cq, domain) = (adapter.completion_queue(64).unwrap(), adapter.protection_domain());
+        let region = domain.register(Buffer::new(4096).unwrap(), Access::all()).unwrap();
+        let listener = adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        Self { domain, cq, listener, region, qps: Vec::new(), theirs: Tag(0), count: 0 }
+    }
+
+    /// Has a process connect `count` queue pairs.
+    fn open(&mut self, process: &Process, count: usize) {
+        let at = self.listener.local_addr().unwrap();
+        process.tell(&format!("open {at} {} {count}", self.region.tag().0), None);
+        self.qps.clear();
+        for _ in 0..count {
+            let qp = self.domain.queue_pair(&self.cq).send_depth(16).receive_depth(1).create().unwrap();
+            self.listener.accept(SOON).unwrap().accept(&qp, &AcceptOptions::new()).unwrap();
+            self.qps.push(qp);
+        }
+        self.theirs = Tag(process.says().parse().unwrap());
+    }
+
+    /// Writes the next number to the word of the other end.
+    fn ping(&mut self) {
+        self.count += 1;
+        let to = RemoteAddr { tag: self.theirs, offset: 0 };
+        let bytes = self.count.to_ne_bytes();
+        self.qps[0].post_send(WorkRequest::write_inline(0, &bytes, to).unsignaled()).unwrap();
+    }
+
+    /// Whether the last number has come back.
+    fn is_back(&self) -> bool {
+        assert!(self.cq.poll_one().unwrap().is_none());
+        self.region.view::<u64>(0).unwrap().load() == self.count
+    }
+
+    /// Goes back and forth until `is_over`. Returns the longest time for one round trip.
+    fn run(&mut self, mut is_over: impl FnMut() -> bool) -> Duration {
+        let mut longest = Duration::ZERO;
+        let limit = Instant::now() + SOON;
+        loop {
+            let start = Instant::now();
+            self.ping();
+            while !self.is_back() {
+                assert!(start < limit);
+            }
+            longest = longest.max(start.elapsed());
+            if is_over() {
+                return longest;
+            }
+        }
+    }
+}
+
+fn flow() -> impl FnMut() -> bool {
+    let end = Instant::now() + FLOW;
+    move || Instant::now() >= end
+}
+
+fn print(what: &str, mut times: Vec<Duration>) {
+    times.sort_unstable();
+    let at = |part: usize| times[(times.len() - 1) * part / 100];
+    println!("{what}: median {:?}, 99 % {:?}, longest {:?} of {}", at(50), at(99), at(100), times.len());
+}
+
+/// Measures with this many queue pairs.
+fn measure(queue_pairs: usize, rounds: usize) {
+    let (mut moved, mut remade) = (Pinger::new(), Pinger::new());
+    let mut movers = [0, 1].map(|_| Process::start_in(HOST));
+    let mut others = [0, 1].map(|_| Process::start_in(HOST));
+    moved.open(&movers[0], queue_pairs);
+    remade.open(&others[1], 1);
+    others[1].tell("close", None);
+    others[1].says();
+    remade.open(&others[0], 1);
+    let (mut quiet, mut pauses, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        quiet.push(moved.run(flow()));
+        let (here, there) = pair();
+        movers[1].tell("take", Some(there));
+        movers[0].tell("give", Some(here));
+        let mut answers = [false; 2];
+        let mut settle = None;
+        pauses.push(moved.run(|| {
+            for (answer, process) in answers.iter_mut().zip(&movers) {
+                *answer |= is_readable(&process.control, Duration::ZERO);
+            }
+            let now = Instant::now();
+            answers == [true; 2] && now >= *settle.get_or_insert(now + FLOW)
+        }));
+        assert_eq!([movers[0].says(), movers[1].says()], ["given", "taken"]);
+        movers.swap(0, 1);
+
+        remade.run(flow());
+        let start = Instant::now();
+        others[0].tell("close", None);
+        others[0].says();
+        remade.open(&others[1], 1);
+        remade.ping();
+        while !remade.is_back() {
+            assert!(start.elapsed() < SOON);
+        }
+        gaps.push(start.elapsed());
+        others.swap(0, 1);
+    }
+    print(&format!("{queue_pairs} queue pairs, nothing happens"), quiet);
+    print(&format!("{queue_pairs} queue pairs, hand-over"), pauses);
+    print("1 queue pair, closed and connected again", gaps);
+}
+
+#[test]
+#[ignore = "prints times, which depend on the machine"]
+fn a_peer_waits_for_a_hand_over_less_than_for_a_new_connection() {
+    if child::role().is_some() {
+        return play();
+    }
+    measure(1, ROUNDS);
+    measure(1000, ROUNDS / 10);
+}
