@@ -1,4 +1,6 @@
 //! Hands adapters over between real processes, under full load and with processes that are killed or stopped (requirement X2).
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+#![allow(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
 mod control;
 mod kills;

@@ -73,6 +73,23 @@ fn end((stop, thread): Flood) -> u64 {
     thread.join().unwrap()
 }
 
+/// Completes what is outstanding, and tells the test how much there was.
+fn finish(mut station: Station, its_flood: Option<Flood>) {
+    // A source that was killed has not said how many requests it had posted.
+    let posted = its_flood.map(end);
+    let all =
+        |station: &Station| posted.is_none_or(|posted| station.flooded.load(Ordering::Relaxed) == posted);
+    station.run(all).unwrap();
+    say("finished");
+    // The other end may need confirmations until it has finished as well.
+    station.run(|_| is_readable(stdin(), Duration::ZERO)).unwrap();
+    assert_eq!(hear().0, ["count"]);
+    let flooded = station.flooded.load(Ordering::Relaxed);
+    let or_more = if posted.is_none() { "+" } else { "" };
+    say(&format!("counts {flooded}{or_more} {:?}", station.counts()));
+    hear(); // the connections stay until the end of the test
+}
+
 /// Does what the test says, to the end.
 pub(crate) fn play() {
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
@@ -86,22 +103,8 @@ pub(crate) fn play() {
                 continue;
             }
             if station.is_finished() {
-                let (mut station, its_flood) = state.take().unwrap();
-                // A source that was killed has not said how many requests it had posted.
-                let posted = its_flood.map(end);
-                let all = |station: &Station| {
-                    posted.is_none_or(|posted| station.flooded.load(Ordering::Relaxed) == posted)
-                };
-                station.run(all).unwrap();
-                say("finished");
-                // The other end may need confirmations until it has finished as well.
-                station.run(|_| is_readable(stdin(), Duration::ZERO)).unwrap();
-                assert_eq!(hear().0, ["count"]);
-                let flooded = station.flooded.load(Ordering::Relaxed);
-                let or_more = if posted.is_none() { "+" } else { "" };
-                say(&format!("counts {flooded}{or_more} {:?}", station.counts()));
-                hear(); // the connections stay until the end of the test
-                return;
+                let (station, its_flood) = state.take().unwrap();
+                return finish(station, its_flood);
             }
         }
         let (words, socket) = hear();
