@@ -51,6 +51,7 @@ use std::time::{Duration, Instant};
 mod adapter;
 mod create;
 mod leaving;
+pub(crate) mod listening;
 pub(crate) mod moving;
 pub(crate) mod shutdown;
 pub(crate) mod take_in;

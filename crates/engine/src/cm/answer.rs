@@ -107,6 +107,16 @@ impl Answer {
         }
     }
 
+    /// Returns whether the Request of the peer has not arrived.
+    pub(super) fn awaits_request(&self) -> bool {
+        matches!(self.state, State::Request)
+    }
+
+    /// Returns the listener that accepted the connection.
+    pub(super) fn listener(&self) -> &Arc<ListenerSocket> {
+        &self.listener
+    }
+
     /// Returns the maximum number of connections that may wait for a decision at the listener.
     pub(super) fn backlog(&self) -> usize {
         self.listener.config.backlog

@@ -13,12 +13,13 @@ use crate::sys::poller::{EventFd, Interest};
 use crate::sys::socket::set_deaf;
 use crate::util::timers::Timers;
 use crate::verbs::error::ConnectError;
+use crate::verbs::function::PendingHandshakes;
 use ironwarp_rnic::bug;
 use ironwarp_rnic::sync::lock;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 /// The handshakes and listeners of a lane. Only the lane's thread locks the state.
@@ -99,6 +100,21 @@ impl Handshakes {
     pub(super) fn remove_listener(self: &Arc<Self>, listener: &Arc<ListenerSocket>) {
         let (this, listener) = (Arc::clone(self), Arc::clone(listener));
         self.lane.call(move || lock(&this.state).remove_listener(&listener));
+    }
+
+    /// Counts the handshakes of a listener, on the lane's thread after all calls that were made before. `None` if the lane
+    /// does not answer until the deadline.
+    pub(super) fn pending(
+        self: &Arc<Self>,
+        listener: &Arc<ListenerSocket>,
+        deadline: Instant,
+    ) -> Option<PendingHandshakes> {
+        let (this, listener) = (Arc::clone(self), Arc::clone(listener));
+        let (done, counted) = mpsc::channel();
+        self.lane.call(move || {
+            let _ = done.send(lock(&this.state).pending(&listener)); // fails if nobody waits any more
+        });
+        counted.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
     }
 }
 
@@ -236,6 +252,18 @@ impl State {
             }
             Err(error) => tracing::error!(%error, "failed to add a listener to epoll"),
         }
+    }
+
+    /// Counts the handshakes of a listener.
+    fn pending(&self, listener: &Arc<ListenerSocket>) -> PendingHandshakes {
+        let mut pending = PendingHandshakes::default();
+        for answer in self.answers.values().filter(|answer| Arc::ptr_eq(answer.listener(), listener)) {
+            match answer.awaits_request() {
+                true => pending.without_request += 1,
+                false => pending.with_request += 1,
+            }
+        }
+        pending
     }
 
     /// Removes a listener from epoll.

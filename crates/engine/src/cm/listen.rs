@@ -8,13 +8,15 @@ use crate::notify::channel::{EventChannel, EventSink};
 use crate::steering::Steering;
 use crate::sys::reserve::Reservation;
 use crate::sys::tcp::{Bound, Listener as Socket, RdmaBinding};
-use crate::verbs::function::{Function, StopListening};
+use crate::verbs::function::{Function, MovableListener, StopListening};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::event::AsyncEvent;
 use ironwarp_rnic::sync::lock;
 use ironwarp_wire::private::{PortSpace, RdmaPort};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Maximum backlog of a listener, and its default: that of the kernel's connection manager
@@ -38,10 +40,12 @@ pub struct Listening {
 
 /// The part of a listener that its function can stop.
 #[derive(Debug)]
-struct Opened {
+pub(super) struct Opened {
     /// The socket, which [`Listening::move_aside`] replaces.
-    socket: Mutex<Arc<ListenerSocket>>,
-    handshakes: Arc<Handshakes>,
+    pub(super) socket: Mutex<Arc<ListenerSocket>>,
+    pub(super) handshakes: Arc<Handshakes>,
+    /// A number that no other listener has; `None` if the listener cannot move to another process.
+    pub(super) number: Option<u32>,
 }
 
 impl StopListening for Opened {
@@ -50,6 +54,10 @@ impl StopListening for Opened {
         socket.stop();
         self.handshakes.remove_listener(&socket);
     }
+
+    fn as_movable(self: Arc<Self>) -> Option<Arc<dyn MovableListener>> {
+        self.number.is_some().then_some(self as _)
+    }
 }
 
 impl Listener {
@@ -57,7 +65,21 @@ impl Listener {
     pub(crate) fn new(ctx: &Arc<CmContext>, function: &Function, at: SocketAddr) -> io::Result<Self> {
         let channel = EventChannel::of_adapter(function.end())?;
         let sink = Arc::<EventChannel<Incoming>>::clone(&channel);
-        Ok(Self { listening: Listening::new(ctx, function, at, sink, MAX_BACKLOG)?, channel })
+        let number = Some(next_number());
+        Ok(Self { listening: Listening::at(ctx, function, at, sink, MAX_BACKLOG, number)?, channel })
+    }
+
+    /// Restores a listener from its socket, at which another process listens. It accepts nothing, and does not affect the
+    /// socket, until it is [resumed](MovableListener::resume) (requirement X2).
+    pub(crate) fn restore(ctx: &Arc<CmContext>, function: &Function, socket: OwnedFd) -> io::Result<Self> {
+        let channel = EventChannel::of_adapter(function.end())?;
+        let sink = Arc::<EventChannel<Incoming>>::clone(&channel);
+        let socket = Socket::handed_over(socket)?;
+        let port = Some(stream_port(socket.local_addr()?.port()));
+        let config = listener_config(ctx, function.device(), sink, port, MAX_BACKLOG);
+        let socket = ListenerSocket::not_owned(socket, ListenerConfig { for_all_devices: false, ..config });
+        let listening = Listening::assemble(ctx, socket, None, Some(next_number()))?.of(function);
+        Ok(Self { listening, channel })
     }
 
     /// Returns the address of the socket.
@@ -82,11 +104,23 @@ impl Listening {
         sink: Arc<dyn EventSink<Incoming>>,
         backlog: usize,
     ) -> io::Result<Self> {
+        Self::at(ctx, function, at, sink, backlog, None)
+    }
+
+    /// Listens at an address. A listener with a `number` can move to another process.
+    fn at(
+        ctx: &Arc<CmContext>,
+        function: &Function,
+        at: SocketAddr,
+        sink: Arc<dyn EventSink<Incoming>>,
+        backlog: usize,
+        number: Option<u32>,
+    ) -> io::Result<Self> {
         let socket = Socket::new(ctx.logical().listen_address(at)?, &ctx.keepalive())?;
         let own = socket.local_addr().ok().map(|at| stream_port(at.port()));
         let config = listener_config(ctx, function.device(), sink, own, backlog);
-        let this = Self::start(ctx, socket, None, ListenerConfig { for_all_devices: false, ..config })?;
-        Ok(this.of(function))
+        let config = ListenerConfig { for_all_devices: false, ..config };
+        Ok(Self::start(ctx, socket, None, config, number)?.of(function))
     }
 
     /// Listens at an address that was bound before, for all logical devices.
@@ -101,7 +135,7 @@ impl Listening {
         let own = || socket.local_addr().ok().map(|at| stream_port(at.port()));
         let port = binding.as_ref().map(RdmaBinding::port).or_else(own);
         let config = listener_config(ctx, function.device(), sink, port, backlog);
-        Ok(Self::start(ctx, socket, binding, config)?.of(function))
+        Ok(Self::start(ctx, socket, binding, config, None)?.of(function))
     }
 
     /// Has the listener end with its function.
@@ -120,7 +154,7 @@ impl Listening {
     ) -> io::Result<Self> {
         let socket = Socket::at_reserved_port(reservation, at, &ctx.keepalive())?;
         let device = ctx.steering().device();
-        Self::start(ctx, socket, None, listener_config(ctx, device, sink, None, MAX_BACKLOG))
+        Self::start(ctx, socket, None, listener_config(ctx, device, sink, None, MAX_BACKLOG), None)
     }
 
     /// Adds a socket that listens to the default lane.
@@ -129,12 +163,24 @@ impl Listening {
         socket: Socket,
         binding: Option<RdmaBinding>,
         config: ListenerConfig,
+        number: Option<u32>,
     ) -> io::Result<Self> {
-        let socket = Arc::new(ListenerSocket::new(socket, config));
+        let socket = ListenerSocket::new(socket, config);
         socket.apply_port_state();
+        let this = Self::assemble(ctx, socket, binding, number)?;
+        this.opened.handshakes.add_listener(&lock(&this.opened.socket));
+        Ok(this)
+    }
+
+    /// Creates a listener that no lane serves yet.
+    fn assemble(
+        ctx: &Arc<CmContext>,
+        socket: ListenerSocket,
+        binding: Option<RdmaBinding>,
+        number: Option<u32>,
+    ) -> io::Result<Self> {
         let handshakes = ctx.handshakes(ctx.steering().default_lane()?);
-        handshakes.add_listener(&socket);
-        let opened = Arc::new(Opened { socket: Mutex::new(socket), handshakes });
+        let opened = Arc::new(Opened { socket: Mutex::new(Arc::new(socket)), handshakes, number });
         Ok(Self { opened, binding, ctx: Arc::downgrade(ctx) })
     }
 
@@ -223,6 +269,12 @@ fn listener_config(
         capture: ctx.capture().cloned(),
         adapter: ctx.open_marker(),
     }
+}
+
+/// Returns a number that no other listener of this process has.
+fn next_number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Returns the RDMA port of a listener at a TCP port that the program named: the stream port of the same number.

@@ -45,6 +45,8 @@ pub(crate) struct ListenerSocket {
     pub(super) config: ListenerConfig,
     /// The socket does not listen any more: errors of `accept` are expected.
     stopped: AtomicBool,
+    /// Stopping the listener closes the port. Otherwise another process listens at the same socket (requirement X2).
+    owned: AtomicBool,
 }
 
 /// What to do with a Request.
@@ -58,7 +60,26 @@ pub(super) enum Judgement {
 impl ListenerSocket {
     /// Creates a listener for a socket that listens already.
     pub(super) fn new(socket: Socket, config: ListenerConfig) -> Self {
-        Self { at: socket.local_addr().ok(), socket, config, stopped: AtomicBool::new(false) }
+        let (stopped, owned) = (AtomicBool::new(false), AtomicBool::new(true));
+        Self { at: socket.local_addr().ok(), socket, config, stopped, owned }
+    }
+
+    /// Creates a listener for a socket that another process owns until this one [acquires](Self::acquire) it.
+    pub(super) fn not_owned(socket: Socket, config: ListenerConfig) -> Self {
+        Self { owned: AtomicBool::new(false), ..Self::new(socket, config) }
+    }
+
+    /// Becomes the owner of the socket. Returns false if the listener was stopped.
+    pub(super) fn acquire(&self) -> bool {
+        self.owned.store(true, Ordering::Release);
+        !self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Closes this copy of the socket, because another process owns it.
+    pub(super) fn surrender(&self) -> io::Result<()> {
+        self.owned.store(false, Ordering::Release);
+        self.stopped.store(true, Ordering::Release);
+        self.socket.surrender()
     }
 
     /// Decides whether the program gets to see a Request. A Request without a header of the private protocol, which any
@@ -103,10 +124,12 @@ impl ListenerSocket {
     }
 
     /// Stops listening at once: when this returns, another process may listen at the address. Handshakes in progress
-    /// continue.
+    /// continue. If another process owns the socket, that goes on listening: a shutdown would act on its copy, too.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
-        self.socket.stop();
+        if self.owned.load(Ordering::Acquire) {
+            self.socket.stop();
+        }
     }
 
     /// Returns the address of the socket.

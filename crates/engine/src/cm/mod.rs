@@ -10,6 +10,7 @@
 //! | `proof` | proofs that both ends of a manual connection know the same key |
 //! | `context` | the state of connection management: settings, and the handshakes of all lanes |
 //! | `listen` | listening sockets |
+//! | `moving` | moving a listener to another process |
 //! | `dial` | a handshake that this end begins |
 //! | `probe`, `search` | finding the listener of an RDMA port, which need not be at the TCP port of that number |
 //! | [`manual`] | connecting queue pairs by GID and QPN |
@@ -26,6 +27,7 @@ pub(crate) mod incoming;
 pub(crate) mod listen;
 mod listener;
 pub(crate) mod manual;
+mod moving;
 mod probe;
 pub(crate) mod proof;
 pub(crate) mod search;

@@ -2,6 +2,8 @@
 //! state, or restores them from that.
 
 use super::Engine;
+use super::listening::PausedListeners;
+use crate::cm::listen::Listener;
 use crate::config::Config;
 use crate::logical::LogicalDevice;
 use crate::sys::socket::TcpLink;
@@ -37,6 +39,14 @@ pub enum FreezeError {
     /// Regions have moved here from another function.
     #[error("regions that came from another function cannot move to another process")]
     ForeignRegions,
+    /// Connections wait for the program.
+    #[error(
+        "{0} incoming connections have not been accepted or rejected: decide on them while the adapter is handed over"
+    )]
+    Handshakes(usize),
+    /// The thread of a listener does not answer.
+    #[error("a listener cannot be stopped in time: its thread does not answer")]
+    NoAnswer,
     /// A registration is in progress.
     #[error(transparent)]
     Registration(#[from] StillPending),
@@ -79,6 +89,8 @@ pub struct FrozenEngine {
     srqs: Vec<FrozenSrq>,
     completion_queues: Vec<Arc<CompletionQueue>>,
     cqs: Vec<FrozenCq>,
+    /// Accept again when this is dropped.
+    listeners: PausedListeners,
 }
 
 /// The state of an adapter, as it is stored.
@@ -89,6 +101,8 @@ struct EngineImage {
     pairs: Vec<PairImage>,
     /// Number of completion queues and of shared receive queues that were created, which the numbers of new ones follow.
     created: [u32; 2],
+    /// Numbers of the listeners.
+    listeners: Vec<u32>,
 }
 
 /// An adapter that was restored, and does not act yet.
@@ -99,6 +113,7 @@ pub struct RestoredEngine {
     cqs: Vec<FrozenCq>,
     shared_receive_queues: Vec<Arc<SharedReceiveQueue>>,
     pairs: Vec<RestoredPair>,
+    listeners: Vec<Listener>,
 }
 
 /// The objects of an adapter that was restored, by number.
@@ -143,10 +158,11 @@ impl Engine {
         self.function.objects().pairs().iter().filter_map(|pair| Some((pair.id(), pair.socket()?))).collect()
     }
 
-    /// Freezes all objects: nothing is sent, received, posted, completed or polled from now on.
-    pub fn freeze(&self) -> Result<FrozenEngine, FreezeError> {
+    /// Freezes all objects: nothing is sent, received, posted, completed or polled from now on. The listeners were
+    /// [paused](Self::pause_listening) before.
+    pub fn freeze(&self, listeners: PausedListeners) -> Result<FrozenEngine, FreezeError> {
         self.check_movable()?;
-        let mut frozen = FrozenEngine::default();
+        let mut frozen = FrozenEngine { listeners, ..FrozenEngine::default() };
         for pair in self.function.objects().pairs() {
             match pair.freeze() {
                 Ok((pair, qp, image)) => {
@@ -171,18 +187,21 @@ impl Engine {
     pub fn store(&self, frozen: &mut FrozenEngine) -> Result<Vec<u8>, FreezeError> {
         let snapshot = self.device().snapshot(&frozen.cqs, &frozen.srqs, &frozen.qps)?;
         let created = self.shared.created();
-        let image = EngineImage { snapshot, pairs: std::mem::take(&mut frozen.images), created };
+        let (pairs, listeners) = (std::mem::take(&mut frozen.images), frozen.listeners.numbers());
+        let image = EngineImage { snapshot, pairs, created, listeners };
         Ok(postcard::to_allocvec(&image).expect("a vector takes everything"))
     }
 
     /// Restores an adapter from its state, which does not act until it is [activated](RestoredEngine::activate). `sockets`
-    /// are those of [`connected_sockets`](Self::connected_sockets), by number. `relocate` translates memory of the other
-    /// process to memory of this one.
+    /// are those of [`connected_sockets`](Self::connected_sockets), and `listeners` those of
+    /// [`listening_sockets`](Self::listening_sockets), by number. `relocate` translates memory of the other process to memory
+    /// of this one.
     pub fn load(
         config: Config,
         logical: &Arc<LogicalDevice>,
         state: &[u8],
         mut sockets: HashMap<u32, OwnedFd>,
+        mut listeners: HashMap<u32, OwnedFd>,
         relocate: &mut dyn FnMut(&[Span]) -> Option<Translation>,
     ) -> Result<RestoredEngine, LoadError> {
         let image: EngineImage = postcard::from_bytes(state)?;
@@ -206,6 +225,7 @@ impl Engine {
             cqs: Vec::new(),
             shared_receive_queues: Vec::new(),
             pairs: Vec::new(),
+            listeners: Vec::new(),
         };
         for frozen in cqs {
             let cq =
@@ -228,6 +248,10 @@ impl Engine {
         for (frozen, image) in qps.into_iter().zip(image.pairs) {
             let socket = sockets.remove(&frozen.id());
             restored.pairs.push(engine.restore_pair(frozen, image, socket, &objects)?);
+        }
+        for number in image.listeners {
+            let socket = listeners.remove(&number).ok_or(LoadError::Missing("a listening socket"))?;
+            restored.listeners.push(Listener::restore(&engine.shared.cm, &engine.function, socket)?);
         }
         Ok(restored)
     }
@@ -280,6 +304,7 @@ impl FrozenEngine {
     /// Ends all objects, because another process has them. Nothing is sent.
     pub fn surrender(self) {
         self.pairs.iter().for_each(FrozenPair::surrender);
+        self.listeners.surrender();
     }
 }
 
@@ -304,12 +329,18 @@ impl RestoredEngine {
         self.pairs.iter().map(|restored| &restored.pair)
     }
 
-    /// Begins to act: the connections are served, and events are raised that are due.
+    /// Takes the listeners.
+    pub fn take_listeners(&mut self) -> Vec<Listener> {
+        std::mem::take(&mut self.listeners)
+    }
+
+    /// Begins to act: the connections are served, new ones are accepted, and events are raised that are due.
     pub fn activate(self) {
         for (cq, frozen) in self.completion_queues.iter().zip(self.cqs) {
             cq.cq().thaw(frozen);
         }
         self.pairs.iter().for_each(RestoredPair::activate);
+        self.engine.function.movable_listeners().iter().for_each(|listener| listener.resume());
     }
 
     /// Drops all objects without acting on their sockets, because another process owns them.

@@ -9,7 +9,7 @@ use super::socket::{TcpLink, defer_port_choice};
 use super::traffic_class::set_traffic_class;
 use crate::config::PortPolicy;
 use ironwarp_wire::private::{PortSpace, RdmaPort};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -360,6 +360,18 @@ impl Listener {
         })
     }
 
+    /// Wraps a listening socket that was handed over by another process (requirement X2). It keeps its options.
+    pub(crate) fn handed_over(socket: OwnedFd) -> io::Result<Self> {
+        if !sockopt::socket_acceptconn(&socket)? {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the descriptor is not a listening socket",
+            ));
+        }
+        let Ok(fd) = Fd::open(|| Ok::<_, std::convert::Infallible>(socket));
+        Ok(Self { fd })
+    }
+
     /// Accepts the next pending connection; `None` if there is none. After an error such as "too many open files" the
     /// connection stays pending. Closing an accepted connection before `configure_accepted` sends a reset.
     pub fn accept(&self) -> io::Result<Option<Accepted>> {
@@ -384,6 +396,11 @@ impl Listener {
     /// other socket can then be bound to the address.
     pub(crate) fn close_now(&self) -> io::Result<()> {
         self.stop();
+        Ok(self.fd.close_now()?)
+    }
+
+    /// Closes this copy of the socket at once. Another process goes on listening.
+    pub(crate) fn surrender(&self) -> io::Result<()> {
         Ok(self.fd.close_now()?)
     }
 

@@ -9,6 +9,7 @@ use ironwarp_rnic::device::Device;
 use ironwarp_rnic::event::{Routing, Stop};
 use ironwarp_rnic::sync::lock;
 use std::fmt;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
@@ -16,6 +17,41 @@ use std::time::Instant;
 pub(crate) trait StopListening: Send + Sync + fmt::Debug {
     /// Stops listening at once. Handshakes in progress continue.
     fn stop(&self);
+
+    /// Returns the listener as one that can move to another process; `None` if it cannot (requirement X2).
+    fn as_movable(self: Arc<Self>) -> Option<Arc<dyn MovableListener>>;
+}
+
+/// A listener that can move to another process (requirement X2).
+pub(crate) trait MovableListener: Send + Sync + fmt::Debug {
+    /// Returns its number, which no other listener of this process has.
+    fn number(&self) -> u32;
+
+    /// Returns its socket.
+    fn socket(&self) -> Arc<dyn AsFd + Send + Sync>;
+
+    /// Has its lane stop accepting connections, which wait in the kernel's backlog from then on. Handshakes in progress
+    /// continue.
+    fn pause(&self);
+
+    /// Returns its handshakes, as of some time after [`pause`](Self::pause) was done. `None` if the lane does not answer
+    /// until the deadline.
+    fn pending(&self, deadline: Instant) -> Option<PendingHandshakes>;
+
+    /// Accepts connections, again or for the first time. From now on, stopping the listener closes its port.
+    fn resume(&self);
+
+    /// Closes this copy of the socket, at which another process listens.
+    fn surrender(&self);
+}
+
+/// The number of handshakes of a listener that have not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PendingHandshakes {
+    /// The peer has not sent its Request.
+    pub(crate) without_request: usize,
+    /// The program has not decided, or the Reply is not sent.
+    pub(crate) with_request: usize,
 }
 
 /// What a function owns.
@@ -90,6 +126,11 @@ impl Function {
         if self.device.is_shut_down() {
             listener.upgrade().iter().for_each(|listener| listener.stop());
         }
+    }
+
+    /// Returns the listeners that can move to another process.
+    pub(crate) fn movable_listeners(&self) -> Vec<Arc<dyn MovableListener>> {
+        lock(&self.listeners).iter().filter_map(|listener| listener.upgrade()?.as_movable()).collect()
     }
 
     /// Stops all listeners.

@@ -56,6 +56,11 @@ pub struct Incoming {
 }
 
 impl Listener {
+    /// Wraps a listener that was taken over from another process.
+    pub(crate) fn restored(shared: &Arc<Shared>, inner: Inner) -> Self {
+        Self { shared: Arc::clone(shared), inner }
+    }
+
     /// Returns the address at which the listener accepts connections.
     ///
     /// ```

@@ -15,6 +15,8 @@ pub(super) enum Name {
     Buffer { first: u64, addr: u64, len: u64 },
     /// The socket of the queue pair with this number.
     Socket(u32),
+    /// The socket of the listener with this number.
+    Listener(u32),
 }
 
 impl Name {
@@ -26,6 +28,7 @@ impl Name {
                 [&b"B"[..], &first, &addr, &len].concat()
             }
             Self::Socket(number) => [&b"Q"[..], &number.to_be_bytes()].concat(),
+            Self::Listener(number) => [&b"L"[..], &number.to_be_bytes()].concat(),
         }
     }
 
@@ -38,6 +41,7 @@ impl Name {
                 Some(Self::Buffer { first, addr, len })
             }
             (b'Q', rest) => Some(Self::Socket(u32::from_be_bytes(rest.try_into().ok()?))),
+            (b'L', rest) => Some(Self::Listener(u32::from_be_bytes(rest.try_into().ok()?))),
             _ => None,
         }
     }

@@ -3,8 +3,8 @@
 //!
 //! The process that has the adapter calls [`Adapter::hand_over`](crate::Adapter::hand_over), the process that gets it
 //! [`Adapter::take_over`](crate::Adapter::take_over). They share a Unix socket of type SEQPACKET. Everything that belongs to the
-//! adapter moves: queue pairs in the middle of messages, receives, completions that were not polled, and regions with
-//! their tags. There is one owner at each moment, even if a process is killed.
+//! adapter moves: queue pairs in the middle of messages, receives, completions that were not polled, regions with
+//! their tags, and listeners with the peers that wait at them. There is one owner at each moment, even if a process is killed.
 //!
 //! Memory moves as files, so each region must consist of buffers that are
 //! [shareable](crate::memory::BufferBuilder::shareable). Before it calls `hand_over`, a program stops to post requests and to poll;

@@ -13,19 +13,23 @@ use std::error::Error;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The adapter of this process.
 struct AdapterSource<'a> {
     shared: &'a Shared,
     /// The sockets of queue pairs, by number.
     sockets: Vec<(u32, Arc<TcpLink>)>,
+    /// The sockets of listeners, by number.
+    listeners: Vec<(u32, Arc<dyn AsFd + Send + Sync>)>,
     /// The buffers of regions.
     buffers: Vec<Arc<dyn RegionBuffers>>,
     /// The state of the adapter while it is frozen.
     frozen: Option<FrozenEngine>,
     /// Called after each step.
     at: fn(&dyn fmt::Debug),
+    /// How long the program has to decide on incoming connections.
+    pause: Duration,
 }
 
 /// A region cannot move, because its memory is not shareable.
@@ -37,6 +41,9 @@ impl Adapter {
     /// Hands this adapter over to the process at the other end of a SEQPACKET socket, which calls
     /// [`take_over`](Self::take_over). Its peers notice nothing but a pause. Afterwards, the objects of this process are of no use: the
     /// program drops them.
+    ///
+    /// Listeners move with their backlogs. Connections that have sent their request are accepted or rejected here: another
+    /// thread goes on doing so until this returns, or the hand-over fails after [`HandOverOptions::pause`].
     ///
     /// Connections on one host leave shared memory first, and stay on TCP. See [`hand_over`](crate::hand_over).
     ///
@@ -57,9 +64,11 @@ impl Adapter {
         let mut source = AdapterSource {
             shared: &self.shared,
             sockets: Vec::new(),
+            listeners: Vec::new(),
             buffers: Vec::new(),
             frozen: None,
             at: options.at,
+            pause: options.pause,
         };
         source.list_descriptors();
         let options = SourceOptions {
@@ -79,7 +88,7 @@ impl Adapter {
         let mut firsts: Vec<u64> = files
             .filter_map(|(name, _)| match name {
                 Name::Buffer { addr, .. } => Some(addr),
-                Name::Socket(_) => None,
+                Name::Socket(_) | Name::Listener(_) => None,
             })
             .collect();
         firsts.sort_unstable();
@@ -95,6 +104,7 @@ impl AdapterSource<'_> {
     /// Lists the sockets and buffers that exist now.
     fn list_descriptors(&mut self) {
         self.sockets = self.shared.engine.connected_sockets();
+        self.listeners = self.shared.engine.listening_sockets();
         self.buffers = self.shared.buffers.all();
     }
 }
@@ -103,13 +113,18 @@ impl Source for AdapterSource<'_> {
     fn descriptors(&self) -> Vec<Named<'_>> {
         let sockets =
             self.sockets.iter().map(|(number, link)| (Name::Socket(*number).to_bytes(), link.as_fd()));
+        let listeners = self
+            .listeners
+            .iter()
+            .map(|(number, socket)| (Name::Listener(*number).to_bytes(), socket.as_fd()));
         // Buffers that are not shareable stay: no region needs them, or the other process refuses.
         let files = self.buffers.iter().filter_map(|buffers| memory::files(&**buffers)).flatten();
-        sockets.chain(files.map(|(name, file)| (name.to_bytes(), file))).collect()
+        sockets.chain(listeners).chain(files.map(|(name, file)| (name.to_bytes(), file))).collect()
     }
 
     fn freeze(&mut self, _: u16) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
-        let mut frozen = self.shared.engine.freeze()?;
+        let paused = self.shared.engine.pause_listening(Instant::now() + self.pause)?;
+        let mut frozen = self.shared.engine.freeze(paused)?;
         match self.shared.engine.store(&mut frozen) {
             Ok(state) => {
                 self.frozen = Some(frozen);

@@ -5,6 +5,7 @@ use super::{HandOverError, TakeOverOptions};
 use crate::adapter::Adapter;
 use crate::completion::CompletionQueue;
 use crate::config::Config;
+use crate::connection::Listener;
 use crate::memory::{Contents, MemoryRegion};
 use crate::protection_domain::ProtectionDomain;
 use crate::queue::{QueuePair, SharedReceiveQueue};
@@ -37,6 +38,9 @@ pub struct TakenOver {
     /// The regions that were registered by call. Those that were registered by requests, and windows, stay valid until the
     /// adapter is closed.
     pub regions: Vec<MemoryRegion>,
+    /// The listeners, in the order of their creation. They have the same addresses. Peers that connected during the hand-over
+    /// wait in the backlog.
+    pub listeners: Vec<Listener>,
     /// The protection domains that have queue pairs or regions.
     pub protection_domains: Vec<ProtectionDomain>,
     /// Whether the other process died after it had offered the adapter, so that it does not know of the success.
@@ -48,6 +52,7 @@ struct AdapterTarget {
     config: Config,
     device: Arc<LogicalDevice>,
     sockets: HashMap<u32, OwnedFd>,
+    listeners: HashMap<u32, OwnedFd>,
     memory: CarriedMemory,
     loaded: Option<Loaded>,
     /// Called after each step.
@@ -77,6 +82,7 @@ impl Adapter {
             config,
             device,
             sockets: HashMap::new(),
+            listeners: HashMap::new(),
             memory: CarriedMemory::default(),
             loaded: None,
             at,
@@ -100,6 +106,10 @@ impl Target for AdapterTarget {
                 self.sockets.insert(number, descriptor);
                 Ok(())
             }
+            Some(Name::Listener(number)) => {
+                self.listeners.insert(number, descriptor);
+                Ok(())
+            }
             None => Err(Refusal(format!("a descriptor is named {name:x?}, which is not known"))),
         }
     }
@@ -111,11 +121,13 @@ impl Target for AdapterTarget {
     fn load(&mut self, _: u16, snapshot: &[u8]) -> Result<(), Refusal> {
         self.memory.assemble();
         let sockets = std::mem::take(&mut self.sockets);
+        let listeners = std::mem::take(&mut self.listeners);
         let memory = &self.memory;
         let mut relocate = |spans: &[_]| memory.relocate(spans);
-        let engine = Engine::load(self.config.clone(), &self.device, snapshot, sockets, &mut relocate)
+        let config = self.config.clone();
+        let mut engine = Engine::load(config, &self.device, snapshot, sockets, listeners, &mut relocate)
             .map_err(|error| Refusal(error.to_string()))?;
-        match objects(&engine, memory) {
+        match objects(&mut engine, memory) {
             Ok(taken) => {
                 self.loaded = Some(Loaded { engine, taken });
                 Ok(())
@@ -145,7 +157,7 @@ impl Target for AdapterTarget {
 }
 
 /// Creates the objects of the program for those of an adapter that was restored.
-fn objects(engine: &RestoredEngine, memory: &CarriedMemory) -> io::Result<TakenOver> {
+fn objects(engine: &mut RestoredEngine, memory: &CarriedMemory) -> io::Result<TakenOver> {
     let shared = Arc::new(Shared::of_engine(Arc::clone(engine.engine())));
     let cqs = engine.completion_queues().iter();
     let completion_queues = cqs.map(|cq| CompletionQueue::restored(&shared, cq)).collect::<Result<_, _>>()?;
@@ -163,6 +175,8 @@ fn objects(engine: &RestoredEngine, memory: &CarriedMemory) -> io::Result<TakenO
     }
     let domains = domains.into_iter().map(|domain| ProtectionDomain::restored(&shared, domain));
     let protection_domains = domains.collect::<Result<_, _>>()?;
+    let listeners = engine.take_listeners().into_iter().map(|inner| Listener::restored(&shared, inner));
+    let listeners = listeners.collect();
     Ok(TakenOver {
         adapter: Adapter { shared },
         data: Vec::new(),
@@ -170,6 +184,7 @@ fn objects(engine: &RestoredEngine, memory: &CarriedMemory) -> io::Result<TakenO
         shared_receive_queues,
         queue_pairs,
         regions,
+        listeners,
         protection_domains,
         adopted: false,
     })

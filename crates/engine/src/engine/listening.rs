@@ -1,0 +1,63 @@
+//! The listeners of an adapter that moves to another process (requirement X2, `docs/functions.md`).
+
+use super::Engine;
+use super::moving::FreezeError;
+use crate::verbs::function::MovableListener;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the handshakes that have not ended.
+const POLL: Duration = Duration::from_millis(1);
+
+/// Listeners that do not accept connections: their peers wait in the kernel's backlog. They accept again when this is dropped.
+#[derive(Debug, Default)]
+pub struct PausedListeners(Vec<Arc<dyn MovableListener>>);
+
+impl Engine {
+    /// Returns the numbers and sockets of all listeners.
+    pub fn listening_sockets(&self) -> Vec<(u32, Arc<dyn AsFd + Send + Sync>)> {
+        let listeners = self.function.movable_listeners();
+        listeners.iter().map(|listener| (listener.number(), listener.socket())).collect()
+    }
+
+    /// Has all listeners stop accepting, and waits until their handshakes have ended, at most until the deadline. Fails if
+    /// the program has not decided on a connection until then. A peer that has not sent its Request stays with this
+    /// process, which rejects it: otherwise any peer could prevent a hand-over.
+    pub fn pause_listening(&self, deadline: Instant) -> Result<PausedListeners, FreezeError> {
+        let paused = PausedListeners(self.function.movable_listeners());
+        paused.0.iter().for_each(|listener| listener.pause());
+        for listener in &paused.0 {
+            loop {
+                let pending = listener.pending(deadline.max(Instant::now() + POLL));
+                let pending = pending.ok_or(FreezeError::NoAnswer)?;
+                let is_over = Instant::now() >= deadline;
+                match (pending.with_request, pending.without_request) {
+                    (0, 0) => break,
+                    (0, _) if is_over => break,
+                    (count, _) if is_over => return Err(FreezeError::Handshakes(count)),
+                    _ => std::thread::sleep(POLL),
+                }
+            }
+        }
+        Ok(paused)
+    }
+}
+
+impl PausedListeners {
+    /// Returns the numbers of the listeners.
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        self.0.iter().map(|listener| listener.number()).collect()
+    }
+
+    /// Closes the sockets of this process, because another one listens at them.
+    pub(super) fn surrender(mut self) {
+        std::mem::take(&mut self.0).iter().for_each(|listener| listener.surrender());
+    }
+}
+
+impl Drop for PausedListeners {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|listener| listener.resume());
+    }
+}
