@@ -216,6 +216,30 @@ fn kv_never_gets_a_torn_value() {
     assert_eq!(found, BTreeSet::from(values));
 }
 
+// --- Hand-over ---
+
+#[test]
+fn a_server_is_replaced_twice_and_its_clients_notice_nothing() {
+    let out =
+        stdout_of_success(&run("hand_over", &["--clients", "3", "--connections", "12", "--values", "25"]));
+    let last: Vec<&str> = out.lines().rev().take(4).collect();
+    assert_eq!(last[3], "900 values written, read and verified with 36 connections, no error", "{out}");
+    let mut total = 0;
+    for (version, line) in [3, 2, 1].into_iter().zip(last) {
+        let count = line.strip_prefix(&format!("version {version} has answered ")).expect(line);
+        let count: u32 = count.strip_suffix(" times").expect(line).parse().unwrap();
+        assert!(count >= 300, "{out}");
+        total += count;
+    }
+    assert_eq!(total, 900, "{out}");
+    let processes: BTreeSet<&str> = out
+        .split("is process ")
+        .skip(1)
+        .map(|rest| &rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap()])
+        .collect();
+    assert_eq!(processes.len(), 3, "each version is another process: {out}");
+}
+
 // --- copy ---
 
 #[test]
