@@ -13,8 +13,7 @@ impl MovableListener for Opened {
     }
 
     fn socket(&self) -> Arc<dyn AsFd + Send + Sync> {
-        let socket = Arc::clone(&*lock(&self.socket));
-        socket
+        Arc::clone(&*lock(&self.socket)) as _
     }
 
     fn pause(&self) {

@@ -16,6 +16,10 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long another thread is waited for that closes a connection. It is done at once, unless the machine is overloaded.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// Why a queue pair cannot move now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,7 +86,9 @@ impl QueuePair {
         if self.number.port().is_some() || qp.attributes().manual {
             return Err(PairNotMovable::Manual(id));
         }
-        if !qp.is_on_tcp() {
+        // A connection that has left its channel, but does not use TCP, has been closed or is being closed: that moves.
+        let has_left = || self.connection().is_none_or(|connection| connection.has_left_shared_memory());
+        if !qp.is_on_tcp() && !(has_left() && self.wait_closed(CLOSING)) {
             return Err(PairNotMovable::SharedMemory(id));
         }
         if qp.is_linked() && self.connection().is_none() {
