@@ -4,6 +4,7 @@ use crate::pattern;
 use crate::shape::Shape;
 use ironwarp::completion::{Arm, Completion, CompletionQueue, Opcode, RequestError};
 use ironwarp::connection::{AcceptOptions, ConnectError, ConnectOptions, Established, Listener};
+use ironwarp::hand_over::TakenOver;
 use ironwarp::memory::{Access, Buffer, MemoryRegion, RemoteAddr, Sge, Tag};
 use ironwarp::queue::{Completes, QueuePair, SendRequest, SharedReceiveQueue, WorkRequest};
 use ironwarp::{Adapter, ProtectionDomain};
@@ -114,6 +115,35 @@ impl End {
             Some(srq) => srq.post_receive(i as u64, &list).unwrap(),
             None => self.qp.post_receive(i as u64, &list).unwrap(),
         }
+    }
+
+    /// Returns the adapter that has taken this end over, and the end.
+    pub(crate) fn moved(self, taken: TakenOver) -> (Adapter, Self) {
+        let mut regions = taken.regions;
+        let mut region = |before: &MemoryRegion| {
+            let index =
+                regions.iter().position(|region| region.tag() == before.tag()).expect("all regions move");
+            regions.swap_remove(index)
+        };
+        let mut cqs = taken.completion_queues;
+        let mut cq = |before: &CompletionQueue| {
+            let index = cqs.iter().position(|cq| cq.id() == before.id()).expect("all completion queues move");
+            cqs.swap_remove(index)
+        };
+        let moved = Self {
+            main: region(&self.main),
+            pages: self.pages.iter().map(&mut region).collect(),
+            source: region(&self.source),
+            sink: region(&self.sink),
+            receives: region(&self.receives),
+            sent: cq(&self.sent),
+            received: cq(&self.received),
+            qp: taken.queue_pairs.into_iter().next().expect("the queue pair moves"),
+            srq: taken.shared_receive_queues.into_iter().next(),
+            theirs: self.theirs,
+            ..self
+        };
+        (taken.adapter, moved)
     }
 
     // --- The connection ---
@@ -360,7 +390,10 @@ pub(crate) fn next(cq: &CompletionQueue, what: &str) -> Completion {
 }
 
 fn registered(domain: &ProtectionDomain, bytes: &[u8], access: Access) -> MemoryRegion {
-    domain.register(Buffer::copy_of(bytes).unwrap(), access).unwrap()
+    let buffer = Buffer::builder().shareable().allocate(bytes.len()).unwrap(); // so that it can move
+    let region = domain.register(buffer, access).unwrap();
+    region.write(0, bytes).unwrap();
+    region
 }
 
 /// Returns three elements, of which the first two are short and odd.

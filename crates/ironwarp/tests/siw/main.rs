@@ -12,6 +12,7 @@ mod end;
 mod endings;
 mod guest;
 mod killed_peer;
+mod moving;
 mod operations;
 mod pattern;
 mod relay;
@@ -57,7 +58,7 @@ fn a_siw_that_connects_with_mpa_revision_1() {
 /// it.
 fn boot(variant: Variant) {
     let wanted = std::env::var("IRONWARP_SESSION").unwrap_or_default();
-    let sessions = [operations::all(variant), violations::all(variant), endings::all(variant)];
+    let sessions = [operations::all(variant), moving::all(), violations::all(variant), endings::all(variant)];
     let sessions: Vec<Session> =
         sessions.into_iter().flatten().filter(|session| session.name.contains(&wanted)).collect();
     let forwarded = free_address();
