@@ -260,7 +260,7 @@ fn a_peer_that_sends_no_request_does_not_prevent_a_hand_over() {
     let _silent = TcpStream::connect(addr).unwrap();
     let (here, there) = channel();
     let target = thread::spawn(move || Adapter::take_over(there, TakeOverOptions::new()));
-    server.adapter.hand_over(here, &HandOverOptions::new().pause(Duration::from_millis(500))).unwrap();
+    server.adapter.hand_over(here, &HandOverOptions::new()).unwrap();
     drop(server);
     let server = Server::of(target.join().unwrap().unwrap());
     thread::scope(|scope| {

@@ -1,7 +1,6 @@
 //! The listeners of an adapter that moves to another process (requirement X2, `docs/functions.md`).
 
 use super::Engine;
-use super::moving::FreezeError;
 use crate::verbs::function::MovableListener;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,6 +10,20 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_millis(1);
 /// How long the lane of a listener is waited for. It answers at once, unless the machine is overloaded.
 const LANE: Duration = Duration::from_secs(5);
+
+/// Why listeners cannot move now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenersBusy {
+    /// Connections wait for the program.
+    #[error(
+        "{0} incoming connections have not been accepted or rejected: decide on them while the adapter is handed over"
+    )]
+    Handshakes(usize),
+    /// The thread of a listener does not answer.
+    #[error("a listener cannot be stopped in time: its thread does not answer")]
+    NoAnswer,
+}
 
 /// Listeners that do not accept connections: their peers wait in the kernel's backlog. They accept again when this is dropped.
 #[derive(Debug, Default)]
@@ -26,17 +39,17 @@ impl Engine {
     /// Has all listeners stop accepting, and waits until their handshakes have ended, at most until the deadline. Fails if
     /// the program has not decided on a connection until then. A peer that has not sent its Request stays with this
     /// process, which rejects it: otherwise any peer could prevent a hand-over.
-    pub fn pause_listening(&self, deadline: Instant) -> Result<PausedListeners, FreezeError> {
+    pub fn pause_listening(&self, deadline: Instant) -> Result<PausedListeners, ListenersBusy> {
         let paused = PausedListeners(self.function.movable_listeners());
         paused.0.iter().for_each(|listener| listener.pause());
         for listener in &paused.0 {
             loop {
                 let is_over = Instant::now() >= deadline; // before the count, which is the last one then
-                let pending = listener.pending(Instant::now() + LANE).ok_or(FreezeError::NoAnswer)?;
+                let pending = listener.pending(Instant::now() + LANE).ok_or(ListenersBusy::NoAnswer)?;
                 match (pending.with_request, pending.without_request) {
                     (0, 0) => break,
                     (0, _) if is_over => break,
-                    (count, _) if is_over => return Err(FreezeError::Handshakes(count)),
+                    (count, _) if is_over => return Err(ListenersBusy::Handshakes(count)),
                     _ => std::thread::sleep(POLL),
                 }
             }

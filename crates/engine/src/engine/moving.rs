@@ -6,6 +6,7 @@ use super::listening::PausedListeners;
 use crate::cm::listen::Listener;
 use crate::config::Config;
 use crate::logical::LogicalDevice;
+use crate::steering::LeaveError;
 use crate::sys::socket::TcpLink;
 use crate::verbs::cq::CompletionQueue;
 use crate::verbs::error::ConnectError;
@@ -22,14 +23,21 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Interval of the checks whether all objects can move.
+const CHECK: Duration = Duration::from_millis(1);
 
 /// Why an adapter cannot move now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FreezeError {
     /// A queue pair cannot.
     #[error(transparent)]
     QueuePair(#[from] PairNotMovable),
+    /// A stream does not leave shared memory.
+    #[error(transparent)]
+    SharedMemory(#[from] LeaveError),
     /// There are connectionless queue pairs.
     #[error("connectionless queue pairs cannot move: destroy them first")]
     Datagrams,
@@ -39,14 +47,6 @@ pub enum FreezeError {
     /// Regions have moved here from another function.
     #[error("regions that came from another function cannot move to another process")]
     ForeignRegions,
-    /// Connections wait for the program.
-    #[error(
-        "{0} incoming connections have not been accepted or rejected: decide on them while the adapter is handed over"
-    )]
-    Handshakes(usize),
-    /// The thread of a listener does not answer.
-    #[error("a listener cannot be stopped in time: its thread does not answer")]
-    NoAnswer,
     /// A registration is in progress.
     #[error(transparent)]
     Registration(#[from] StillPending),
@@ -151,6 +151,24 @@ impl Engine {
             return Err(FreezeError::ForeignRegions);
         }
         Ok(self.function.objects().pairs().iter().try_for_each(|pair| pair.check_movable())?)
+    }
+
+    /// Waits until all objects of the adapter can move, at most until the deadline: all streams leave shared memory, and those
+    /// that are being closed there are closed.
+    pub fn wait_until_movable(&self, deadline: Instant) -> Result<(), FreezeError> {
+        loop {
+            self.leave_shared_memory(deadline).map_err(|mut errors| errors.swap_remove(0))?;
+            let is_about_to = match self.check_movable() {
+                Err(FreezeError::QueuePair(
+                    PairNotMovable::SharedMemory(_) | PairNotMovable::Connecting(_),
+                )) => Instant::now() < deadline,
+                _ => false,
+            };
+            if !is_about_to {
+                return self.check_movable();
+            }
+            std::thread::sleep(CHECK);
+        }
     }
 
     /// Returns the numbers and sockets of all queue pairs that have a connection.

@@ -56,10 +56,7 @@ impl Adapter {
             owner: Owner::Source,
         };
         let engine = &self.shared.engine;
-        engine
-            .leave_shared_memory(Instant::now() + options.timeout)
-            .map_err(|mut errors| kept(errors.swap_remove(0).into()))?;
-        engine.check_movable().map_err(|error| kept(error.into()))?;
+        engine.wait_until_movable(Instant::now() + options.timeout).map_err(|error| kept(error.into()))?;
         self.check_memory().map_err(|error| kept(error.into()))?;
         let mut source = AdapterSource {
             shared: &self.shared,
@@ -123,7 +120,9 @@ impl Source for AdapterSource<'_> {
     }
 
     fn freeze(&mut self, _: u16) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
-        let paused = self.shared.engine.pause_listening(Instant::now() + self.pause)?;
+        let deadline = Instant::now() + self.pause;
+        let paused = self.shared.engine.pause_listening(deadline)?;
+        self.shared.engine.wait_until_movable(deadline)?; // connections may have been accepted since
         let mut frozen = self.shared.engine.freeze(paused)?;
         match self.shared.engine.store(&mut frozen) {
             Ok(state) => {

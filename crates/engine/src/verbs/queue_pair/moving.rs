@@ -16,10 +16,6 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-/// How long another thread is waited for that closes a connection. It is done at once, unless the machine is overloaded.
-const CLOSING: Duration = Duration::from_secs(1);
 
 /// Why a queue pair cannot move now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,9 +82,8 @@ impl QueuePair {
         if self.number.port().is_some() || qp.attributes().manual {
             return Err(PairNotMovable::Manual(id));
         }
-        // A connection that has left its channel, but does not use TCP, has been closed or is being closed: that moves.
-        let has_left = || self.connection().is_none_or(|connection| connection.has_left_shared_memory());
-        if !qp.is_on_tcp() && !(has_left() && self.wait_closed(CLOSING)) {
+        // A stream that is closed does not matter. One that is being closed soon is.
+        if qp.is_linked() && !qp.is_on_tcp() {
             return Err(PairNotMovable::SharedMemory(id));
         }
         if qp.is_linked() && self.connection().is_none() {
