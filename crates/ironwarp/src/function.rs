@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 mod moving;
 
-pub use ironwarp_engine::TakeInError;
+pub use ironwarp_engine::{LeaveError, LeaveFailure, PairNotMovable, TakeInError};
+pub use ironwarp_rnic::memory::RegionNotMovable;
+pub use ironwarp_rnic::qp::NotMovable;
 pub use ironwarp_rnic::quota::{QuotaExceeded, Quotas, Resource};
 pub use moving::{Moving, NotMoved};
 

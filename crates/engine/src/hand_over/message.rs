@@ -96,6 +96,7 @@ pub struct Offer {
 
 /// Why bytes are not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Malformed {
     #[error("message of {have} bytes is too short: need {need}")]
     Short { have: usize, need: usize },

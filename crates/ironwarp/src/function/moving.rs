@@ -59,6 +59,22 @@ pub struct NotMoved {
 
 impl Moving {
     /// Puts together what moves.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::function::{Moving, Quotas};
+    /// # use ironwarp::prelude::*;
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (one, other) = (adapter.function(Quotas::default())?, adapter.function(Quotas::default())?);
+    /// let qp = one.protection_domain().queue_pair(&one.completion_queue(64)?).create()?;
+    /// let (number, cq) = (qp.id(), other.completion_queue(64)?);
+    /// let moving = Moving::new(qp, []);
+    /// let moved = moving.move_to(&other.protection_domain(), [&cq, &cq], Duration::from_secs(5))?;
+    /// assert_eq!(moved.qp.id(), number);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new(qp: QueuePair, regions: impl IntoIterator<Item = MemoryRegion>) -> Self {
         Self { qp, regions: regions.into_iter().collect() }
     }
@@ -68,6 +84,22 @@ impl Moving {
     /// notices nothing. Completions that were not polled stay in the former queues.
     ///
     /// A connection on one host leaves shared memory first, within the timeout, and stays on TCP.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::function::{Moving, Quotas};
+    /// # use ironwarp::prelude::*;
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (one, other) = (adapter.function(Quotas::default())?, adapter.function(Quotas::default())?);
+    /// let qp = one.protection_domain().queue_pair(&one.completion_queue(64)?).create()?;
+    /// let (number, cq) = (qp.id(), other.completion_queue(64)?);
+    /// let moving = Moving::new(qp, []);
+    /// let moved = moving.move_to(&other.protection_domain(), [&cq, &cq], Duration::from_secs(5))?;
+    /// assert_eq!(moved.qp.id(), number);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// Fails if the objects belong to two adapters, if the queue pair uses a shared queue or is connected manually, if

@@ -52,6 +52,6 @@ mod options;
 mod source;
 mod target;
 
-pub use ironwarp_engine::hand_over::{Failure, HandOverError, Owner};
+pub use ironwarp_engine::hand_over::{Failure, HandOverError, Malformed, Owner, Refusal, Role};
 pub use options::{HandOverOptions, TakeOverOptions};
 pub use target::TakenOver;

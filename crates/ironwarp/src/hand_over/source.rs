@@ -47,6 +47,20 @@ impl Adapter {
     ///
     /// Connections on one host leave shared memory first, and stay on TCP. See [`hand_over`](crate::hand_over).
     ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use ironwarp::Adapter;
+    /// use ironwarp::hand_over::{HandOverOptions, TakeOverOptions};
+    /// use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    ///
+    /// let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    /// let next = std::thread::spawn(move || Adapter::take_over(there, TakeOverOptions::new()));
+    /// Adapter::new()?.hand_over(here, &HandOverOptions::new().data(b"version 1"))?;
+    /// assert_eq!(next.join().unwrap()?.data, b"version 1");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// If this fails, this process still owns the adapter, and goes on: something cannot move, the other process refuses, or it
     /// does not answer in time.

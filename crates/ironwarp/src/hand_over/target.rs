@@ -69,6 +69,20 @@ impl Adapter {
     /// Takes over the adapter of the process at the other end of a SEQPACKET socket, which calls
     /// [`hand_over`](Self::hand_over). See [`hand_over`](crate::hand_over).
     ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use ironwarp::Adapter;
+    /// use ironwarp::hand_over::{HandOverOptions, TakeOverOptions};
+    /// use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    ///
+    /// let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    /// let next = std::thread::spawn(move || Adapter::take_over(there, TakeOverOptions::new()));
+    /// Adapter::new()?.hand_over(here, &HandOverOptions::new().data(b"version 1"))?;
+    /// assert_eq!(next.join().unwrap()?.data, b"version 1");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Fails if the other process does not offer an adapter in time, or takes its offer back, or if the adapter cannot be
     /// restored here. Then this process has nothing of the adapter, and the error tells who owns it.

@@ -24,6 +24,7 @@ const BOTH: Ready = Ready { readable: true, writable: true, ended: false };
 
 /// Why a queue pair cannot move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NotMovable {
     /// Several queue pairs share its send queue (requirement X7).
     #[error("queue pair {0:#08x} cannot move: it uses a shared send queue")]

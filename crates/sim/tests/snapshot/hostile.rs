@@ -41,9 +41,9 @@ fn a_snapshot_of_another_version_is_refused() {
 fn a_snapshot_with_a_damaged_byte_is_refused_or_harmless() {
     let arena = Function::new(&SCENES).arena;
     let mut accepted = 0;
-    for at in 0..GOLDEN.len() {
+    for (at, byte) in GOLDEN.iter().enumerate() {
         for flip in [0x01, 0xff] {
-            if let Ok(loaded) = load(&with(at, &[GOLDEN[at] ^ flip]), &arena) {
+            if let Ok(loaded) = load(&with(at, &[byte ^ flip]), &arena) {
                 loaded.drive(&arena);
                 accepted += 1;
             }
