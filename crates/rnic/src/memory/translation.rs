@@ -241,7 +241,7 @@ fn end_of(addr: u64, len: u64) -> Result<u64, TranslationError> {
 }
 
 /// A translation is stored as its address ranges. A loaded one names addresses of the process that stored it, until it is
-/// [relocated](Translation::relocate).
+/// relocated.
 impl Serialize for Translation {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut offset = 0;
