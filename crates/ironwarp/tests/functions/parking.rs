@@ -129,7 +129,8 @@ fn a_stream_that_waits_for_room_goes_on_when_another_releases_some() {
         assert!(parked() < full + EXCESS, "the second has stopped: {full}, {}", parked());
 
         receive_all(&attacked, &[(0, &pairs[0].1)]);
-        until(|| parked() >= MESSAGES as u64 * COST);
+        // Some may stay in the socket: if both together have exhausted the quota once more, an eighth must become free.
+        until(|| parked() > quota - quota / 8);
         receive_all(&attacked, &[(1, &pairs[1].1)]);
         assert_eq!(parked(), 0);
     }
