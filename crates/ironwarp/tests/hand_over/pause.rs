@@ -13,7 +13,7 @@ use std::io::stdin;
 use std::time::{Duration, Instant};
 
 /// The test that the processes run in.
-const HOST: &str = "pause::a_peer_waits_for_a_hand_over_less_than_for_a_new_connection";
+const HOST: &str = "pause::the_pause_that_a_peer_sees_is_printed";
 /// Number of hand-overs, and of connections made anew.
 const ROUNDS: usize = 200;
 /// How long traffic flows before and after each.
@@ -242,7 +242,7 @@ fn measure(queue_pairs: usize, rounds: usize) {
 
 #[test]
 #[ignore = "prints times, which depend on the machine"]
-fn a_peer_waits_for_a_hand_over_less_than_for_a_new_connection() {
+fn the_pause_that_a_peer_sees_is_printed() {
     if child::role().is_some() {
         return play();
     }
