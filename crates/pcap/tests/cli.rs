@@ -72,7 +72,7 @@ fn show_names_signals_hellos_crcs_and_rejections() {
     assert_eq!(text(&["sample".as_ref(), sample.as_ref()]), "");
     let shown = show(&sample);
     for expected in [
-        "Signal, version 2, capabilities 0x003f, RNR timer 31, CRC ok",
+        "Signal, version 2, capabilities 0x007f, RNR timer 31, CRC ok",
         "Signal, 78187493530 messages acknowledged, no CRC",
         "48 bytes of private data: Hello, from 0xabcdef to 0x123456, RQ PSN 0x654321",
         "MPA Reply REJECTED, revision 2, IRD 16383, ORD 0, CRC, 14 bytes of private data",

@@ -9,6 +9,7 @@
 //!  messages.rs       operations, acknowledged and connectionless channels, cells, immediate data, Read V2, inline data
 //!  memory.rs         access checks, translation, windows, one-touch, registration by request
 //!  queues.rs         control queue, shared send queue
+//!  functions.rs      functions, and connections that move between them
 //!  events.rs         event queues: moderation, overflow, event map, redirection table
 //! ```
 //!
@@ -16,6 +17,7 @@
 
 mod ends;
 mod events;
+mod functions;
 mod memory;
 mod messages;
 mod notification;
@@ -43,6 +45,15 @@ enum Command {
     /// Event queues, vectors and lanes
     #[command(subcommand)]
     Events(Events),
+    /// Parts of an adapter with objects of their own
+    #[command(subcommand)]
+    Functions(Functions),
+}
+
+#[derive(Subcommand)]
+enum Functions {
+    /// A connection moves from one function to another
+    Move,
 }
 
 #[derive(Subcommand)]
@@ -155,6 +166,7 @@ fn main() -> ExitCode {
             Events::Map => events::map(),
             Events::Table => events::table(),
         },
+        Command::Functions(Functions::Move) => functions::move_connection(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
