@@ -12,8 +12,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::fmt::Write;
 use std::thread;
 
-/// Length of a Write, a Read and a message of a round, each of which has several segments.
+/// Length of a Write and a Read of a round, each of which has several segments.
 const LEN: usize = 5000;
+/// Length of a message of a round. siw's end has memory for 100 of them, which it does not use again.
+const MESSAGE: usize = 600;
 
 /// Returns the session in which Ironwarp's end moves.
 pub(crate) fn all() -> Vec<Session> {
@@ -24,10 +26,10 @@ pub(crate) fn all() -> Vec<Session> {
 fn moves(rounds: usize) -> Session {
     let mut siw = "connect advert".to_owned();
     for at in (0..rounds).map(|round| round * LEN) {
-        write!(siw, " write={LEN}@{at} read={LEN}@{at} send={LEN} receive={LEN}").unwrap();
+        write!(siw, " write={LEN}@{at} read={LEN}@{at} send={MESSAGE} receive={MESSAGE}").unwrap();
     }
     write!(siw, " written={} parting disconnected", rounds * LEN).unwrap();
-    let shape = Shape { half: rounds * LEN, receives: rounds + 2, receive: LEN, ..Shape::default() };
+    let shape = Shape { half: rounds * LEN, receives: rounds + 2, receive: MESSAGE, ..Shape::default() };
     let ours = move |bench: &Bench, guest: &Guest| {
         let mut adapter = Adapter::open(config()).unwrap();
         let mut end = End::new(&adapter, true, Completes::WhenSent, shape);
@@ -39,8 +41,8 @@ fn moves(rounds: usize) -> Session {
             (adapter, end) = end.moved(taken);
             end.write(LEN, at);
             end.read(LEN, at);
-            end.receive(LEN);
-            end.send(LEN);
+            end.receive(MESSAGE);
+            end.send(MESSAGE);
         }
         end.written(rounds * LEN);
         guest.wait_for_line("PEER ok parting");
