@@ -3,7 +3,7 @@
 use super::attributes::{Attributes, Owner, QpInfo, Receives, StreamDriver};
 use super::connection::{Connection, SharedConnection};
 use crate::device::Device;
-use crate::error::QpError;
+use crate::error::{QpError, VendorError};
 use crate::event::AsyncEvent;
 use crate::fault::ReceiveFaults;
 use crate::link::Route;
@@ -222,6 +222,12 @@ impl QpContext {
     /// Why the stream ended, if it did.
     pub fn error(&self) -> Option<&Arc<QpError>> {
         self.error.get()
+    }
+
+    /// Whether the peer ended the stream with a Terminate.
+    #[cold]
+    pub(crate) fn is_terminated(&self) -> bool {
+        self.error().is_some_and(|error| matches!(VendorError::of(error), VendorError::Terminated(_)))
     }
 
     /// Whether the completion of some request or receive tells why the stream ended. If not, all of them were flushed.

@@ -21,9 +21,10 @@ impl Tx {
 
     /// Returns whether a half that was loaded can be driven, with this send queue and these obligations.
     pub(crate) fn is_consistent(&self, sq: &SendQueue, obligations: &TxObligations) -> bool {
-        let Cursor { in_progress, seq, responded, .. } = self.cursor;
+        let Cursor { in_progress, seq, responded, terminate, .. } = self.cursor;
         let is_left = |unsent: &Unsent| unsent.sent < unsent.bytes.len();
         let len = match in_progress {
+            _ if terminate => None, // it has replaced the message in progress, and nothing follows
             InProgress::Nothing | InProgress::Immediate => Some(0),
             InProgress::Request => sq.request(seq).map(|request| request.data.len()),
             InProgress::Response => {

@@ -191,6 +191,12 @@ impl Tx {
             None => self.account_all(qp, [rest.kind]),
         }
         match failure {
+            // The peer has failed and may read no more by this route, so that the tail would block the close.
+            Some(LinkError::WouldBlock) if qp.is_terminated() => {
+                self.unsent = None;
+                self.close(qp);
+                false
+            }
             // After `end_sending`, so that an error that fails the stream completes the requests now.
             Some(error) => self.handle_send_error(qp, error),
             None => !self.finished, // `account_all` sets it if the tail was that of the Terminate
