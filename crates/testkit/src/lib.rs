@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
 pub mod child;
+pub mod control;
 #[cfg(feature = "engine")]
 pub mod engine;
 pub mod fork;

@@ -158,16 +158,12 @@ impl Engine {
     pub fn wait_until_movable(&self, deadline: Instant) -> Result<(), FreezeError> {
         loop {
             self.leave_shared_memory(deadline).map_err(|mut errors| errors.swap_remove(0))?;
-            let is_about_to = match self.check_movable() {
+            match self.check_movable() {
                 Err(FreezeError::QueuePair(
                     PairNotMovable::SharedMemory(_) | PairNotMovable::Connecting(_),
-                )) => Instant::now() < deadline,
-                _ => false,
-            };
-            if !is_about_to {
-                return self.check_movable();
+                )) if Instant::now() < deadline => std::thread::sleep(CHECK),
+                checked => return checked,
             }
-            std::thread::sleep(CHECK);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The function that is handed over, an [`Echo`], and the [`Peer`] of its TCP connection, which does not know of it.
 
-use super::common::TIMEOUT;
+use super::TIMEOUT;
 use super::log::{Log, What, Who};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};

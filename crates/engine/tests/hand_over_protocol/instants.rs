@@ -1,12 +1,12 @@
 //! Processes that are killed or stopped at random instants, or both of them at random steps. Which end is right depends on
 //! what each process had done by then.
 
-use super::common::Random;
 use super::faults::{SOURCE, TARGET};
 use super::log::{What, Who};
 use super::role::{Act, Plan};
 use super::scene::{Fate, LARGE, News, Process, SHORT, Scene, plan};
 use ironwarp_engine::hand_over::{SourceStep, TargetStep};
+use ironwarp_testkit::control::Random;
 use ironwarp_testkit::long_form;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -62,7 +62,7 @@ fn settle(scene: &Scene, source: &mut State, target: &mut State, random: &mut Ra
         let quiet = random.below(2 * u64::try_from(SHORT.as_millis()).unwrap());
         // If nobody is stopped, there is nothing to do but to wait.
         let is_stopped = source.is_stopped || target.is_stopped;
-        let timeout = if is_stopped { Duration::from_millis(quiet) } else { super::common::TIMEOUT };
+        let timeout = if is_stopped { Duration::from_millis(quiet) } else { super::TIMEOUT };
         let listen = |state: &State| if state.is_silent() { PollFlags::empty() } else { PollFlags::IN };
         let mut both =
             [PollFd::new(&scene.source, listen(source)), PollFd::new(&scene.target, listen(target))];

@@ -1,10 +1,11 @@
 //! More descriptors than a user may have in flight.
 
-use super::common::{TIMEOUT, get, pair, put};
 use super::simple::{Calls, Giving, Taking, source_options, target_options};
 use super::terms::{assert_named, named};
+use super::{TIMEOUT, get};
 use ironwarp_engine::hand_over::{Owner, hand_over, take_over};
 use ironwarp_testkit::child;
+use ironwarp_testkit::control::{pair, put};
 use ironwarp_testkit::limits::raise_descriptor_limit;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Resource, Rlimit, Uid, geteuid, getrlimit, setrlimit};
@@ -153,10 +154,13 @@ fn a_source_waits_for_other_descriptors_in_flight() {
     let end = std::thread::spawn(move || {
         unprivileged(move || take_over(socket, Taking::new(&Calls::default()), &target_options()))
     });
-    assert!(!super::common::is_readable(&control, Duration::from_millis(300)), "it does not wait");
+    assert!(
+        !ironwarp_testkit::control::is_readable(&control, Duration::from_millis(300)),
+        "it does not wait"
+    );
     assert_eq!(get(&held.1).1.len(), 200);
     assert_eq!(end.join().unwrap().unwrap().active.1.len(), COUNT as usize);
-    assert!(super::common::is_readable(&control, TIMEOUT));
+    assert!(ironwarp_testkit::control::is_readable(&control, TIMEOUT));
     assert_eq!(get(&control).0, b"ok");
     finish((process, control));
 }

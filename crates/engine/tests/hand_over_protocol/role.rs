@@ -1,13 +1,14 @@
 //! What the processes do: the source and the target of a hand-over, which stop or kill themselves at steps that the test
 //! chooses.
 
-use super::common::{get, is_readable, put};
 use super::echo::{Echo, wait};
+use super::get;
 use super::log::{Log, What, Who};
 use ironwarp_engine::hand_over::{
     Named, Refusal, Source, SourceOptions, SourceStep, Target, TargetOptions, TargetStep, hand_over,
     take_over,
 };
+use ironwarp_testkit::control::{is_readable, put};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};
 use std::cell::RefCell;

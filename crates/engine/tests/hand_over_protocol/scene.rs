@@ -1,11 +1,12 @@
 //! A hand-over between two processes, as the test sees it.
 
-use super::common::{TIMEOUT, get, pair};
 use super::echo::{Peer, connection};
 use super::faults;
 use super::log::{Log, What, Who};
 use super::role::{Act, Plan};
+use super::{TIMEOUT, get};
 use ironwarp_testkit::child;
+use ironwarp_testkit::control::pair;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::fmt::Debug;
@@ -86,7 +87,7 @@ impl Process {
     }
 
     fn go(&self) {
-        super::common::put(&self.control, b"go", &[]); // fails if it was killed
+        ironwarp_testkit::control::put(&self.control, b"go", &[]); // fails if it was killed
     }
 
     fn pid(&self) -> Pid {

@@ -1,10 +1,11 @@
 //! A source and a target that only record what is asked of them, for tests within one process.
 
-use super::common::{TIMEOUT, pair};
+use super::TIMEOUT;
 use ironwarp_engine::hand_over::{
     HandOverError, HandedOver, Named, Refusal, Source, SourceOptions, TakenOver, Target, TargetOptions,
     hand_over, take_over,
 };
+use ironwarp_testkit::control::pair;
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::thread;

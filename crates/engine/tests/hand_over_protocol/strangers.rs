@@ -1,11 +1,12 @@
 //! One end speaks to a test that does not keep to the protocol.
 
-use super::common::{get, is_readable, pair, put};
+use super::get;
 use super::simple::{Calls, Giving, Taking, calls, source_options, target_options};
 use super::terms::named;
 use ironwarp_engine::hand_over::{
     Failure, Hello, MAX_BATCH, MAX_MESSAGE, Message, Offer, Owner, Role, hand_over, take_over,
 };
+use ironwarp_testkit::control::{is_readable, pair, put};
 use ironwarp_testkit::limits::raise_descriptor_limit;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::pipe::pipe;
@@ -280,7 +281,7 @@ fn the_reason_of_an_end_that_is_gone_is_heard() {
     // It has not received everything, so this end gets ECONNRESET before the reason.
     let (failure, _) = source(0, |socket| {
         greet(socket, Role::Source);
-        assert!(is_readable(socket, super::common::TIMEOUT));
+        assert!(is_readable(socket, super::TIMEOUT));
         send(socket, &refusal, &[]);
     });
     assert!(matches!(&failure, Failure::Refused(reason) if reason.0 == "enough"), "{failure}");

@@ -1,11 +1,11 @@
 //! What two honest ends agree on, and what one of them refuses.
 
-use super::common::pair;
 use super::simple::{Calls, Giving, Results, Taking, calls, run, source_options, target_options};
 use ironwarp_engine::hand_over::{
     Failure, MAX_INLINE, MAX_NAME, Owner, SourceOptions, TargetOptions, hand_over, take_over,
 };
 use ironwarp_testkit::child::as_root;
+use ironwarp_testkit::control::pair;
 use ironwarp_testkit::limits::raise_descriptor_limit;
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};

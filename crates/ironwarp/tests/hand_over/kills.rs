@@ -1,8 +1,8 @@
 //! Processes that are killed or stopped while the end that moves is handed over under full load. There is exactly one owner
 //! afterwards, or the peer sees the connections end if the only owner was killed.
 
-use super::control::{Random, pair};
 use super::scene::{Peer, Process};
+use ironwarp_testkit::control::{Random, pair};
 use ironwarp_testkit::long_form;
 use rustix::process::Signal;
 use std::time::Duration;

@@ -1,12 +1,13 @@
 //! Measures how long a peer waits at most around a hand-over, and around closing a connection and making another one. Prints
 //! numbers, and asserts none: `cargo test -p ironwarp --test hand_over --release -- --ignored --nocapture pause`.
 
-use super::control::{get, is_readable, pair, put};
+use super::get;
 use super::scene::Process;
 use ironwarp::hand_over::{HandOverOptions, TakeOverOptions};
 use ironwarp::memory::{RemoteAddr, Tag};
 use ironwarp::prelude::*;
 use ironwarp_testkit::child;
+use ironwarp_testkit::control::{is_readable, pair, put};
 use ironwarp_testkit::native::SOON;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::stdin;

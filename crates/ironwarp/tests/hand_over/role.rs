@@ -1,12 +1,13 @@
 //! What the processes do that have the end that moves: they take it over, run it and hand it over, as the test says. They stop or
 //! kill themselves at steps that the test chooses.
 
-use super::control::{get, is_readable, put};
+use super::get;
 use super::station::{FLOOD, Station};
 use ironwarp::hand_over::{HandOverOptions, TakeOverOptions};
 use ironwarp::memory::Tag;
 use ironwarp::prelude::*;
 use ironwarp::queue::PostError;
+use ironwarp_testkit::control::{is_readable, put};
 use ironwarp_testkit::native::SOON;
 use rustix::fd::OwnedFd;
 use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};

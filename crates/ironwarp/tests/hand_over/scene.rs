@@ -1,11 +1,12 @@
 //! The end that stays, and the processes that have the end that moves, as the test sees them.
 
-use super::control::{TIMEOUT, get, is_readable, pair, put};
 use super::load::HOST;
 use super::station::{Ended, Station};
+use super::{TIMEOUT, get};
 use ironwarp::memory::Tag;
 use ironwarp::prelude::*;
 use ironwarp_testkit::child;
+use ironwarp_testkit::control::{is_readable, pair, put};
 use ironwarp_testkit::native::SOON;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};

@@ -4,7 +4,7 @@
 use super::cipher::TagCipher;
 use super::entry::{Body, Control, Entry};
 use super::slab::SlabImage;
-use super::{Domain, EntryInfo, Kind, Limits, NotCarried, Table, Translation, index_of};
+use super::{EntryInfo, Kind, Limits, NotCarried, Table, Translation, index_of};
 use crate::host::Span;
 use crate::quota::{Account, Resource};
 use crate::sync::atomic::Ordering;
@@ -159,10 +159,5 @@ impl TableImage {
     /// Number of slots that the table may use.
     pub fn slots(&self) -> u32 {
         self.slab.slots.end.saturating_sub(self.slab.slots.start)
-    }
-
-    /// The protection domains that entries belong to.
-    pub fn domains(&self) -> impl Iterator<Item = Domain> {
-        self.entries.iter().filter_map(|entry| Some(entry.body.as_ref()?.domain))
     }
 }

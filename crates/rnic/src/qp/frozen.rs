@@ -212,11 +212,6 @@ impl FrozenQp {
         self.id
     }
 
-    /// The protection domain.
-    pub fn domain(&self) -> Domain {
-        self.attributes.domain
-    }
-
     /// The numbers of the completion queues, for sends and for receives.
     pub fn cqs(&self) -> [u32; 2] {
         [self.attributes.send_cq, self.attributes.receive_cq]
