@@ -7,7 +7,7 @@
 //! their tags, and listeners with the peers that wait at them. There is one owner at each moment, even if a process is killed.
 //!
 //! Memory moves as files, so each region must consist of buffers that are
-//! [shareable](crate::memory::BufferBuilder::shareable). Before it calls `hand_over`, a program stops to post requests and to poll;
+//! [shareable](crate::memory::BufferBuilder::shareable). Before it calls `hand_over`, a program stops posting requests and polling;
 //! a request that is posted nevertheless is refused, and never lost or doubled.
 //!
 //! ```

@@ -39,8 +39,8 @@ struct NotShareable(Tag);
 
 impl Adapter {
     /// Hands this adapter over to the process at the other end of a SEQPACKET socket, which calls
-    /// [`take_over`](Self::take_over). Its peers notice nothing but a pause. Afterwards, the objects of this process are of no use: the
-    /// program drops them.
+    /// [`take_over`](Self::take_over). Its peers notice nothing but a pause. Afterwards, the objects of this process can no longer be
+    /// used: the program drops them.
     ///
     /// Listeners move with their backlogs. Connections that have sent their request are accepted or rejected here: another
     /// thread goes on doing so until this returns, or the hand-over fails after [`HandOverOptions::pause`].

@@ -82,7 +82,7 @@ impl QueuePair {
         if self.number.port().is_some() || qp.attributes().manual {
             return Err(PairNotMovable::Manual(id));
         }
-        // A stream that is closed does not matter. One that is being closed soon is.
+        // A closed stream does not matter. One that is being closed will be closed soon.
         if qp.is_linked() && !qp.is_on_tcp() {
             return Err(PairNotMovable::SharedMemory(id));
         }
