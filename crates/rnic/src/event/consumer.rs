@@ -33,10 +33,13 @@ impl Consumer {
         Self { queue, reader: Mutex::new(reader) }
     }
 
-    /// Gives the queue memory if it has none, and arms it, so that events wake the consumer.
+    /// Gives the queue memory and arms it, so that events wake the consumer. Has no effect if the queue has memory: the
+    /// consumer may be [polling](Self::poll_one).
     pub fn open(&self) {
-        self.queue.define();
-        self.arm();
+        let mut reader = lock(&self.reader);
+        if self.queue.define() {
+            reader.arm();
+        }
     }
 
     /// Arms the queue, unless it is armed or the consumer was woken for an event that was not taken. Events that came
@@ -130,8 +133,12 @@ impl Consumer {
         }
     }
 
-    /// Unarms the queue, without a valid read indicator: nothing was taken. Makes the descriptor unreadable.
+    /// Unarms the queue, without a valid read indicator: nothing was taken. Makes the descriptor unreadable. An undefined
+    /// queue gets its memory, because [`open`](Self::open) would arm it later.
     fn stop_wakeups(&self, reader: &mut Reader) {
+        if self.queue.state() == QueueState::Undefined {
+            self.queue.define();
+        }
         reader.write(false, false);
         if self.is_woken() {
             self.queue.consume_wake();

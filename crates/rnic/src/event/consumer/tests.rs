@@ -55,14 +55,14 @@ fn readable_until_the_last_was_taken() {
 }
 
 #[test]
-fn what_came_before_it_was_opened_is_found_then() {
+fn what_came_before_it_was_armed_is_found_then() {
     let (consumer, readable) = consumer();
     assert!(consumer.queue().define());
     post(&consumer, 1);
     post(&consumer, 2);
     assert_eq!(consumer.revoke(|event| event.object == 2), 1);
     assert_eq!((readable(), next(&consumer)), (false, None));
-    consumer.open();
+    consumer.arm();
     assert_eq!((readable(), next(&consumer), readable()), (true, Some(1), false));
 }
 
@@ -90,6 +90,18 @@ fn a_program_that_polls_is_not_woken_until_it_arms() {
     assert_eq!((readable(), next(&consumer)), (false, None));
     consumer.arm();
     assert_eq!((readable(), next(&consumer)), (true, Some(5)));
+}
+
+/// Requirement I10, for a queue that gets its memory later than the first poll.
+#[test]
+fn opening_does_not_arm_the_queue_of_a_program_that_polls() {
+    let (consumer, readable) = consumer();
+    assert_eq!(consumer.poll_one(), None);
+    consumer.open();
+    post(&consumer, 1);
+    assert_eq!((readable(), consumer.queue().stats().wakes), (false, 0));
+    consumer.arm();
+    assert_eq!((readable(), next(&consumer)), (true, Some(1)));
 }
 
 #[test]
