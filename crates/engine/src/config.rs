@@ -8,6 +8,7 @@ pub(crate) mod devices;
 mod dropin;
 mod duration;
 mod error;
+mod key_file;
 pub(crate) mod plan;
 mod ports;
 mod trust;

@@ -7,7 +7,7 @@ use crate::cm::dial::{ConnectOptions, Dial, DialRequest};
 use crate::cm::incoming::Incoming;
 use crate::cm::listen::{Listener, Listening};
 use crate::cm::manual::{BringUpError, bring_up};
-use crate::cm::proof::cluster_key;
+use crate::cm::proof::Key;
 use crate::cm::search::Search;
 use crate::config::{Config, PortPolicy};
 use crate::gid::GidTable;
@@ -107,7 +107,7 @@ impl Engine {
         let logical = &logical.in_this_process(&config)?;
         config.faults = logical.faults(&config);
         let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
-        let cluster_key = cluster_key(&config)?;
+        let cluster_key = config.cluster_key()?.map(Key::Cluster);
         let capture = Capture::open(&config, &host);
         let device = create(config.device_config(), host)?;
         let config = Arc::new(config);

@@ -45,7 +45,7 @@ pub use cm::listen::{Listener, Listening, MAX_BACKLOG};
 pub use cm::manual::BringUpError;
 pub use config::Config;
 pub use engine::listening::{ListenersBusy, PausedListeners};
-pub use engine::moving::{FreezeError, FrozenEngine, LoadError, RestoredEngine};
+pub use engine::moving::{Arrived, ArrivedSocket, FreezeError, FrozenEngine, LoadError, RestoredEngine};
 pub use engine::shutdown::Shutdown;
 pub use engine::take_in::TakeInError;
 pub use engine::{Engine, Statistics};

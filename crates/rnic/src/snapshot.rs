@@ -9,7 +9,7 @@
 use crate::broken;
 use crate::device::Device;
 use crate::host::Span;
-use crate::memory::{NotCarried, StillPending, TableImage, Translation};
+use crate::memory::{KeyMask, NotCarried, StillPending, TableImage, Translation};
 use crate::qp::FrozenQp;
 use crate::queue::{FrozenCq, FrozenSrq};
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,8 @@ struct Stored<'a> {
 }
 
 impl Device {
-    /// Returns the snapshot of the memory table and of objects that were frozen, as bytes.
+    /// Returns the snapshot of the memory table and of objects that were frozen, as bytes. `mask` hides the key of the tag
+    /// cipher.
     ///
     /// # Panics
     /// Never: a vector takes all that the encoder writes.
@@ -84,8 +85,10 @@ impl Device {
         cqs: &[FrozenCq],
         srqs: &[FrozenSrq],
         qps: &[FrozenQp],
+        mask: KeyMask,
     ) -> Result<Vec<u8>, StillPending> {
-        let (next_domain, table) = (self.next_domain(), self.table().image()?);
+        let (next_domain, mut table) = (self.next_domain(), self.table().image()?);
+        table.mask_key(mask);
         let bytes = [&MAGIC[..], &VERSION.to_be_bytes()].concat();
         let stored = Stored { next_domain, table, cqs, srqs, qps };
         Ok(postcard::to_extend(&stored, bytes).expect("a vector takes everything"))

@@ -47,6 +47,12 @@ impl PortObserver for CmContext {
     }
 }
 
+/// Returns the TCP keepalive and user timeout settings of connections.
+pub(crate) fn keepalive(config: &Config) -> Keepalive {
+    let idle = config.keepalive;
+    Keepalive { idle, interval: PROBE_INTERVAL, probes: PROBES, user_timeout: config.user_timeout() }
+}
+
 impl CmContext {
     /// Creates the connection management of an adapter, without handshakes.
     pub(crate) fn new(
@@ -113,8 +119,7 @@ impl CmContext {
 
     /// Returns the TCP keepalive and user timeout settings of connections.
     pub(crate) fn keepalive(&self) -> Keepalive {
-        let idle = self.config.keepalive;
-        Keepalive { idle, interval: PROBE_INTERVAL, probes: PROBES, user_timeout: self.config.user_timeout() }
+        keepalive(&self.config)
     }
 
     /// Begins a handshake on the lane that its addresses select, or on the default lane if they are unknown.

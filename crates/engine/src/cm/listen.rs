@@ -1,9 +1,10 @@
 //! Listeners: sockets at which peers connect, on a lane.
 
-use super::context::CmContext;
+use super::context::{CmContext, keepalive};
 use super::handshakes::Handshakes;
 use super::incoming::Incoming;
 use super::listener::{ListenerConfig, ListenerSocket};
+use crate::config::Config;
 use crate::notify::channel::{EventChannel, EventSink};
 use crate::steering::Steering;
 use crate::sys::reserve::Reservation;
@@ -80,6 +81,14 @@ impl Listener {
         let socket = ListenerSocket::not_owned(socket, ListenerConfig { for_all_devices: false, ..config });
         let listening = Listening::assemble(ctx, socket, None, Some(next_number()))?.of(function);
         Ok(Self { listening, channel })
+    }
+
+    /// Opens the socket of a listener that comes from another host (requirement X2), for [`Engine::load`]. This host may not
+    /// have the address yet.
+    ///
+    /// [`Engine::load`]: crate::Engine::load
+    pub fn socket_before_address(config: &Config, at: SocketAddr) -> io::Result<OwnedFd> {
+        Socket::before_address(at, &keepalive(config))
     }
 
     /// Returns the address of the socket.

@@ -1,24 +1,17 @@
 //! How two manually connected queue pairs prove to each other that they know the same key: HMAC-SHA256 over both
 //! nonces, GIDs and numbers, truncated to 128 bits. `docs/wire.md` describes the exchange.
 
-use crate::config::{ClusterKey, Config};
+use crate::config::ClusterKey;
 use hmac::{Hmac, Mac};
 use ironwarp_rnic::gid::Gid;
 use ironwarp_wire::private::{Secret, Token, VERSION};
 use sha2::Sha256;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
-
-/// Maximum length of a key file, which is one line.
-const MAX_KEY_FILE: u64 = 4096;
 
 /// A key that two manually connected queue pairs share.
 #[derive(Clone, Debug)]
 pub(crate) enum Key {
-    /// The key in the settings, which all hosts of a cluster share. It is set: without one, [`cluster_key`] returns
-    /// `None`.
+    /// The key in the settings, which all hosts of a cluster share. It is set: without one,
+    /// [`Config::cluster_key`](crate::config::Config::cluster_key) returns `None`.
     Cluster(ClusterKey),
     /// The secret that two connection managers exchanged for these two queue pairs.
     Secret(Secret),
@@ -91,50 +84,6 @@ impl Key {
     }
 }
 
-/// Returns the cluster key of the settings, which may be in a file; `None` if none is set.
-pub(crate) fn cluster_key(config: &Config) -> io::Result<Option<Key>> {
-    let from_file = !config.key_file.as_os_str().is_empty();
-    let key = match (config.key.bytes(), from_file) {
-        (None, false) => return Ok(None),
-        (Some(_), false) => config.key.clone(),
-        (None, true) => read_key(&config.key_file).map_err(|error| {
-            let file = config.key_file.display();
-            io::Error::new(
-                error.kind(),
-                format!("failed to use the key file `{file}` (IRONWARP_KEY_FILE): {error}"),
-            )
-        })?,
-        (Some(_), true) => {
-            let why = "both a key and a key file are set: unset IRONWARP_KEY or IRONWARP_KEY_FILE";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
-    };
-    Ok(Some(Key::Cluster(key)))
-}
-
-/// Reads a key file, which must be a regular file that only its owner can access.
-fn read_key(path: &Path) -> io::Result<ClusterKey> {
-    // Opening a FIFO would block, and reading a device could have any effect: reads only after a check for a regular
-    // file.
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    let about = file.metadata()?;
-    let wrong = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    if !about.is_file() {
-        return wrong("it is not a regular file");
-    }
-    if about.mode() & 0o077 != 0 {
-        return wrong("group or others have access to it: run `chmod 600` on it");
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_KEY_FILE + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_KEY_FILE {
-        return wrong("it is longer than 4096 bytes");
-    }
-    let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
-    let key = line.strip_suffix(b"\r").unwrap_or(line);
-    ClusterKey::new(key).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,28 +113,5 @@ mod tests {
         assert!(!key(KEY).verify(&proof, Prover::Dialler, &other, &ends), "another nonce");
         let swapped = Ends { dialler: ends.acceptor, acceptor: ends.dialler };
         assert!(!key(KEY).verify(&proof, Prover::Dialler, nonces, &swapped), "other ends");
-    }
-
-    #[test]
-    fn a_key_file_is_private_and_long_enough() {
-        use std::fs::{self, Permissions};
-        use std::os::unix::fs::PermissionsExt;
-        let path = std::env::temp_dir().join(format!("ironwarp-key-{}", std::process::id()));
-        let config = Config::default().key_file(path.clone());
-        let why = |config: &Config| cluster_key(config).unwrap_err().to_string();
-        assert!(why(&config).contains("No such file"), "{}", why(&config));
-        fs::write(&path, [KEY, b"\n"].concat()).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-        assert!(why(&config).contains("chmod 600"), "{}", why(&config));
-        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(cluster_key(&config).unwrap().unwrap().bytes(), KEY, "without the line break");
-        let both = config.clone().key(ClusterKey::new(KEY).unwrap());
-        assert!(why(&both).contains("both a key and a key file"), "{}", why(&both));
-        fs::write(&path, "short").unwrap();
-        assert!(why(&config).contains("key too short: 5 bytes"), "{}", why(&config));
-        fs::remove_file(&path).unwrap();
-        let directory = Config::default().key_file(std::env::temp_dir());
-        assert!(why(&directory).contains("not a regular file"), "{}", why(&directory));
-        assert!(cluster_key(&Config::default()).unwrap().is_none());
     }
 }

@@ -13,7 +13,7 @@ use crate::verbs::error::ConnectError;
 use crate::verbs::queue_pair::{FrozenPair, PairImage, PairNotMovable, QueuePair, RestoredPair};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::host::Span;
-use ironwarp_rnic::memory::{NotCarried, StillPending, TableError, Translation};
+use ironwarp_rnic::memory::{KeyMask, NotCarried, StillPending, TableError, Translation};
 use ironwarp_rnic::qp::{FrozenQp, MovedObjects, Qp};
 use ironwarp_rnic::queue::{Cq, FrozenCq, FrozenSrq, SharedReceiveQueue, XrcDomain};
 use ironwarp_rnic::quota::Resource;
@@ -103,6 +103,27 @@ struct EngineImage {
     created: [u32; 2],
     /// Numbers of the listeners.
     listeners: Vec<u32>,
+}
+
+/// What has arrived with the state of an adapter.
+#[derive(Debug, Default)]
+pub struct Arrived {
+    /// The sockets of [`Engine::connected_sockets`], by number.
+    pub sockets: HashMap<u32, ArrivedSocket>,
+    /// The sockets of [`Engine::listening_sockets`], by number.
+    pub listeners: HashMap<u32, OwnedFd>,
+    /// What hides the key of the tag cipher in the state.
+    pub mask: KeyMask,
+}
+
+/// The socket of a connection, and what was in its buffers if it is another one than at the source.
+#[derive(Debug)]
+pub struct ArrivedSocket {
+    pub fd: OwnedFd,
+    /// Bytes that had arrived at the source.
+    pub received: Vec<u8>,
+    /// Bytes that the source had not sent.
+    pub unsent: Vec<u8>,
 }
 
 /// An adapter that was restored, and does not act yet.
@@ -197,29 +218,28 @@ impl Engine {
         Ok(frozen)
     }
 
-    /// Returns the state of the adapter, which is frozen, as bytes.
-    pub fn store(&self, frozen: &mut FrozenEngine) -> Result<Vec<u8>, FreezeError> {
-        let snapshot = self.device().snapshot(&frozen.cqs, &frozen.srqs, &frozen.qps)?;
+    /// Returns the state of the adapter, which is frozen, as bytes. `mask` hides the key of the tag cipher.
+    pub fn store(&self, frozen: &mut FrozenEngine, mask: KeyMask) -> Result<Vec<u8>, FreezeError> {
+        let snapshot = self.device().snapshot(&frozen.cqs, &frozen.srqs, &frozen.qps, mask)?;
         let created = self.shared.created();
         let (pairs, listeners) = (std::mem::take(&mut frozen.images), frozen.listeners.numbers());
         let image = EngineImage { snapshot, pairs, created, listeners };
         Ok(postcard::to_allocvec(&image).expect("a vector takes everything"))
     }
 
-    /// Restores an adapter from its state, which does not act until it is [activated](RestoredEngine::activate). `sockets`
-    /// are those of [`connected_sockets`](Self::connected_sockets), and `listeners` those of
-    /// [`listening_sockets`](Self::listening_sockets), by number. `relocate` translates memory of the other process to memory
-    /// of this one.
+    /// Restores an adapter from its state and what has arrived with it. It does not act until it is
+    /// [activated](RestoredEngine::activate). `relocate` translates memory of the other process to memory of this one.
     pub fn load(
         config: Config,
         logical: &Arc<LogicalDevice>,
         state: &[u8],
-        mut sockets: HashMap<u32, OwnedFd>,
-        mut listeners: HashMap<u32, OwnedFd>,
+        arrived: Arrived,
         relocate: &mut dyn FnMut(&[Span]) -> Option<Translation>,
     ) -> Result<RestoredEngine, LoadError> {
+        let Arrived { mut sockets, mut listeners, mask } = arrived;
         let image: EngineImage = postcard::from_bytes(state)?;
         let mut snapshot = Snapshot::decode(&image.snapshot)?;
+        snapshot.table.mask_key(mask);
         snapshot.relocate(relocate)?;
         let Snapshot { next_domain, table, cqs, srqs, qps } = snapshot;
         let mut loaded = Ok(());
@@ -273,9 +293,9 @@ impl Engine {
     /// Restores a queue pair, whose connection has this socket.
     fn restore_pair(
         &self,
-        frozen: FrozenQp,
+        mut frozen: FrozenQp,
         image: PairImage,
-        socket: Option<OwnedFd>,
+        socket: Option<ArrivedSocket>,
         objects: &Objects,
     ) -> Result<RestoredPair, LoadError> {
         if frozen.id() != image.number {
@@ -291,8 +311,11 @@ impl Engine {
         let (Some(send), Some(receive)) = (send, receive) else {
             return Err(LoadError::Missing("a completion queue"));
         };
+        let socket = socket.map(|ArrivedSocket { fd, received, unsent }| {
+            frozen.carry(&received, unsent);
+            Arc::new(TcpLink::handed_over(fd, image.is_finished()))
+        });
         let restored = Qp::restore(self.device(), frozen, objects).ok_or(LoadError::Missing("a queue"))?;
-        let socket = socket.map(|socket| Arc::new(TcpLink::handed_over(socket, image.is_finished())));
         let index = self.shared.next_qp_index();
         let pair =
             QueuePair::restore(number, index, self.device(), restored, [send, receive], image, socket)?;

@@ -1,9 +1,10 @@
-//! The Unix socket of a hand-over: messages with descriptors, waits with deadlines, and the life of the other process.
+//! The Unix socket of a hand-over: messages with descriptors, and the life of the other process.
 
 use super::error::{Failure, Refusal};
 use super::message::{MAX_MESSAGE, Malformed, Message};
+use super::wait::Wait;
 use crate::sys::socket::peer_credentials;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
@@ -13,7 +14,7 @@ use rustix::net::{
 use rustix::process::{PidfdFlags, WaitId, WaitIdOptions, geteuid, getpid, pidfd_open, waitid};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Maximum number of descriptors that the kernel passes with one message (SCM_MAX_FD).
 const MAX_PASSED: usize = 253;
@@ -37,47 +38,10 @@ pub(super) enum Received {
     End,
 }
 
-/// A wait that has a name, for its error, and a deadline.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wait {
-    awaited: &'static str,
-    after: Duration,
-    deadline: Instant,
-}
-
 /// The process at the other end, by its pidfd.
 #[derive(Debug)]
 pub(super) struct Peer {
     pidfd: OwnedFd,
-}
-
-impl Wait {
-    pub(super) fn new(awaited: &'static str, after: Duration) -> Self {
-        Self { awaited, after, deadline: Instant::now() + after }
-    }
-
-    /// Returns a wait for something else, with the same deadline.
-    pub(super) fn awaiting(self, awaited: &'static str) -> Self {
-        Self { awaited, ..self }
-    }
-
-    fn failed(self) -> Failure {
-        Failure::TimedOut { awaited: self.awaited, after: self.after }
-    }
-
-    /// Waits until one of the descriptors is ready. Returns false after the deadline.
-    pub(super) fn poll(self, descriptors: &mut [PollFd<'_>]) -> Result<bool, Failure> {
-        loop {
-            let left = self.deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
-            match poll(descriptors, Some(&timeout)) {
-                Ok(0) if left.is_zero() => return Ok(false),
-                Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => return Ok(true),
-                Err(error) => return Err(Failure::system("poll")(error)),
-            }
-        }
-    }
 }
 
 impl Channel {
@@ -129,9 +93,11 @@ impl Channel {
                 Err(Errno::AGAIN) => wait.poll(&mut [PollFd::new(&self.fd, PollFlags::OUT)])?,
                 Err(Errno::TOOMANYREFS) => {
                     Wait::new("", IN_FLIGHT).poll(&mut [])?;
-                    Instant::now() < wait.deadline
+                    !wait.is_over()
                 }
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Failure::Ended { awaited: wait.awaited }),
+                Err(Errno::PIPE | Errno::CONNRESET) => {
+                    return Err(Failure::Ended { awaited: wait.awaited() });
+                }
                 Err(error) => return Err(Failure::system("send a message")(error)),
             };
             if !ready {
@@ -184,7 +150,7 @@ impl Channel {
                     return Err(Failure::Refused(Refusal(reason)));
                 }
                 Received::Message(message, descriptors) => return Ok((message, descriptors)),
-                Received::End => return Err(Failure::Ended { awaited: wait.awaited }),
+                Received::End => return Err(Failure::Ended { awaited: wait.awaited() }),
                 Received::Nothing if wait.poll(&mut [PollFd::new(&self.fd, PollFlags::IN)])? => {}
                 Received::Nothing => return Err(wait.failed()),
             }

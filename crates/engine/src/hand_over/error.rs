@@ -1,6 +1,6 @@
 //! What went wrong in a hand-over, and who owns the function now.
 
-use super::message::{Malformed, Role};
+use super::message::{MAX_REASON, Malformed, Role};
 use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
@@ -72,6 +72,12 @@ pub enum Failure {
     Undecided(Duration),
     #[error("failed to freeze the function: {0}")]
     Freeze(Box<dyn std::error::Error + Send + Sync>),
+    #[error("the other host has a different cluster key, or none: set the same key on both hosts")]
+    OtherKey,
+    #[error("no cluster key is set: both hosts need the same one (IRONWARP_KEY_FILE)")]
+    NoKey,
+    #[error("the target was told to go on, and has not confirmed that it does ({0}): check there")]
+    Unconfirmed(Box<Failure>),
 }
 
 impl Failure {
@@ -81,6 +87,13 @@ impl Failure {
             Self::Declined(refusal) => refusal.to_string(),
             other => other.to_string(),
         }
+    }
+
+    /// Returns what the other end is told, cut to the maximum length of a reason.
+    pub(super) fn short_reason(&self) -> String {
+        let mut reason = self.reason();
+        reason.truncate(reason.floor_char_boundary(MAX_REASON));
+        reason
     }
 
     /// Returns a function that turns the error of a system call into a failure.

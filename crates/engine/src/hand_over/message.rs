@@ -5,6 +5,7 @@
 //! A HELLO is a list of TLVs: type (2 bytes), length of the value (2 bytes), value. Unknown types are skipped, which is
 //! how the protocol grows.
 
+use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
 /// The version of the protocol.
@@ -61,7 +62,7 @@ pub enum Message {
 }
 
 /// Which end of the hand-over a process is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     Source,
     Target,
@@ -307,7 +308,7 @@ fn names(fields: &mut Fields<'_>) -> Result<Vec<Vec<u8>>, Malformed> {
 }
 
 /// Reads a text that ends up in logs: bytes that are no text, or that control a terminal, become question marks.
-fn reason(bytes: &[u8]) -> Result<String, Malformed> {
+pub(super) fn reason(bytes: &[u8]) -> Result<String, Malformed> {
     if bytes.len() > MAX_REASON {
         return Err(Malformed::Field("length of a reason"));
     }

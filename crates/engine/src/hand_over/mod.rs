@@ -28,20 +28,27 @@
 //! |---|---|
 //! | `message` | the messages as bytes |
 //! | `error` | what went wrong, and who owns the function |
+//! | `name` | what a descriptor is for |
+//! | `wait` | waits with deadlines |
 //! | `channel` | the socket |
 //! | `state` | the snapshot in an offer |
 //! | `source`, `target` | the two ends |
+//! | [`host`] | the same between two hosts |
 
 mod channel;
 mod error;
+pub mod host;
 mod message;
+mod name;
 mod source;
 mod state;
 mod target;
+mod wait;
 
 pub use error::{Failure, HandOverError, Owner, Refusal};
 pub use message::{
     Hello, MAX_BATCH, MAX_INLINE, MAX_MESSAGE, MAX_NAME, MAX_REASON, Malformed, Message, Offer, Role, VERSION,
 };
+pub use name::Name;
 pub use source::{HandedOver, Named, Source, SourceOptions, SourceStep, hand_over};
 pub use target::{TakenOver, Target, TargetOptions, TargetStep, take_over};

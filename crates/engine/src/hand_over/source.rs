@@ -1,9 +1,10 @@
 //! The end of a hand-over that gives a function away.
 
-use super::channel::{Channel, Peer, Received, Wait, own_pidfd};
+use super::channel::{Channel, Peer, Received, own_pidfd};
 use super::error::{Failure, HandOverError, Owner, Refusal};
 use super::message::{Hello, MAX_BATCH, MAX_NAME, Message, Role};
 use super::state;
+use super::wait::Wait;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -53,7 +54,13 @@ pub enum SourceStep {
     Asked,
     Ready,
     Frozen,
+    /// The addresses were removed. Only between hosts.
+    Fenced,
     Offered,
+    /// The target has loaded the snapshot. Only between hosts.
+    Loaded,
+    /// COMMIT was sent: the target owns the function. Only between hosts.
+    Committed,
     /// TAKEN was received, and nothing was released yet.
     Taken,
     /// TAKEN was not received, and the target can still send it.

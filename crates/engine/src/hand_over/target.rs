@@ -1,10 +1,11 @@
 //! The end of a hand-over that takes a function over.
 
-use super::channel::{Channel, Peer, Received, Wait, own_pidfd};
+use super::channel::{Channel, Peer, Received, own_pidfd};
 use super::error::{Failure, HandOverError, Owner, Refusal};
 use super::message::{Hello, Message, Role};
 use super::source::{common_version, hello_of};
 use super::state;
+use super::wait::Wait;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::AsFd;
 use rustix::process::{Resource, getrlimit};
@@ -54,6 +55,8 @@ pub enum TargetStep {
     ReadySent,
     Offered,
     Loaded,
+    /// The source was told that everything is loaded. Only between hosts.
+    LoadedSent,
     /// TAKEN was sent: this process owns the function, and does not act yet.
     TakenSent,
     /// TAKEN could not be sent.

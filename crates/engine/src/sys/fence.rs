@@ -284,6 +284,15 @@ impl Destination {
     }
 }
 
+/// Returns the length of the prefix of an address, which can move and which an interface of this thread's network namespace
+/// has.
+pub fn prefix_len_of(ip: IpAddr) -> Result<u8, FenceError> {
+    let ip = movable(ip)?;
+    let addresses = list_addresses().map_err(FenceError::during("list addresses"))?;
+    let found = addresses.iter().find(|it| it.ip == ip).ok_or(FenceError::NotAssigned(ip))?;
+    Ok(found.prefix_len)
+}
+
 /// Opens an announcer if the interface has neighbours.
 fn open_announcer(interface: &Interface, ip: IpAddr) -> Result<Option<Announcer>, FenceError> {
     let announcer = interface.ethernet.map(|ethernet| Announcer::open(ip, interface.index, ethernet));

@@ -5,7 +5,7 @@ use super::claim::Claim;
 use super::denied::Denied;
 use super::fork::Fd;
 use super::reserve::Reservation;
-use super::socket::{TcpLink, defer_port_choice};
+use super::socket::{TcpLink, defer_port_choice, set_option};
 use super::traffic_class::set_traffic_class;
 use crate::config::PortPolicy;
 use ironwarp_wire::private::{PortSpace, RdmaPort};
@@ -358,6 +358,14 @@ impl Listener {
             sockopt::set_socket_reuseport(&fd, true)?;
             Bound::bind(fd, at, true, BindOptions::default())?.listen(keepalive)
         })
+    }
+
+    /// Listens at `at`, whose address the host may not have yet (requirement X2).
+    pub(crate) fn before_address(at: SocketAddr, keepalive: &Keepalive) -> io::Result<OwnedFd> {
+        let fd = socket(at, SocketType::STREAM)?;
+        set_option(&fd, libc::IPPROTO_IP, libc::IP_FREEBIND, 1)?; // of IPv6 sockets, too
+        let listener = Bound::bind(fd, at, true, BindOptions::default())?.listen(keepalive)?;
+        listener.as_fd().try_clone_to_owned()
     }
 
     /// Wraps a listening socket that was handed over by another process (requirement X2). It keeps its options.

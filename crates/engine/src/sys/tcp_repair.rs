@@ -21,7 +21,7 @@ use super::fork::Fd;
 use super::raw::{SendQueue, Structure, read_structure, send_queue_len, write_structure};
 use super::socket::{TcpLink, option, set_option};
 use ironwarp_rnic::link::Link;
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 use std::ffi::c_int;
@@ -162,21 +162,43 @@ impl Restored {
     ///
     /// If the sending direction was closed at the source, it is closed again, unless `unsent` is not empty: then the caller
     /// closes it after those bytes.
-    pub fn resume(self) -> io::Result<Resumed> {
+    pub fn resume(mut self) -> io::Result<Resumed> {
+        self.leave_repair()?;
         let Self { fd, image } = self;
-        set_option(&fd, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 0)?;
-        leave_repair(&fd, REPAIR_OFF, &image.options)?;
-        if image.peer_finished {
-            rustix::net::shutdown(&fd, Shutdown::Read)?; // from now on the end of the stream is read
-        }
-        let accepted = send_all(&fd, &image.unsent)?;
         let link = TcpLink::new(fd);
-        if image.finished && accepted == image.unsent.len() {
+        if image.finished && image.unsent.is_empty() {
             link.finish();
         }
-        let mut unsent = image.unsent;
-        unsent.drain(..accepted);
-        Ok(Resumed { link, received: image.received, unsent })
+        Ok(Resumed { link, received: image.received, unsent: image.unsent })
+    }
+
+    /// Leaves repair mode like [`resume`](Self::resume), for a caller that has a [copy](Self::try_clone_fd) of the
+    /// descriptor.
+    pub fn leave_repair(&mut self) -> io::Result<()> {
+        let Self { fd, image } = self;
+        set_option(fd, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 0)?;
+        leave_repair(fd, REPAIR_OFF, &image.options)?;
+        if image.peer_finished {
+            rustix::net::shutdown(&*fd, Shutdown::Read)?; // from now on the end of the stream is read
+        }
+        let accepted = send_all(fd, &image.unsent)?;
+        image.unsent.drain(..accepted);
+        if image.finished && image.unsent.is_empty() {
+            rustix::net::shutdown(&*fd, Shutdown::Write)?;
+        }
+        Ok(())
+    }
+
+    /// Returns another descriptor of the socket.
+    pub fn try_clone_fd(&self) -> io::Result<OwnedFd> {
+        self.fd.as_fd().try_clone_to_owned()
+    }
+
+    /// Takes the bytes that the caller hands to the stream: those that had arrived, and those to be sent before any others.
+    /// If the sending direction was closed at the source, the latter stay in the socket, because the stream sends nothing more.
+    pub fn take_buffered(&mut self) -> (Vec<u8>, Vec<u8>) {
+        let unsent = if self.image.finished { Vec::new() } else { std::mem::take(&mut self.image.unsent) };
+        (std::mem::take(&mut self.image.received), unsent)
     }
 }
 

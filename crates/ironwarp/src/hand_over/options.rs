@@ -75,13 +75,14 @@ impl HandOverOptions {
 #[must_use = "options have no effect until an adapter is taken over with them"]
 pub struct TakeOverOptions {
     pub(super) config: Config,
+    pub(super) memory: u64,
     pub(super) timeout: Duration,
     pub(super) at: fn(&dyn fmt::Debug),
 }
 
 impl Default for TakeOverOptions {
     fn default() -> Self {
-        Self { config: Config::default(), timeout: Duration::from_secs(10), at: |_| {} }
+        Self { config: Config::default(), memory: 64 << 30, timeout: Duration::from_secs(10), at: |_| {} }
     }
 }
 
@@ -101,6 +102,19 @@ impl TakeOverOptions {
     /// ```
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
+        self
+    }
+
+    /// Sets the maximum number of bytes in all buffers that come from another host. Defaults to 64 GiB. On one host there is no
+    /// limit, because buffers are not copied.
+    ///
+    /// ```
+    /// # use ironwarp::hand_over::TakeOverOptions;
+    /// let options = TakeOverOptions::new().memory(1 << 30);
+    /// # let _ = options;
+    /// ```
+    pub const fn memory(mut self, limit: u64) -> Self {
+        self.memory = limit;
         self
     }
 

@@ -1,17 +1,20 @@
 //! The process that hands its adapter over.
 
-use super::memory::{self, Name};
+use super::memory;
 use super::{HandOverError, HandOverOptions};
 use crate::adapter::Adapter;
 use crate::shared::{RegionBuffers, Shared};
 use ironwarp_engine::FrozenEngine;
-use ironwarp_engine::hand_over::{self, Failure, Named, Owner, Source, SourceOptions, SourceStep};
+use ironwarp_engine::hand_over::host::{HostSource, hand_over_to_host};
+use ironwarp_engine::hand_over::{self, Failure, Name, Named, Owner, Source, SourceOptions, SourceStep};
 use ironwarp_engine::sys::socket::TcpLink;
+use ironwarp_rnic::memory::KeyMask;
 use ironwarp_rnic::snapshot::VERSION;
 use ironwarp_wire::Tag;
 use std::error::Error;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,6 +33,8 @@ struct AdapterSource<'a> {
     at: fn(&dyn fmt::Debug),
     /// How long the program has to decide on incoming connections.
     pause: Duration,
+    /// Hides the key of the tag cipher from those who read what travels to another host.
+    mask: KeyMask,
 }
 
 /// A region cannot move, because its memory is not shareable.
@@ -65,10 +70,69 @@ impl Adapter {
     /// If this fails, this process still owns the adapter, and goes on: something cannot move, the other process refuses, or it
     /// does not answer in time.
     pub fn hand_over(&self, to: impl Into<OwnedFd>, options: &HandOverOptions) -> Result<(), HandOverError> {
-        let kept = |error: Box<dyn Error + Send + Sync>| HandOverError {
-            failure: Failure::Freeze(error),
-            owner: Owner::Source,
+        let mut source = self.begin_move(options)?;
+        hand_over::hand_over(to.into(), &mut source, &source_options(options)).map(|_| ())
+    }
+
+    /// Moves this adapter to another host. `command` runs a program there whose standard input and output are those of the
+    /// command, usually by `ssh`; the program calls [`take_over_from_host`](Self::take_over_from_host). Otherwise this is
+    /// like [`hand_over`](Self::hand_over), and it returns the command, which still runs.
+    ///
+    /// - The addresses of the connections move, too: this host loses them. So this process needs the capabilities CAP_NET_ADMIN
+    ///   and CAP_NET_RAW, and must be in the network namespace of the addresses.
+    /// - Both hosts have the same [cluster key](crate::Config::key_file), which does not travel.
+    /// - The contents of buffers are copied. Once this was called, only peers may change them.
+    /// - Peers that connect while the adapter is frozen are refused, and can connect again.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// use ironwarp::hand_over::HandOverOptions;
+    /// use std::process::Command;
+    ///
+    /// let mut ssh = Command::new("ssh");
+    /// ssh.args(["root@next-host", "server", "--take-over", "eth0"]);
+    /// adapter.hand_over_to_host(ssh, &HandOverOptions::new())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If this fails, this process usually still owns the adapter, and goes on: something cannot move, the addresses cannot
+    /// be removed, or the other host refuses or does not answer in time. If the [owner](HandOverError::owner) is the target, the
+    /// other host was told to go on, and has not confirmed that it does.
+    pub fn hand_over_to_host(
+        &self,
+        mut command: Command,
+        options: &HandOverOptions,
+    ) -> Result<Child, HandOverError> {
+        let key = self.shared.engine.config().cluster_key();
+        let key = key.map_err(|error| kept(Failure::System { doing: "read the cluster key", error }))?;
+        let key = key.ok_or_else(|| kept(Failure::NoKey))?;
+        let mut source = self.begin_move(options)?;
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child =
+            started.map_err(|error| kept(Failure::System { doing: "start the command", error }))?;
+        let (Some(input), Some(output)) = (child.stdout.take(), child.stdin.take()) else {
+            unreachable!("both were requested");
         };
+        let options = source_options(options);
+        let moved = hand_over_to_host(input.into(), output.into(), &mut source, &key, &options);
+        match moved {
+            Ok(_) => Ok(child),
+            Err(error) => {
+                if error.owner == Owner::Source {
+                    let _ = child.kill(); // it may have ended
+                    let _ = child.wait();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits until all objects can move, and lists them.
+    fn begin_move(&self, options: &HandOverOptions) -> Result<AdapterSource<'_>, HandOverError> {
+        let kept = |error: Box<dyn Error + Send + Sync>| kept(Failure::Freeze(error));
         let engine = &self.shared.engine;
         engine.wait_until_movable(Instant::now() + options.timeout).map_err(|error| kept(error.into()))?;
         self.check_memory().map_err(|error| kept(error.into()))?;
@@ -80,16 +144,10 @@ impl Adapter {
             frozen: None,
             at: options.at,
             pause: options.pause,
+            mask: KeyMask::default(),
         };
         source.list_descriptors();
-        let options = SourceOptions {
-            timeout: options.timeout,
-            pause: options.pause,
-            versions: VERSION..=VERSION,
-            epoch: 0,
-            program: options.data.clone(),
-        };
-        hand_over::hand_over(to.into(), &mut source, &options).map(|_| ())
+        Ok(source)
     }
 
     /// Checks that all regions are in shareable buffers.
@@ -108,6 +166,22 @@ impl Adapter {
             Some((info, _)) => Err(NotShareable(info.tag)),
             None => Ok(()),
         }
+    }
+}
+
+/// The error of a process that keeps its adapter.
+fn kept(failure: Failure) -> HandOverError {
+    HandOverError { failure, owner: Owner::Source }
+}
+
+/// Returns the options of the protocol.
+fn source_options(options: &HandOverOptions) -> SourceOptions {
+    SourceOptions {
+        timeout: options.timeout,
+        pause: options.pause,
+        versions: VERSION..=VERSION,
+        epoch: 0,
+        program: options.data.clone(),
     }
 }
 
@@ -138,7 +212,7 @@ impl Source for AdapterSource<'_> {
         let paused = self.shared.engine.pause_listening(deadline)?;
         self.shared.engine.wait_until_movable(deadline)?; // connections may have been accepted since
         let mut frozen = self.shared.engine.freeze(paused)?;
-        match self.shared.engine.store(&mut frozen) {
+        match self.shared.engine.store(&mut frozen, self.mask) {
             Ok(state) => {
                 self.frozen = Some(frozen);
                 self.list_descriptors();
@@ -165,5 +239,11 @@ impl Source for AdapterSource<'_> {
 
     fn at(&self, step: SourceStep) {
         (self.at)(&step);
+    }
+}
+
+impl HostSource for AdapterSource<'_> {
+    fn hide_key(&mut self, mask: KeyMask) {
+        self.mask = mask;
     }
 }

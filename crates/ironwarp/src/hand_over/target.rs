@@ -1,23 +1,25 @@
 //! The process that takes an adapter over.
 
-use super::memory::{CarriedMemory, Name};
+use super::memory::CarriedMemory;
 use super::{HandOverError, TakeOverOptions};
 use crate::adapter::Adapter;
 use crate::completion::CompletionQueue;
 use crate::config::Config;
 use crate::connection::Listener;
-use crate::memory::{Contents, MemoryRegion};
+use crate::memory::{Contents, MemoryRegion, memfd};
 use crate::protection_domain::ProtectionDomain;
 use crate::queue::{QueuePair, SharedReceiveQueue};
 use crate::shared::Shared;
-use ironwarp_engine::hand_over::{self, Failure, Owner, Refusal, Target, TargetOptions, TargetStep};
+use ironwarp_engine::hand_over::host::{HostTarget, HostTargetOptions, take_over_from_host};
+use ironwarp_engine::hand_over::{self, Failure, Name, Owner, Refusal, Target, TargetOptions, TargetStep};
 use ironwarp_engine::logical::{self, LogicalDevice};
-use ironwarp_engine::{Engine, RestoredEngine};
-use ironwarp_rnic::memory::Domain;
+use ironwarp_engine::{Arrived, ArrivedSocket, Engine, RestoredEngine};
+use ironwarp_rnic::memory::{Domain, KeyMask};
 use ironwarp_rnic::snapshot::VERSION;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -51,8 +53,7 @@ pub struct TakenOver {
 struct AdapterTarget {
     config: Config,
     device: Arc<LogicalDevice>,
-    sockets: HashMap<u32, OwnedFd>,
-    listeners: HashMap<u32, OwnedFd>,
+    arrived: Arrived,
     memory: CarriedMemory,
     loaded: Option<Loaded>,
     /// Called after each step.
@@ -87,24 +88,74 @@ impl Adapter {
     /// Fails if the other process does not offer an adapter in time, or takes its offer back, or if the adapter cannot be
     /// restored here. Then this process has nothing of the adapter, and the error tells who owns it.
     pub fn take_over(from: impl Into<OwnedFd>, options: TakeOverOptions) -> Result<TakenOver, HandOverError> {
-        let TakeOverOptions { config, timeout, at } = options;
-        let device = logical::devices(&config).map(|devices| Arc::clone(&devices[0])).map_err(|error| {
+        let timeout = options.timeout;
+        let target = AdapterTarget::new(options)?;
+        let options = TargetOptions { timeout, versions: VERSION..=VERSION, ..TargetOptions::default() };
+        let taken = hand_over::take_over(from.into(), target, &options)?;
+        Ok(TakenOver { data: taken.program, adopted: taken.adopted, ..taken.active })
+    }
+
+    /// Takes over the adapter of a process on another host, which has started this one by
+    /// [`hand_over_to_host`](Self::hand_over_to_host). `input` and `output` are usually the standard input and output of this
+    /// process, so it prints nothing until this returns. The interface gets the addresses of the connections.
+    ///
+    /// This process needs the capabilities CAP_NET_ADMIN and CAP_NET_RAW, and must be in the network namespace of the interface.
+    /// Its [cluster key](crate::Config::key_file) is the same as at the other host.
+    ///
+    /// ```no_run
+    /// use ironwarp::Adapter;
+    /// use ironwarp::hand_over::TakeOverOptions;
+    /// use std::io::{stdin, stdout};
+    /// use std::os::fd::AsFd;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (input, output) = (stdin().as_fd().try_clone_to_owned()?, stdout().as_fd().try_clone_to_owned()?);
+    /// let taken = Adapter::take_over_from_host(input, output, "eth0", TakeOverOptions::new())?;
+    /// # let _ = taken;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails like [`take_over`](Self::take_over), and if the interface cannot take the addresses, or this host has one of them.
+    pub fn take_over_from_host(
+        input: impl Into<OwnedFd>,
+        output: impl Into<OwnedFd>,
+        interface: &str,
+        options: TakeOverOptions,
+    ) -> Result<TakenOver, HandOverError> {
+        let kept = |failure| HandOverError { failure, owner: Owner::Source };
+        let key = options.config.cluster_key();
+        let key = key.map_err(|error| kept(Failure::System { doing: "read the cluster key", error }))?;
+        let key = key.ok_or_else(|| kept(Failure::NoKey))?;
+        let host_options = HostTargetOptions {
+            interface: interface.to_owned(),
+            timeout: options.timeout,
+            versions: VERSION..=VERSION,
+            state: TargetOptions::default().state,
+            memory: options.memory,
+        };
+        let target = AdapterTarget::new(options)?;
+        let taken = take_over_from_host(input.into(), output.into(), target, &key, &host_options)?;
+        Ok(TakenOver { data: taken.program, adopted: taken.adopted, ..taken.active })
+    }
+}
+
+impl AdapterTarget {
+    fn new(options: TakeOverOptions) -> Result<Self, HandOverError> {
+        let device = logical::devices(&options.config).map(|devices| Arc::clone(&devices[0]));
+        let device = device.map_err(|error| {
             let failure = Failure::Declined(Refusal(error.to_string()));
             HandOverError { failure, owner: Owner::Source }
         })?;
-        let target = AdapterTarget {
-            config,
+        Ok(Self {
+            config: options.config,
             device,
-            sockets: HashMap::new(),
-            listeners: HashMap::new(),
+            arrived: Arrived::default(),
             memory: CarriedMemory::default(),
             loaded: None,
-            at,
-        };
-        let options = TargetOptions { timeout, versions: VERSION..=VERSION, ..TargetOptions::default() };
-        let hand_over::TakenOver { active, program, adopted, .. } =
-            hand_over::take_over(from.into(), target, &options)?;
-        Ok(TakenOver { data: program, adopted, ..active })
+            at: options.at,
+        })
     }
 }
 
@@ -117,11 +168,12 @@ impl Target for AdapterTarget {
                 self.memory.add(first, addr, len, descriptor).map_err(|error| Refusal(error.to_string()))
             }
             Some(Name::Socket(number)) => {
-                self.sockets.insert(number, descriptor);
+                let socket = ArrivedSocket { fd: descriptor, received: Vec::new(), unsent: Vec::new() };
+                self.arrived.sockets.insert(number, socket);
                 Ok(())
             }
             Some(Name::Listener(number)) => {
-                self.listeners.insert(number, descriptor);
+                self.arrived.listeners.insert(number, descriptor);
                 Ok(())
             }
             None => Err(Refusal(format!("a descriptor is named {name:x?}, which is not known"))),
@@ -134,12 +186,11 @@ impl Target for AdapterTarget {
 
     fn load(&mut self, _: u16, snapshot: &[u8]) -> Result<(), Refusal> {
         self.memory.assemble();
-        let sockets = std::mem::take(&mut self.sockets);
-        let listeners = std::mem::take(&mut self.listeners);
+        let arrived = std::mem::take(&mut self.arrived);
         let memory = &self.memory;
         let mut relocate = |spans: &[_]| memory.relocate(spans);
         let config = self.config.clone();
-        let mut engine = Engine::load(config, &self.device, snapshot, sockets, listeners, &mut relocate)
+        let mut engine = Engine::load(config, &self.device, snapshot, arrived, &mut relocate)
             .map_err(|error| Refusal(error.to_string()))?;
         match objects(&mut engine, memory) {
             Ok(taken) => {
@@ -167,6 +218,30 @@ impl Target for AdapterTarget {
 
     fn at(&self, step: TargetStep) {
         (self.at)(&step);
+    }
+}
+
+impl HostTarget for AdapterTarget {
+    fn reveal_key(&mut self, mask: KeyMask) {
+        self.arrived.mask = mask;
+    }
+
+    fn allocate(&mut self, len: u64) -> Result<OwnedFd, Refusal> {
+        let created = usize::try_from(len).map_err(io::Error::other).and_then(memfd::create);
+        created.map_err(|error| Refusal(format!("failed to allocate a buffer of {len} bytes: {error}")))
+    }
+
+    fn carry(&mut self, number: u32, received: Vec<u8>, unsent: Vec<u8>) {
+        if let Some(socket) = self.arrived.sockets.get_mut(&number) {
+            (socket.received, socket.unsent) = (received, unsent);
+        }
+    }
+
+    fn listen(&mut self, number: u32, at: SocketAddr) -> Result<(), Refusal> {
+        let socket = ironwarp_engine::Listener::socket_before_address(&self.config, at);
+        let socket = socket.map_err(|error| Refusal(format!("failed to listen at {at}: {error}")))?;
+        self.arrived.listeners.insert(number, socket);
+        Ok(())
     }
 }
 

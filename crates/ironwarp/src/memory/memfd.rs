@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 ///
 /// The file is sealed: whoever has its descriptor can change its bytes, but not its length. So an access to a mapping
 /// cannot raise SIGBUS because the file has shrunk. Nobody can add seals, which could forbid further mappings.
-pub(super) fn create(len: usize) -> io::Result<OwnedFd> {
+pub(crate) fn create(len: usize) -> io::Result<OwnedFd> {
     // `ftruncate` beyond this limit would not only fail but also raise SIGXFSZ.
     let max_size = rustix::process::getrlimit(Resource::Fsize).current;
     if max_size.is_some_and(|max_size| max_size < len as u64) {

@@ -39,7 +39,7 @@ mod contents;
 mod copy;
 mod error;
 mod fast_region;
-mod memfd;
+pub(crate) mod memfd;
 mod page_list;
 mod pool;
 mod range;

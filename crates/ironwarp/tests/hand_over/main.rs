@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
+mod host_kills;
+mod host_load;
+mod hosts;
 mod kills;
 mod load;
 mod pause;

@@ -1,8 +1,9 @@
 //! What the processes do that have the end that moves: they take it over, run it and hand it over, as the test says. They stop or
 //! kill themselves at steps that the test chooses.
 
-use super::get;
 use super::station::{FLOOD, Station};
+use super::{get, hosts};
+use ironwarp::config::ClusterKey;
 use ironwarp::hand_over::{HandOverOptions, TakeOverOptions};
 use ironwarp::memory::Tag;
 use ironwarp::prelude::*;
@@ -91,10 +92,41 @@ fn finish(mut station: Station, its_flood: Option<Flood>) {
     hear(); // the connections stay until the end of the test
 }
 
+/// The settings of all adapters that move.
+fn config() -> Config {
+    Config::default().key(ClusterKey::new(&[0x5a; 32]).unwrap())
+}
+
 /// Does what the test says, to the end.
 pub(crate) fn play() {
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
-    let mut state: Option<(Station, Option<Flood>)> = None;
+    play_with(None);
+}
+
+/// Takes an adapter over from another host, which has started this process, and does what the test says.
+pub(crate) fn arrive() {
+    say(&format!("here {}", std::process::id()));
+    let words = hear().0;
+    if words[0] != "take" {
+        return; // the test has ended
+    }
+    choose(&words[2..]);
+    let options = TakeOverOptions::new().config(config()).timeout(millis(&words[1])).at(reach);
+    let (input, output) = hosts::pipes();
+    match Adapter::take_over_from_host(input, output, hosts::INTERFACE, options) {
+        Ok(taken) => {
+            say("ok taken");
+            play_with(Some((Station::of(taken), None)));
+        }
+        Err(error) => {
+            say(&format!("err {:?}: {error}", error.owner));
+            hear();
+        }
+    }
+}
+
+/// Does what the test says, to the end.
+fn play_with(mut state: Option<(Station, Option<Flood>)>) {
     loop {
         if let Some((station, _)) = &mut state {
             let is_told = |station: &Station| is_readable(stdin(), Duration::ZERO) || station.is_finished();
@@ -112,8 +144,12 @@ pub(crate) fn play() {
         match words[0].as_str() {
             "first" => {
                 let at = words[1].parse().unwrap();
-                let mut station = Station::new(1, Adapter::new().unwrap(), |qp| {
-                    qp.start_connect(at, &ConnectOptions::new()).unwrap();
+                let options = match words.get(2) {
+                    Some(from) => ConnectOptions::new().from_addr(from.parse().unwrap()),
+                    None => ConnectOptions::new(),
+                };
+                let mut station = Station::new(1, Adapter::open(config()).unwrap(), |qp| {
+                    qp.start_connect(at, &options).unwrap();
                     qp.wait_connected(SOON).unwrap();
                 });
                 say(&format!("up {}", station.region.tag().0));
@@ -132,12 +168,19 @@ pub(crate) fn play() {
                     Err(error) => say(&format!("err {:?}: {error}", error.owner)),
                 }
             }
-            "give" => {
-                choose(&words[3..]);
+            "give" | "give-host" => {
+                choose(&words[if words[0] == "give" { 3 } else { 4 }..]);
                 let (station, its_flood) = state.as_mut().unwrap();
                 let options = HandOverOptions::new().timeout(millis(&words[1])).pause(millis(&words[2]));
                 let options = options.data(&station.state()).at(reach);
-                match station.adapter.hand_over(socket.unwrap(), &options) {
+                let handed_over = match words[0].as_str() {
+                    "give" => station.adapter.hand_over(socket.unwrap(), &options),
+                    _ => {
+                        let command = hosts::arriving(&words[3], socket.unwrap());
+                        station.adapter.hand_over_to_host(command, &options).map(drop)
+                    }
+                };
+                match handed_over {
                     Ok(()) => {
                         let late = station.qps[FLOOD].post_send(WorkRequest::send_inline(0, b"late"));
                         assert_eq!(late, Err(PostError::Frozen));

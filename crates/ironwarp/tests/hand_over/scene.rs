@@ -8,9 +8,10 @@ use ironwarp::prelude::*;
 use ironwarp_testkit::child;
 use ironwarp_testkit::control::{is_readable, pair, put};
 use ironwarp_testkit::native::SOON;
+use ironwarp_testkit::wait::until;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -19,7 +20,9 @@ use std::time::{Duration, Instant};
 /// A process that can have the end that moves. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
-    child: Child,
+    /// The process, unless another one has started it.
+    child: Option<Child>,
+    pid: Pid,
     pub(crate) control: OwnedFd,
 }
 
@@ -30,11 +33,22 @@ impl Process {
 
     /// Starts a process that runs this test in a role.
     pub(crate) fn start_in(test: &str) -> Self {
+        Self::run(child::command(test, "mover"))
+    }
+
+    /// Runs a command of a role.
+    pub(crate) fn run(mut command: Command) -> Self {
         let (control, its) = pair();
-        let mut command = child::command(test, "mover");
         command.arg("--include-ignored");
         let child = command.stdin(Stdio::from(its)).stdout(Stdio::null()).spawn().unwrap();
-        Self { child, control }
+        Self { pid: Pid::from_child(&child), child: Some(child), control }
+    }
+
+    /// Waits for a process that another one starts, and that has the other end of this socket.
+    pub(crate) fn arriving(control: OwnedFd) -> Self {
+        let said = String::from_utf8(get(&control).0).unwrap();
+        let pid = said.strip_prefix("here ").and_then(|pid| Pid::from_raw(pid.parse().unwrap()));
+        Self { child: None, pid: pid.unwrap_or_else(|| panic!("{said}")), control }
     }
 
     /// Tells the process something. Does nothing if it is dead.
@@ -49,13 +63,21 @@ impl Process {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        kill_process(self.pid, signal).unwrap();
     }
 
     /// Waits until the process has stopped or killed itself. Returns whether it is stopped.
     pub(crate) fn is_stopped(&self) -> bool {
-        let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        waitid(WaitId::Pid(Pid::from_child(&self.child)), options).unwrap().unwrap().stopped()
+        if self.child.is_some() {
+            let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            return waitid(WaitId::Pid(self.pid), options).unwrap().unwrap().stopped();
+        }
+        let mut state = None;
+        until(|| {
+            state = state_of(self.pid);
+            matches!(state, None | Some('T' | 'Z'))
+        });
+        state == Some('T')
     }
 
     /// Lets the process go on after a stop of its own.
@@ -67,9 +89,20 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        match &mut self.child {
+            Some(child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            None => drop(kill_process(self.pid, Signal::KILL)), // it may have ended
+        }
     }
+}
+
+/// Returns the state of a process (proc_pid_stat(5)), `None` if there is none.
+fn state_of(pid: Pid) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 /// What the test and the end that stays tell each other.
@@ -91,13 +124,17 @@ impl Peer {
     /// Creates the end that stays, connected to a process with the end that moves.
     pub(crate) fn start() -> (Self, Process) {
         let process = Process::start();
-        let adapter = Adapter::new().unwrap();
-        let listener = adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        (Self::connected_to(&process, Adapter::new().unwrap(), "127.0.0.1:0", ""), process)
+    }
+
+    /// Creates the end that stays, connected to a process with the end that moves, from an address of that process.
+    pub(crate) fn connected_to(process: &Process, adapter: Adapter, at: &str, from: &str) -> Self {
+        let listener = adapter.listen(at.parse().unwrap()).unwrap();
         let at = listener.local_addr().unwrap();
         let mut is_told = false;
         let mut station = Station::new(0, adapter, |qp| {
             if !is_told {
-                process.tell(&format!("first {at}"), None);
+                process.tell(format!("first {at} {from}").trim_end(), None);
                 is_told = true;
             }
             listener.accept(SOON).unwrap().accept(qp, &AcceptOptions::new()).unwrap();
@@ -118,7 +155,7 @@ impl Peer {
             }
             (station, result)
         });
-        (Self { signs, thread: Some(thread) }, process)
+        Self { signs, thread: Some(thread) }
     }
 
     /// Waits until many operations of the other end were seen. Panics if the connections end.

@@ -11,6 +11,7 @@ use crate::sync::atomic::Ordering;
 use ironwarp_wire::Tag;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 
 /// All that a table contains.
@@ -51,6 +52,24 @@ pub enum TableError {
     /// An entry names memory that was not carried over.
     #[error(transparent)]
     NotCarried(#[from] NotCarried),
+}
+
+/// Hides the key of the tag cipher in an image that leaves the host: an exclusive-or with bytes that both ends derive from
+/// a key that they share, for one move only. The key is unchanged if all bytes are zero.
+#[derive(Clone, Copy, Default)]
+pub struct KeyMask(pub [u8; 16]);
+
+impl fmt::Debug for KeyMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("KeyMask").finish_non_exhaustive()
+    }
+}
+
+impl TableImage {
+    /// Hides the key, or reveals it again.
+    pub fn mask_key(&mut self, mask: KeyMask) {
+        self.key.iter_mut().zip(mask.0).for_each(|(byte, mask)| *byte ^= mask);
+    }
 }
 
 impl Table {

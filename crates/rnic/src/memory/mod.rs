@@ -60,7 +60,7 @@ pub use cipher::TagCipher;
 pub use denied::{Check, Denied, DeregisterError, RegisterError, ReregisterError};
 pub use entry::{CachedGuard, Guard};
 pub(crate) use guards::Guards;
-pub use image::{StillPending, TableError, TableImage};
+pub use image::{KeyMask, StillPending, TableError, TableImage};
 pub use limits::Limits;
 pub use moving::RegionNotMovable;
 pub use page_size::PageSize;

@@ -240,6 +240,15 @@ impl FrozenQp {
         self.halves.tx.is_some() || self.halves.rx.is_some()
     }
 
+    /// Adds what was in the buffers of the link when it was dumped to be made again at another host: bytes that had arrived,
+    /// and bytes that it had taken and not sent.
+    pub fn carry(&mut self, received: &[u8], unsent: Vec<u8>) {
+        self.halves.rx.iter_mut().for_each(|rx| rx.carry(received));
+        if let Some(tx) = &mut self.halves.tx {
+            tx.carry(unsent);
+        }
+    }
+
     /// Relocates the memory that requests register: see [`Translation::relocate`].
     pub(crate) fn relocate(
         &mut self,

@@ -7,7 +7,7 @@ use crate::world::World;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
-use ironwarp_rnic::memory::Translation;
+use ironwarp_rnic::memory::{KeyMask, Translation};
 use ironwarp_rnic::qp::{MovedObjects, Qp};
 use ironwarp_rnic::queue::{Cq, SharedReceiveQueue, XrcDomain};
 use ironwarp_rnic::snapshot::Snapshot;
@@ -77,7 +77,7 @@ impl Program {
         let srqs = self.supplies.iter().filter_map(|supply| supply.shared.as_ref());
         let srqs: Vec<_> = srqs.map(|srq| srq.freeze()).collect();
         let cqs: Vec<_> = self.cqs.iter().map(|model| model.cq.freeze()).collect();
-        self.device.snapshot(&cqs, &srqs, &qps).expect("no registration in progress")
+        self.device.snapshot(&cqs, &srqs, &qps, KeyMask::default()).expect("no registration in progress")
     }
 
     /// Replaces all objects by those of the snapshot.

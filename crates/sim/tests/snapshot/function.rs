@@ -6,7 +6,7 @@ use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::host::{Host as _, Span};
 use ironwarp_rnic::link::{Link, LinkError, Piece};
-use ironwarp_rnic::memory::{Binding, Domain, Memory, Rights, Scope, Translation};
+use ironwarp_rnic::memory::{Binding, Domain, KeyMask, Memory, Rights, Scope, Translation};
 use ironwarp_rnic::qp::{Attributes, FrozenQp, Qp, Ready, Receives, StreamDriver};
 use ironwarp_rnic::queue::{
     Arm, Completion, Cq, Data, FrozenCq, FrozenSrq, Opcode, Operation, ReceiveRequest, Sge,
@@ -358,6 +358,6 @@ impl Function {
     /// Freezes all objects, and returns the snapshot.
     pub(crate) fn store(&self) -> Vec<u8> {
         let (cqs, srqs, qps) = self.freeze();
-        self.device.snapshot(&cqs, &srqs, &qps).unwrap()
+        self.device.snapshot(&cqs, &srqs, &qps, KeyMask::default()).unwrap()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::function::{Function, SCENES};
 use super::{GOLDEN, Refused, load};
-use ironwarp_rnic::memory::TableError;
+use ironwarp_rnic::memory::{KeyMask, TableError};
 use ironwarp_rnic::snapshot::{Snapshot, SnapshotError};
 use std::fs;
 
@@ -80,7 +80,9 @@ fn changed(change: impl FnOnce(&mut Snapshot, Snapshot)) -> Result<Snapshot, Sna
     let mut snapshot = Snapshot::decode(GOLDEN).unwrap();
     change(&mut snapshot, Snapshot::decode(GOLDEN).unwrap());
     let device = Function::new(&[]).device;
-    Snapshot::decode(&device.snapshot(&snapshot.cqs, &snapshot.srqs, &snapshot.qps).unwrap())
+    Snapshot::decode(
+        &device.snapshot(&snapshot.cqs, &snapshot.srqs, &snapshot.qps, KeyMask::default()).unwrap(),
+    )
 }
 
 #[test]

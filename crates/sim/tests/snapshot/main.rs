@@ -10,7 +10,7 @@ use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::link::Link;
-use ironwarp_rnic::memory::{NotCarried, TableError, Translation};
+use ironwarp_rnic::memory::{KeyMask, NotCarried, TableError, Translation};
 use ironwarp_rnic::qp::{Halves, MovedObjects, Qp};
 use ironwarp_rnic::queue::{Cq, FrozenCq, SharedReceiveQueue, XrcDomain};
 use ironwarp_rnic::snapshot::{Snapshot, SnapshotError, VERSION};
@@ -155,7 +155,7 @@ fn a_snapshot_that_was_loaded_and_stored_again_has_the_same_bytes() {
     loaded.resume(&arena);
     let qps: Vec<_> = loaded.qps.iter().map(|(qp, _)| qp.freeze().unwrap()).collect();
     let srqs: Vec<_> = loaded.srqs.iter().map(|srq| srq.freeze()).collect();
-    let again = loaded.device.snapshot(&loaded.cqs, &srqs, &qps).unwrap();
+    let again = loaded.device.snapshot(&loaded.cqs, &srqs, &qps, KeyMask::default()).unwrap();
     assert_eq!(again.iter().zip(GOLDEN).position(|(new, old)| new != old), None);
     assert_eq!(again.len(), GOLDEN.len());
 }

@@ -23,6 +23,11 @@ impl Rx {
         self.until_empty = true;
     }
 
+    /// Adds bytes that had arrived at the source and were not received there. They are parsed before those of the link.
+    pub(crate) fn carry(&mut self, received: &[u8]) {
+        self.early = [&self.early, received].concat().into();
+    }
+
     /// Returns the receive that the message in progress uses, if there is one.
     pub(crate) fn receive_in_use(&mut self) -> Option<&mut Receive> {
         match &mut self.message {

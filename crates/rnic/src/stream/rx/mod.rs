@@ -122,7 +122,8 @@ pub(crate) struct Rx {
     /// Number of messages acknowledged although the last of them are still parked: see [`Rx::ack_parked`]. Zero if that
     /// never happened.
     acked_parked: u64,
-    /// Bytes that arrived together with the MPA startup frame and were not parsed yet.
+    /// Bytes that arrived together with the MPA startup frame, or at the host from which the stream has moved, and were not
+    /// parsed yet.
     early: Box<[u8]>,
     /// The link has reported an event that it reports only once: receive until the link is empty. Not stored: see
     /// [`Rx::set_link`].
@@ -319,7 +320,7 @@ impl Rx {
         Left::Work
     }
 
-    /// Parses the bytes that arrived together with the startup frame, once.
+    /// Parses the bytes that arrived before the link carried any, once.
     fn take_early(&mut self, qp: &QpContext) {
         if !self.early.is_empty() {
             let early = std::mem::take(&mut self.early);

@@ -3,7 +3,7 @@
 use super::{Tx, Unsent, mulpdu_of};
 use crate::broken;
 use crate::link::Link;
-use crate::outbound::{Cursor, InProgress, TxObligations};
+use crate::outbound::{Cursor, FrameKind, InProgress, TxObligations};
 use crate::queue::SendQueue;
 use std::sync::Arc;
 
@@ -12,6 +12,19 @@ impl Tx {
     pub(crate) fn set_link(&mut self, link: &Arc<dyn Link>) {
         self.link = Arc::clone(link);
         self.mulpdu = mulpdu_of(&**link, self.cursor.writer.framing());
+    }
+
+    /// Adds bytes that the source's link had taken and not sent. They are sent before all others.
+    pub(crate) fn carry(&mut self, mut bytes: Vec<u8>) {
+        if bytes.is_empty() {
+            return;
+        }
+        let mut kind = FrameKind::Other;
+        if let Some(tail) = self.unsent.take() {
+            bytes.extend(&tail.bytes[tail.sent..]);
+            kind = tail.kind;
+        }
+        self.unsent = Some(Box::new(Unsent { bytes, sent: 0, kind }));
     }
 
     /// Returns the request that this half is at, and whether the request was started.

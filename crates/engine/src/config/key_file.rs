@@ -1,0 +1,88 @@
+//! The cluster key of the settings, which may be in a file.
+
+use super::{ClusterKey, Config};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Maximum length of a key file, which is one line.
+const MAX_KEY_FILE: u64 = 4096;
+
+impl Config {
+    /// Returns the cluster key, which may be in a file; `None` if none is set.
+    ///
+    /// # Errors
+    /// Fails if the key file cannot be used, or both a key and a key file are set.
+    pub fn cluster_key(&self) -> io::Result<Option<ClusterKey>> {
+        let from_file = !self.key_file.as_os_str().is_empty();
+        match (self.key.bytes(), from_file) {
+            (None, false) => Ok(None),
+            (Some(_), false) => Ok(Some(self.key.clone())),
+            (None, true) => read_key(&self.key_file).map(Some).map_err(|error| {
+                let file = self.key_file.display();
+                io::Error::new(
+                    error.kind(),
+                    format!("failed to use the key file `{file}` (IRONWARP_KEY_FILE): {error}"),
+                )
+            }),
+            (Some(_), true) => {
+                let why = "both a key and a key file are set: unset IRONWARP_KEY or IRONWARP_KEY_FILE";
+                Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+            }
+        }
+    }
+}
+
+/// Reads a key file, which must be a regular file that only its owner can access.
+fn read_key(path: &Path) -> io::Result<ClusterKey> {
+    // Opening a FIFO would block, and reading a device could have any effect: reads only after a check for a regular
+    // file.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    let about = file.metadata()?;
+    let wrong = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    if !about.is_file() {
+        return wrong("it is not a regular file");
+    }
+    if about.mode() & 0o077 != 0 {
+        return wrong("group or others have access to it: run `chmod 600` on it");
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_KEY_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_KEY_FILE {
+        return wrong("it is longer than 4096 bytes");
+    }
+    let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    let key = line.strip_suffix(b"\r").unwrap_or(line);
+    ClusterKey::new(key).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn a_key_file_is_private_and_long_enough() {
+        use std::fs::{self, Permissions};
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("ironwarp-key-{}", std::process::id()));
+        let config = Config::default().key_file(path.clone());
+        let why = |config: &Config| config.cluster_key().unwrap_err().to_string();
+        assert!(why(&config).contains("No such file"), "{}", why(&config));
+        fs::write(&path, [KEY, b"\n"].concat()).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        assert!(why(&config).contains("chmod 600"), "{}", why(&config));
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(config.cluster_key().unwrap().unwrap().bytes(), Some(KEY), "without the line break");
+        let both = config.clone().key(ClusterKey::new(KEY).unwrap());
+        assert!(why(&both).contains("both a key and a key file"), "{}", why(&both));
+        fs::write(&path, "short").unwrap();
+        assert!(why(&config).contains("key too short: 5 bytes"), "{}", why(&config));
+        fs::remove_file(&path).unwrap();
+        let directory = Config::default().key_file(std::env::temp_dir());
+        assert!(why(&directory).contains("not a regular file"), "{}", why(&directory));
+        assert!(Config::default().cluster_key().unwrap().is_none());
+    }
+}

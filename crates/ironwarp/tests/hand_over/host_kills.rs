@@ -1,0 +1,1 @@
+//! Processes that are killed or stopped while an adapter moves to another host.
