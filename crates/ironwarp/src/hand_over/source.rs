@@ -11,12 +11,17 @@ use ironwarp_engine::sys::socket::TcpLink;
 use ironwarp_rnic::memory::KeyMask;
 use ironwarp_rnic::snapshot::VERSION;
 use ironwarp_wire::Tag;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::error::Error;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// How long the command of a move that has failed may take to end.
+const ENDING: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The adapter of this process.
 struct AdapterSource<'a> {
@@ -122,8 +127,7 @@ impl Adapter {
             Ok(_) => Ok(child),
             Err(error) => {
                 if error.owner == Owner::Source {
-                    let _ = child.kill(); // it may have ended
-                    let _ = child.wait();
+                    end(child);
                 }
                 Err(error)
             }
@@ -172,6 +176,15 @@ impl Adapter {
 /// The error of a process that keeps its adapter.
 fn kept(failure: Failure) -> HandOverError {
     HandOverError { failure, owner: Owner::Source }
+}
+
+/// Ends the command, whose pipes are closed. It has a moment to do so itself.
+fn end(mut child: Child) {
+    if let Ok(process) = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+        let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&ENDING));
+    }
+    let _ = child.kill(); // it may have ended
+    let _ = child.wait();
 }
 
 /// Returns the options of the protocol.

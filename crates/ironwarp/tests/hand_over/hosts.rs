@@ -106,13 +106,12 @@ pub(crate) fn two_hosts() -> [Host; 2] {
 
 /// Returns the command by which a process reaches another host: there, a process of this test takes the adapter over. Its
 /// standard input is `control`, and its pipes have other numbers, because a test prints to its standard output.
-pub(crate) fn arriving(namespace: &str, control: OwnedFd) -> Command {
-    fcntl_setfd(&control, FdFlags::empty()).unwrap(); // the command inherits it
+pub(crate) fn arriving(namespace: &str, control: &OwnedFd) -> Command {
+    fcntl_setfd(control, FdFlags::empty()).unwrap(); // the command inherits it
     let redirect = format!("exec \"$@\" 8<&0 9>&1 0<&{} >/dev/null", control.as_raw_fd());
     let mut command =
         child::in_front(&["nsenter", namespace, "bash", "-c", &redirect, "bash"], HOST, ARRIVER);
     command.arg("--include-ignored");
-    std::mem::forget(control); // open until this process ends
     command
 }
 

@@ -176,7 +176,8 @@ fn play_with(mut state: Option<(Station, Option<Flood>)>) {
                 let handed_over = match words[0].as_str() {
                     "give" => station.adapter.hand_over(socket.unwrap(), &options),
                     _ => {
-                        let command = hosts::arriving(&words[3], socket.unwrap());
+                        let control = socket.unwrap();
+                        let command = hosts::arriving(&words[3], &control);
                         station.adapter.hand_over_to_host(command, &options).map(drop)
                     }
                 };

@@ -5,9 +5,10 @@ use super::super::message::reason;
 use super::super::wait::Wait;
 use super::message::{Head, PREFIX};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, read, write};
+use std::ops::Range;
 
 /// Size of a read, in bytes.
 const READ: usize = 64 << 10;
@@ -55,16 +56,16 @@ impl Pipe {
         })
     }
 
-    /// Writes a message. If this fails with [`Failure::Ended`], the other end has not read the whole message, and never will.
-    pub(super) fn send(&self, head: &Head, payload: &[u8], wait: Wait) -> Result<(), Failure> {
+    /// Writes a message. If this fails, the other end has not read the whole message, and never will. An end that has refused
+    /// need not read any more, so this fails if that is why the pipe is full.
+    pub(super) fn send(&mut self, head: &Head, payload: &[u8], wait: Wait) -> Result<(), Failure> {
         let frame = head.encode(payload);
         let mut rest = &frame[..];
         while !rest.is_empty() {
             match write(&self.output.fd, rest) {
                 Ok(written) => rest = &rest[written..],
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if wait.poll(&mut [PollFd::new(&self.output.fd, PollFlags::OUT)])? => {}
-                Err(Errno::AGAIN) => return Err(wait.failed()),
+                Err(Errno::AGAIN) => self.wait_for_room(wait)?,
                 Err(Errno::PIPE | Errno::CONNRESET) => {
                     return Err(Failure::Ended { awaited: wait.awaited() });
                 }
@@ -74,24 +75,46 @@ impl Pipe {
         Ok(())
     }
 
+    /// Waits until the pipe has room. Fails if the other end refuses, unless another message comes first.
+    fn wait_for_room(&mut self, wait: Wait) -> Result<(), Failure> {
+        let frame = self.next_frame()?;
+        if let Some(frame) = &frame
+            && let (Head::Refused, payload) = Head::decode(&self.buffer[frame.clone()])?
+        {
+            return Err(Failure::Refused(Refusal(reason(payload)?)));
+        }
+        let mut both =
+            [PollFd::new(&self.output.fd, PollFlags::OUT), PollFd::new(&self.input.fd, PollFlags::IN)];
+        let awaited = if frame.is_some() { &mut both[..1] } else { &mut both };
+        match wait.poll(awaited)? {
+            true if both[1].revents().is_empty() => Ok(()),
+            true => self.read_more(wait),
+            false => Err(wait.failed()),
+        }
+    }
+
     /// Waits for a message other than REFUSED.
     pub(super) fn receive(&mut self, wait: Wait) -> Result<(Head, &[u8]), Failure> {
-        self.buffer.drain(..std::mem::take(&mut self.taken));
-        loop {
-            if let Some((prefix, _)) = self.buffer.split_first_chunk::<PREFIX>() {
-                let len = Head::frame_len(*prefix)?;
-                if self.buffer.len() >= len {
-                    self.taken = len;
-                    break;
-                }
+        let frame = loop {
+            match self.next_frame()? {
+                Some(frame) => break frame,
+                None => self.read_more(wait)?,
             }
-            self.read_more(wait)?;
-        }
-        let (head, payload) = Head::decode(&self.buffer[..self.taken])?;
+        };
+        self.taken = frame.end;
+        let (head, payload) = Head::decode(&self.buffer[frame])?;
         match head {
             Head::Refused => Err(Failure::Refused(Refusal(reason(payload)?))),
             head => Ok((head, payload)),
         }
+    }
+
+    /// Returns where the next frame is in the buffer, if it has arrived as a whole. Drops the frame that was returned last.
+    fn next_frame(&mut self) -> Result<Option<Range<usize>>, Failure> {
+        self.buffer.drain(..std::mem::take(&mut self.taken));
+        let Some((prefix, _)) = self.buffer.split_first_chunk::<PREFIX>() else { return Ok(None) };
+        let len = Head::frame_len(*prefix)?;
+        Ok((self.buffer.len() >= len).then_some(0..len))
     }
 
     fn read_more(&mut self, wait: Wait) -> Result<(), Failure> {
@@ -126,11 +149,5 @@ impl Pipe {
                 Err(_) => return failure,
             }
         }
-    }
-}
-
-impl AsFd for Pipe {
-    fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
-        self.input.fd.as_fd()
     }
 }

@@ -104,7 +104,8 @@ impl Run<'_> {
     /// Everything before the function is frozen. Returns the version of the snapshot.
     fn prepare(&mut self) -> Result<u16, Failure> {
         let version = self.greet()?;
-        let wait = || Wait::new("room in the pipe", self.options.timeout);
+        let timeout = self.options.timeout;
+        let wait = || Wait::new("room in the pipe", timeout);
         for ip in self.local_addresses()? {
             let prefix_len = prefix_len_of(ip).map_err(refused)?;
             self.pipe.send(&Head::Address(ip, prefix_len), &[], wait())?;
@@ -179,7 +180,8 @@ impl Run<'_> {
 
     /// Announces the buffers that are new, and sends the contents that have changed. Returns the number of bytes.
     fn send_memory(&mut self) -> Result<u64, Failure> {
-        let wait = || Wait::new("room in the pipe", self.options.timeout);
+        let timeout = self.options.timeout;
+        let wait = || Wait::new("room in the pipe", timeout);
         let mut changed = 0;
         for (name, file) in named(&*self.source) {
             let Name::Buffer { first, addr, len } = name else { continue };
@@ -216,10 +218,10 @@ impl Run<'_> {
             }
         }
         for (number, image) in &self.images {
-            self.send_state(Part::Socket(*number), &image.encode(), wait)?;
+            send_state(&mut self.pipe, Part::Socket(*number), &image.encode(), wait)?;
         }
-        self.send_state(Part::Snapshot, snapshot, wait)?;
-        self.send_state(Part::Program, &self.options.program, wait)?;
+        send_state(&mut self.pipe, Part::Snapshot, snapshot, wait)?;
+        send_state(&mut self.pipe, Part::Program, &self.options.program, wait)?;
         self.pipe.send(&Head::Offer { epoch, version }, &[], wait)?;
         self.source.at(SourceStep::Offered);
         self.expect(&Head::Loaded, wait)?;
@@ -237,10 +239,6 @@ impl Run<'_> {
             images.insert(number, dump(&fd, fence).map_err(refused)?);
         }
         Ok(())
-    }
-
-    fn send_state(&self, part: Part, bytes: &[u8], wait: Wait) -> Result<(), Failure> {
-        bytes.chunks(MAX_PAYLOAD).try_for_each(|chunk| self.pipe.send(&Head::State(part), chunk, wait))
     }
 
     /// Makes the target the owner. If this fails, COMMIT was not sent: a pipe takes a message that is this short as a
@@ -287,6 +285,11 @@ impl Run<'_> {
         }
         failure
     }
+}
+
+/// Sends a part of the state.
+fn send_state(pipe: &mut Pipe, part: Part, bytes: &[u8], wait: Wait) -> Result<(), Failure> {
+    bytes.chunks(MAX_PAYLOAD).try_for_each(|chunk| pipe.send(&Head::State(part), chunk, wait))
 }
 
 /// Returns the descriptors of a function that have a name of an adapter.

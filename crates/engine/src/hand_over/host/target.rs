@@ -101,7 +101,7 @@ pub fn take_over_from_host<T: HostTarget>(
         run.target.discard();
         return Err(HandOverError { failure, owner: Owner::Nobody });
     }
-    let Run { pipe, target, destinations, state, .. } = run;
+    let Run { mut pipe, target, destinations, state, .. } = run;
     let active = target.activate();
     if let Err(error) = pipe.send(&Head::Taken, &[], Wait::new("room in the pipe", LAST_WORD)) {
         tracing::warn!(%error, "failed to tell the source that its function was taken over");
@@ -248,7 +248,7 @@ impl<T: HostTarget> Run<'_, T> {
     }
 
     /// Tells the source that this process takes no further part, if the source does not know.
-    fn refuse(&self, failure: &Failure) {
+    fn refuse(&mut self, failure: &Failure) {
         if !matches!(failure, Failure::Refused(_) | Failure::Ended { .. }) {
             let (reason, wait) = (failure.short_reason(), Wait::new("room in the pipe", LAST_WORD));
             let _ = self.pipe.send(&Head::Refused, reason.as_bytes(), wait); // its end has the same meaning
