@@ -5,10 +5,13 @@ use ironwarp::Adapter;
 use ironwarp::connection::{ConnectError, ConnectOptions};
 use ironwarp::memory::{Access, Buffer};
 use ironwarp::queue::WorkRequest;
+use ironwarp_testkit::child;
+use ironwarp_testkit::hosts::{INTERFACE, MOVING, two_hosts};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
@@ -16,9 +19,16 @@ use std::time::Duration;
 /// Returns a command that runs an example. Cargo builds the examples together with the tests, in a directory beside
 /// them.
 fn example(name: &str, arguments: &[&str]) -> Command {
+    prepared(Command::new(path_of(name)), arguments)
+}
+
+fn path_of(name: &str) -> PathBuf {
     let path = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples").join(name);
     assert!(path.exists(), "{} is missing: build it with `cargo build --examples`", path.display());
-    let mut command = Command::new(path);
+    path
+}
+
+fn prepared(mut command: Command, arguments: &[&str]) -> Command {
     command.args(arguments).stdin(Stdio::null());
     // Do not inherit settings of the developer.
     let settings = std::env::vars().filter(|(name, _)| name.starts_with("IRONWARP_"));
@@ -53,7 +63,10 @@ struct Server {
 
 impl Server {
     fn start(name: &str, arguments: &[&str]) -> Self {
-        let mut command = example(name, arguments);
+        Self::run(example(name, arguments))
+    }
+
+    fn run(mut command: Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut out = BufReader::new(process.stdout.take().unwrap());
         let mut first = String::new();
@@ -238,6 +251,36 @@ fn a_server_is_replaced_twice_and_its_clients_notice_nothing() {
         .map(|rest| &rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap()])
         .collect();
     assert_eq!(processes.len(), 3, "each version is another process: {out}");
+}
+
+// --- move_host ---
+
+#[test]
+fn a_server_moves_to_another_host_while_a_client_counts() {
+    if !child::in_network("a_server_moves_to_another_host_while_a_client_counts") {
+        return;
+    }
+    let hosts = two_hosts();
+    let keys = Scratch::new("keys");
+    let key = keys.0.join("key");
+    fs::write(&key, "0123456789abcdef0123456789abcdef\n").unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let path = path_of("move_host");
+    let resume = format!("nsenter {} {} resume {INTERFACE}", hosts[1].namespace(), path.display());
+    let address = format!("{MOVING}:0");
+    let arguments = ["serve", &address, "--after", "300", "--command", &resume];
+    let mut serve = prepared(hosts[0].command(text(&path)), &arguments);
+    let server = Server::run({
+        serve.env("IRONWARP_KEY_FILE", &key);
+        serve
+    });
+    // The first connection is made before the move, the second after it.
+    let counted = stdout_of_success(&run("move_host", &["count", &server.addr, "--messages", "1000"]));
+    assert!(counted.starts_with("1000 sums verified, by 2 processes; the longest wait was "), "{counted}");
+    let (out, error, success) = server.end();
+    assert!(success && out.starts_with("moved after 300 messages, in "), "{out}{error}");
+    assert!(error.is_empty() || error.starts_with("1000 messages, and the last client has left"), "{error}");
+    assert!(hosts[1].has_address() && !hosts[0].has_address());
 }
 
 // --- copy ---

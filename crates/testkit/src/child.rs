@@ -50,6 +50,13 @@ pub fn in_network(test: &str) -> bool {
     passes(command_in_network(test, "child"), test)
 }
 
+/// Runs `test` like [`in_network`], with further arguments of the test program.
+pub fn in_network_with(test: &str, arguments: &[&str]) -> bool {
+    let mut command = command_in_network(test, "child");
+    command.args(arguments);
+    passes(command, test)
+}
+
 /// Runs `test` where it can start threads and processes as any user: in this process if it is root, and otherwise in a
 /// child that is root of a user namespace. The test calls this function first. Returns true in the process that does
 /// the work. Returns false in the parent, after the child has passed.

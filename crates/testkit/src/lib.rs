@@ -9,6 +9,7 @@ pub mod control;
 #[cfg(feature = "engine")]
 pub mod engine;
 pub mod fork;
+pub mod hosts;
 pub mod limits;
 pub mod long_form;
 pub mod mapping;

@@ -1,10 +1,11 @@
 //! Processes that are killed or stopped, and moves that are refused, while an adapter moves to another host under full load. There
 //! is never a second owner, and nothing is lost unless the only owner was killed.
 
-use super::hosts::{Host, INTERFACE, MOVING, PEER, begin_move, move_to, two_hosts};
+use super::hosts::{begin_move, move_to, start};
 use super::scene::{Peer, Process};
 use ironwarp::prelude::*;
 use ironwarp_testkit::control::Random;
+use ironwarp_testkit::hosts::{Host, INTERFACE, MOVING, PEER, two_hosts};
 use ironwarp_testkit::net::ip;
 use ironwarp_testkit::{child, long_form};
 use rustix::process::Signal;
@@ -38,7 +39,7 @@ struct Scene<'a> {
 
 /// Connects an adapter on the first host to one that stays.
 fn connected(host: &Host) -> (Peer, Process) {
-    let source = host.process();
+    let source = start(host);
     let (at, from) = (format!("{PEER}:0"), format!("{MOVING}:0"));
     let peer = Peer::connected_to(&source, Adapter::new().unwrap(), &at, &from);
     peer.goes_on("before the move");

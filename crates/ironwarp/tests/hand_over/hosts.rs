@@ -1,22 +1,14 @@
-//! Hosts that an adapter moves between: network namespaces whose interfaces are joined by a bridge in the namespace of the test,
-//! which is a third host. Processes enter them with `nsenter`, which takes the place of `ssh`.
-//!
-//! Tests call [`child::in_network`] first, so that they are root of a user namespace.
+//! Processes of a test on two hosts, between which an adapter moves.
 
 use super::scene::Process;
 use ironwarp_testkit::child;
 use ironwarp_testkit::control::pair;
-use ironwarp_testkit::net::ip;
-use ironwarp_testkit::wait::until;
+use ironwarp_testkit::hosts::Host;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::fs::File;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-/// The address of the end that stays, that of the end that moves, and the interface of the latter.
-pub(crate) const PEER: &str = "10.77.0.1";
-pub(crate) const MOVING: &str = "10.77.0.2";
-pub(crate) const INTERFACE: &str = "eth0";
 /// The test in which processes arrive. It is the first of those between hosts.
 pub(crate) const HOST: &str = "host_load::connections_under_load_move_from_host_to_host_without_a_wrong_byte";
 /// The role of processes that another host has started.
@@ -25,92 +17,23 @@ pub(crate) const ARRIVER: &str = "arriver";
 const INPUT: &str = "/proc/self/fd/8";
 const OUTPUT: &str = "/proc/self/fd/9";
 
-/// A host: a process that keeps a network namespace. Ends when dropped.
-#[derive(Debug)]
-pub(crate) struct Host(Child);
-
-impl Host {
-    fn start() -> Self {
-        let mut command = Command::new("unshare");
-        let mut child = command
-            .args(["--net", "--", "cat"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // The namespace is there when `cat` runs.
-        use std::io::{Read, Write};
-        child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
-        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        Self(child)
-    }
-
-    fn namespace(&self) -> String {
-        format!("--net=/proc/{}/ns/net", self.0.id())
-    }
-
-    /// Runs ip(8) on the host.
-    pub(crate) fn ip(&self, arguments: &str) {
-        let mut command = Command::new("nsenter");
-        let status = command.arg(self.namespace()).arg("ip").args(arguments.split(' ')).status().unwrap();
-        assert!(status.success(), "ip {arguments}");
-    }
-
-    /// Returns whether an interface of the host has the address that moves.
-    pub(crate) fn has_address(&self) -> bool {
-        let mut command = Command::new("nsenter");
-        let output = command.arg(self.namespace()).args(["ip", "-o", "addr"]).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).contains(&format!("{MOVING}/"))
-    }
-
-    /// Starts a process that can have the end that moves.
-    pub(crate) fn process(&self) -> Process {
-        Process::run(child::in_front(&["nsenter", &self.namespace()], HOST, "mover"))
-    }
+/// Starts a process on a host that can have the end that moves.
+pub(crate) fn start(host: &Host) -> Process {
+    start_in(HOST, host)
 }
 
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a process on a host that runs this test in a role.
+pub(crate) fn start_in(test: &str, host: &Host) -> Process {
+    Process::run(child::in_front(&["nsenter", &host.namespace()], test, "mover"))
 }
 
-/// Returns two hosts, the first of which has the address that moves.
-pub(crate) fn two_hosts() -> [Host; 2] {
-    ip("link set lo up");
-    // With an address of its own: otherwise it has that of a port, and another one after a port has come or gone.
-    ip("link add br0 address 02:00:00:00:00:01 type bridge");
-    ip("link set br0 up");
-    ip(&format!("addr add {PEER}/24 dev br0"));
-    let hosts = [1, 2].map(|number| {
-        let host = Host::start();
-        ip(&format!("link add port{number} type veth peer name {INTERFACE} netns {}", host.0.id()));
-        ip(&format!("link set port{number} master br0 up"));
-        host.ip("link set lo up");
-        host.ip(&format!("link set {INTERFACE} up"));
-        host.ip(&format!("addr add 10.77.0.1{number}/24 dev {INTERFACE}"));
-        host
-    });
-    // The bridge notices some time later that a port has a carrier. Until then it drops frames.
-    for number in [1, 2] {
-        until(|| {
-            let port =
-                Command::new("ip").args(["-d", "link", "show", &format!("port{number}")]).output().unwrap();
-            String::from_utf8_lossy(&port.stdout).contains("state forwarding")
-        });
-    }
-    hosts[0].ip(&format!("addr add {MOVING}/24 dev {INTERFACE}"));
-    hosts
-}
-
-/// Returns the command by which a process reaches another host: there, a process of this test takes the adapter over. Its
+/// Returns the command by which a process reaches another host: there, a process takes the adapter over in `test`. Its
 /// standard input is `control`, and its pipes have other numbers, because a test prints to its standard output.
-pub(crate) fn arriving(namespace: &str, control: &OwnedFd) -> Command {
+pub(crate) fn arriving(test: &str, namespace: &str, control: &OwnedFd) -> Command {
     fcntl_setfd(control, FdFlags::empty()).unwrap(); // the command inherits it
     let redirect = format!("exec \"$@\" 8<&0 9>&1 0<&{} >/dev/null", control.as_raw_fd());
     let mut command =
-        child::in_front(&["nsenter", namespace, "bash", "-c", &redirect, "bash"], HOST, ARRIVER);
+        child::in_front(&["nsenter", namespace, "bash", "-c", &redirect, "bash"], test, ARRIVER);
     command.arg("--include-ignored");
     command
 }

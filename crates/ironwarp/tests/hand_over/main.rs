@@ -4,6 +4,7 @@
 
 mod host_kills;
 mod host_load;
+mod host_pause;
 mod hosts;
 mod kills;
 mod load;

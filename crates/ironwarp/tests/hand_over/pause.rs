@@ -1,13 +1,15 @@
 //! Measures how long a peer waits at most around a hand-over, and around closing a connection and making another one. Prints
 //! numbers, and asserts none: `cargo test -p ironwarp --test hand_over --release -- --ignored --nocapture pause`.
 
-use super::get;
+use super::role::config;
 use super::scene::Process;
-use ironwarp::hand_over::{HandOverOptions, TakeOverOptions};
+use super::{get, hosts};
+use ironwarp::hand_over::{HandOverOptions, TakeOverOptions, TakenOver};
 use ironwarp::memory::{RemoteAddr, Tag};
 use ironwarp::prelude::*;
 use ironwarp_testkit::child;
 use ironwarp_testkit::control::{is_readable, pair, put};
+use ironwarp_testkit::hosts::INTERFACE;
 use ironwarp_testkit::native::SOON;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::stdin;
@@ -18,7 +20,7 @@ const HOST: &str = "pause::the_pause_that_a_peer_sees_is_printed";
 /// Number of hand-overs, and of connections made anew.
 const ROUNDS: usize = 200;
 /// How long traffic flows before and after each.
-const FLOW: Duration = Duration::from_millis(5);
+pub(crate) const FLOW: Duration = Duration::from_millis(5);
 
 /// The end that answers: writes back what the peer writes to a word.
 struct Echo {
@@ -33,11 +35,27 @@ struct Echo {
 
 impl Echo {
     fn new(theirs: Tag) -> Self {
-        let adapter = Adapter::new().unwrap();
+        let adapter = Adapter::open(config()).unwrap();
         let (cq, domain) = (adapter.completion_queue(64).unwrap(), adapter.protection_domain());
         let buffer = Buffer::builder().shareable().allocate(4096).unwrap();
         let region = domain.register(buffer, Access::all()).unwrap();
         Self { adapter, domain, cq, qps: Vec::new(), region, theirs }
+    }
+
+    /// Returns the end that was taken over.
+    fn of(mut taken: TakenOver) -> Self {
+        Self {
+            domain: taken.protection_domains.remove(0),
+            cq: taken.completion_queues.remove(0),
+            qps: taken.queue_pairs,
+            region: taken.regions.remove(0),
+            adapter: taken.adapter,
+            theirs: Tag(u32::from_le_bytes(taken.data[..].try_into().unwrap())),
+        }
+    }
+
+    fn options(&self) -> HandOverOptions {
+        HandOverOptions::new().timeout(SOON).pause(SOON).data(&self.theirs.0.to_le_bytes())
     }
 
     /// Answers until the test says something.
@@ -65,9 +83,24 @@ impl Echo {
 }
 
 /// Does what the test says, to the end.
-fn play() {
+pub(crate) fn play() {
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
-    let mut state: Option<Echo> = None;
+    play_with(None);
+}
+
+/// Takes the end that answers over from another host, which has started this process.
+pub(crate) fn arrive() {
+    put(stdin(), format!("here {}", std::process::id()).as_bytes(), &[]);
+    let (input, output) = hosts::pipes();
+    let options = TakeOverOptions::new().config(config()).timeout(SOON);
+    let taken = Adapter::take_over_from_host(input, output, INTERFACE, options).unwrap();
+    let echo = Echo::of(taken);
+    put(stdin(), b"taken", &[]);
+    play_with(Some(echo));
+}
+
+/// Does what the test says, to the end.
+fn play_with(mut state: Option<Echo>) {
     loop {
         if let Some(echo) = &state {
             echo.run();
@@ -83,7 +116,11 @@ fn play() {
                 for _ in 0..words[3].parse().unwrap() {
                     let qp =
                         echo.domain.queue_pair(&echo.cq).send_depth(16).receive_depth(1).create().unwrap();
-                    qp.start_connect(words[1].parse().unwrap(), &ConnectOptions::new()).unwrap();
+                    let options = match words.get(4) {
+                        Some(from) => ConnectOptions::new().from_addr(from.parse().unwrap()),
+                        None => ConnectOptions::new(),
+                    };
+                    qp.start_connect(words[1].parse().unwrap(), &options).unwrap();
                     qp.wait_connected(SOON).unwrap();
                     echo.qps.push(qp);
                 }
@@ -95,23 +132,19 @@ fn play() {
             }
             "give" => {
                 let echo = state.take().unwrap();
-                let options =
-                    HandOverOptions::new().timeout(SOON).pause(SOON).data(&echo.theirs.0.to_le_bytes());
-                echo.adapter.hand_over(socket.unwrap(), &options).unwrap();
+                echo.adapter.hand_over(socket.unwrap(), &echo.options()).unwrap();
+                "given".to_owned()
+            }
+            "give-host" => {
+                let echo = state.take().unwrap();
+                let control = socket.unwrap();
+                let command = hosts::arriving(words[1], words[2], &control);
+                drop(echo.adapter.hand_over_to_host(command, &echo.options()).unwrap());
                 "given".to_owned()
             }
             "take" => {
-                let mut taken =
-                    Adapter::take_over(socket.unwrap(), TakeOverOptions::new().timeout(SOON)).unwrap();
-                let theirs = Tag(u32::from_le_bytes(taken.data[..].try_into().unwrap()));
-                state = Some(Echo {
-                    domain: taken.protection_domains.remove(0),
-                    cq: taken.completion_queues.remove(0),
-                    qps: taken.queue_pairs,
-                    region: taken.regions.remove(0),
-                    adapter: taken.adapter,
-                    theirs,
-                });
+                let options = TakeOverOptions::new().timeout(SOON);
+                state = Some(Echo::of(Adapter::take_over(socket.unwrap(), options).unwrap()));
                 "taken".to_owned()
             }
             _ => return, // the test has ended
@@ -121,7 +154,7 @@ fn play() {
 }
 
 /// The end that measures.
-struct Pinger {
+pub(crate) struct Pinger {
     domain: ProtectionDomain,
     cq: CompletionQueue,
     listener: Listener,
@@ -132,18 +165,19 @@ struct Pinger {
 }
 
 impl Pinger {
-    fn new() -> Self {
+    /// Creates an end that listens at this address.
+    pub(crate) fn new(at: &str) -> Self {
         let adapter = Adapter::new().unwrap();
         let (cq, domain) = (adapter.completion_queue(64).unwrap(), adapter.protection_domain());
         let region = domain.register(Buffer::new(4096).unwrap(), Access::all()).unwrap();
-        let listener = adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = adapter.listen(at.parse().unwrap()).unwrap();
         Self { domain, cq, listener, region, qps: Vec::new(), theirs: Tag(0), count: 0 }
     }
 
-    /// Has a process connect `count` queue pairs.
-    fn open(&mut self, process: &Process, count: usize) {
+    /// Has a process connect `count` queue pairs, from an address of the process if one is given.
+    pub(crate) fn open(&mut self, process: &Process, count: usize, from: &str) {
         let at = self.listener.local_addr().unwrap();
-        process.tell(&format!("open {at} {} {count}", self.region.tag().0), None);
+        process.tell(format!("open {at} {} {count} {from}", self.region.tag().0).trim_end(), None);
         self.qps.clear();
         for _ in 0..count {
             let qp = self.domain.queue_pair(&self.cq).send_depth(16).receive_depth(1).create().unwrap();
@@ -154,7 +188,7 @@ impl Pinger {
     }
 
     /// Writes the next number to the word of the other end.
-    fn ping(&mut self) {
+    pub(crate) fn ping(&mut self) {
         self.count += 1;
         let to = RemoteAddr { tag: self.theirs, offset: 0 };
         let bytes = self.count.to_ne_bytes();
@@ -162,13 +196,13 @@ impl Pinger {
     }
 
     /// Whether the last number has come back.
-    fn is_back(&self) -> bool {
+    pub(crate) fn is_back(&self) -> bool {
         assert!(self.cq.poll_one().unwrap().is_none());
         self.region.view::<u64>(0).unwrap().load() == self.count
     }
 
     /// Goes back and forth until `is_over`. Returns the longest time for one round trip.
-    fn run(&mut self, mut is_over: impl FnMut() -> bool) -> Duration {
+    pub(crate) fn run(&mut self, mut is_over: impl FnMut() -> bool) -> Duration {
         let mut longest = Duration::ZERO;
         let limit = Instant::now() + SOON;
         loop {
@@ -185,12 +219,12 @@ impl Pinger {
     }
 }
 
-fn flow() -> impl FnMut() -> bool {
+pub(crate) fn flow() -> impl FnMut() -> bool {
     let end = Instant::now() + FLOW;
     move || Instant::now() >= end
 }
 
-fn print(what: &str, mut times: Vec<Duration>) {
+pub(crate) fn print(what: &str, mut times: Vec<Duration>) {
     times.sort_unstable();
     let at = |part: usize| times[(times.len() - 1) * part / 100];
     println!("{what}: median {:?}, 99 % {:?}, longest {:?} of {}", at(50), at(99), at(100), times.len());
@@ -198,14 +232,14 @@ fn print(what: &str, mut times: Vec<Duration>) {
 
 /// Measures with this many queue pairs.
 fn measure(queue_pairs: usize, rounds: usize) {
-    let (mut moved, mut remade) = (Pinger::new(), Pinger::new());
+    let (mut moved, mut remade) = (Pinger::new("127.0.0.1:0"), Pinger::new("127.0.0.1:0"));
     let mut movers = [0, 1].map(|_| Process::start_in(HOST));
     let mut others = [0, 1].map(|_| Process::start_in(HOST));
-    moved.open(&movers[0], queue_pairs);
-    remade.open(&others[1], 1);
+    moved.open(&movers[0], queue_pairs, "");
+    remade.open(&others[1], 1, "");
     others[1].tell("close", None);
     others[1].says();
-    remade.open(&others[0], 1);
+    remade.open(&others[0], 1, "");
     let (mut quiet, mut pauses, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         quiet.push(moved.run(flow()));
@@ -228,7 +262,7 @@ fn measure(queue_pairs: usize, rounds: usize) {
         let start = Instant::now();
         others[0].tell("close", None);
         others[0].says();
-        remade.open(&others[1], 1);
+        remade.open(&others[1], 1, "");
         remade.ping();
         while !remade.is_back() {
             assert!(start.elapsed() < SOON);
@@ -249,4 +283,5 @@ fn the_pause_that_a_peer_sees_is_printed() {
     }
     measure(1, ROUNDS);
     measure(1000, ROUNDS / 10);
+    measure(9000, ROUNDS / 10);
 }

@@ -9,6 +9,7 @@ use ironwarp::memory::Tag;
 use ironwarp::prelude::*;
 use ironwarp::queue::PostError;
 use ironwarp_testkit::control::{is_readable, put};
+use ironwarp_testkit::hosts::INTERFACE;
 use ironwarp_testkit::native::SOON;
 use rustix::fd::OwnedFd;
 use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};
@@ -93,7 +94,7 @@ fn finish(mut station: Station, its_flood: Option<Flood>) {
 }
 
 /// The settings of all adapters that move.
-fn config() -> Config {
+pub(crate) fn config() -> Config {
     Config::default().key(ClusterKey::new(&[0x5a; 32]).unwrap())
 }
 
@@ -113,7 +114,7 @@ pub(crate) fn arrive() {
     choose(&words[2..]);
     let options = TakeOverOptions::new().config(config()).timeout(millis(&words[1])).at(reach);
     let (input, output) = hosts::pipes();
-    match Adapter::take_over_from_host(input, output, hosts::INTERFACE, options) {
+    match Adapter::take_over_from_host(input, output, INTERFACE, options) {
         Ok(taken) => {
             say("ok taken");
             play_with(Some((Station::of(taken), None)));
@@ -177,7 +178,7 @@ fn play_with(mut state: Option<(Station, Option<Flood>)>) {
                     "give" => station.adapter.hand_over(socket.unwrap(), &options),
                     _ => {
                         let control = socket.unwrap();
-                        let command = hosts::arriving(&words[3], &control);
+                        let command = hosts::arriving(hosts::HOST, &words[3], &control);
                         station.adapter.hand_over_to_host(command, &options).map(drop)
                     }
                 };
