@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, Once, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Descriptor numbers from this one on cannot be registered. By default (fs.nr_open) no process has such numbers.
@@ -37,12 +37,13 @@ static REGISTERED: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX
 /// are first written.
 static INODES: [AtomicU64; MAX_FDS] = [const { AtomicU64::new(0) }; MAX_FDS];
 
-/// Number of forks between the first process that used the adapter and this one.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// Number of forks between the first process that used the adapter and this one. Two bytes, because each queue pair has
+/// one: no value outlives 65,536 forks, each by the child of the last.
+static GENERATION: AtomicU16 = AtomicU16::new(0);
 
 /// The process that created a value. A forked child inherits the value, and is another process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Creator(u32);
+pub(crate) struct Creator(u16);
 
 impl Creator {
     /// Returns this process.

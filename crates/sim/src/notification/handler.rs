@@ -137,6 +137,7 @@ impl Handler {
     pub(super) fn take(&mut self, tally: &mut Tally) -> Option<u32> {
         let event = if self.polls {
             let event = self.inner.poll_one().map(|event| event.cq);
+            self.defined = true; // the queue stays unarmed, whenever a completion queue may raise events
             tally.record_if(Situation::Polled, event.is_some());
             assert_eq!(event.is_some(), !self.untaken.is_empty(), "an event was not found, or was made up");
             event
