@@ -280,7 +280,7 @@ fn a_server_moves_to_another_host_while_a_client_counts() {
     let (out, error, success) = server.end();
     assert!(success && out.starts_with("moved after 300 messages, in "), "{out}{error}");
     assert!(error.is_empty() || error.starts_with("1000 messages, and the last client has left"), "{error}");
-    assert!(hosts[1].has_address() && !hosts[0].has_address());
+    assert!(hosts[1].has_address(MOVING) && !hosts[0].has_address(MOVING));
 }
 
 // --- copy ---

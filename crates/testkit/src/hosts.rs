@@ -8,10 +8,14 @@ use crate::wait::until;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 
-/// The address of the test, one that moves between the hosts, and the length of their prefix.
+/// The address of the test.
 pub const PEER: &str = "10.77.0.1";
+/// The IPv6 address of the test.
+pub const PEER_V6: &str = "fd77::1";
 /// The address that moves. The first host has it in the beginning.
 pub const MOVING: &str = "10.77.0.2";
+/// The IPv6 address that moves.
+pub const MOVING_V6: &str = "fd77::2";
 /// The interface of each host.
 pub const INTERFACE: &str = "eth0";
 
@@ -48,10 +52,10 @@ impl Host {
         assert!(status.success(), "ip {arguments}");
     }
 
-    /// Returns whether an interface of the host has the address that moves.
-    pub fn has_address(&self) -> bool {
+    /// Returns whether an interface of the host has an address.
+    pub fn has_address(&self, address: &str) -> bool {
         let output = self.command("ip").args(["-o", "addr"]).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).contains(&format!("{MOVING}/"))
+        String::from_utf8_lossy(&output.stdout).contains(&format!(" {address}/"))
     }
 }
 
@@ -69,6 +73,7 @@ pub fn two_hosts() -> [Host; 2] {
     ip("link add br0 address 02:00:00:00:00:01 type bridge");
     ip("link set br0 up");
     ip(&format!("addr add {PEER}/24 dev br0"));
+    ip(&format!("addr add {PEER_V6}/64 dev br0 nodad"));
     let hosts = [1, 2].map(|number| {
         let host = Host::start();
         ip(&format!("link add port{number} type veth peer name {INTERFACE} netns {}", host.0.id()));
@@ -76,6 +81,7 @@ pub fn two_hosts() -> [Host; 2] {
         host.ip("link set lo up");
         host.ip(&format!("link set {INTERFACE} up"));
         host.ip(&format!("addr add 10.77.0.1{number}/24 dev {INTERFACE}"));
+        host.ip(&format!("addr add fd77::1{number}/64 dev {INTERFACE} nodad"));
         host
     });
     // The bridge notices some time later that a port has a carrier. Until then it drops frames.
@@ -87,5 +93,6 @@ pub fn two_hosts() -> [Host; 2] {
         });
     }
     hosts[0].ip(&format!("addr add {MOVING}/24 dev {INTERFACE}"));
+    hosts[0].ip(&format!("addr add {MOVING_V6}/64 dev {INTERFACE} nodad"));
     hosts
 }

@@ -59,7 +59,7 @@ impl<'a> Scene<'a> {
 
     /// Checks who has the address, and whether the connections go on there.
     fn ends_at(self, owner: Option<usize>) {
-        let addresses = [0, 1].map(|host: usize| self.hosts[host].has_address());
+        let addresses = [0, 1].map(|host: usize| self.hosts[host].has_address(MOVING));
         assert_eq!(addresses, [0, 1].map(|host| owner == Some(host)), "{}", self.context);
         let owner = match owner {
             Some(0) => &self.source,
@@ -110,7 +110,11 @@ fn a_target_never_acts_for_a_source_that_is_killed_before_it_commits() {
         if has_address {
             // The kernel of the first host ends the connections.
             scene.peer.ends(&scene.context);
-            assert!(scene.hosts[0].has_address() && !scene.hosts[1].has_address(), "{}", scene.context);
+            assert!(
+                scene.hosts[0].has_address(MOVING) && !scene.hosts[1].has_address(MOVING),
+                "{}",
+                scene.context
+            );
         } else {
             scene.ends_at(None);
         }
@@ -258,7 +262,7 @@ fn processes_that_are_killed_or_stopped_at_random_instants_leave_one_owner() {
             }
             // The only owner was killed, so there is none. Both never have the address.
             (_, false) if is_kill => {
-                let both = scene.hosts.iter().all(Host::has_address);
+                let both = scene.hosts.iter().all(|host| host.has_address(MOVING));
                 assert!(!both, "{context}");
                 let there = format!("addr flush dev {INTERFACE} to {MOVING}");
                 hosts[1].ip(&there);

@@ -4,6 +4,7 @@
 use super::role::config;
 use super::scene::Process;
 use super::{get, hosts};
+use ironwarp::function::{Moving, Quotas};
 use ironwarp::hand_over::{HandOverOptions, TakeOverOptions, TakenOver};
 use ironwarp::memory::{RemoteAddr, Tag};
 use ironwarp::prelude::*;
@@ -101,6 +102,8 @@ pub(crate) fn arrive() {
 
 /// Does what the test says, to the end.
 fn play_with(mut state: Option<Echo>) {
+    // The domain and the completion queue of the function that the connection is not in.
+    let mut spare = None;
     loop {
         if let Some(echo) = &state {
             echo.run();
@@ -141,6 +144,19 @@ fn play_with(mut state: Option<Echo>) {
                 let command = hosts::arriving(words[1], words[2], &control);
                 drop(echo.adapter.hand_over_to_host(command, &echo.options()).unwrap());
                 "given".to_owned()
+            }
+            "swap" => {
+                let Echo { adapter, domain, cq, mut qps, region, theirs } = state.take().unwrap();
+                let (next, next_cq) = spare.take().unwrap_or_else(|| {
+                    let function = adapter.function(Quotas::default()).unwrap();
+                    (function.protection_domain(), function.completion_queue(64).unwrap())
+                });
+                let moving = Moving::new(qps.remove(0), [region]);
+                let mut moved = moving.move_to(&next, [&next_cq, &next_cq], SOON).unwrap();
+                (qps, spare) = (vec![moved.qp], Some((domain, cq)));
+                let region = moved.regions.remove(0);
+                state = Some(Echo { adapter, domain: next, cq: next_cq, qps, region, theirs });
+                "swapped".to_owned()
             }
             "take" => {
                 let options = TakeOverOptions::new().timeout(SOON);
@@ -209,7 +225,7 @@ impl Pinger {
             let start = Instant::now();
             self.ping();
             while !self.is_back() {
-                assert!(start < limit);
+                assert!(Instant::now() < limit, "no answer");
             }
             longest = longest.max(start.elapsed());
             if is_over() {
@@ -275,12 +291,29 @@ fn measure(queue_pairs: usize, rounds: usize) {
     print("1 queue pair, closed and connected again", gaps);
 }
 
+/// Measures moves from one function of a process to another, and back.
+fn measure_functions(rounds: usize) {
+    let mut pinger = Pinger::new("127.0.0.1:0");
+    let process = Process::start_in(HOST);
+    pinger.open(&process, 1, "");
+    let (mut quiet, mut pauses) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        quiet.push(pinger.run(flow()));
+        process.tell("swap", None);
+        pauses.push(pinger.run(|| is_readable(&process.control, Duration::ZERO)));
+        assert_eq!(process.says(), "swapped");
+    }
+    print("functions of a process, nothing happens", quiet);
+    print("functions of a process, move", pauses);
+}
+
 #[test]
 #[ignore = "prints times, which depend on the machine"]
 fn the_pause_that_a_peer_sees_is_printed() {
     if child::role().is_some() {
         return play();
     }
+    measure_functions(ROUNDS);
     measure(1, ROUNDS);
     measure(1000, ROUNDS / 10);
     measure(9000, ROUNDS / 10);
