@@ -16,7 +16,7 @@ mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use self::frozen::FrozenCq;
+pub use self::frozen::{CqTooLarge, FrozenCq};
 pub use self::ring::Arm;
 
 use self::ring::{Full, OVERRUN, Ring};

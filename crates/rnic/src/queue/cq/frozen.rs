@@ -10,7 +10,19 @@ use std::sync::atomic::Ordering;
 
 /// Maximum number of completions of a queue that is restored: as many as programs can ask for through verbs. A queue
 /// allocates room for all of them at once.
-const MAX_CAPACITY: usize = 1 << 22;
+pub(super) const MAX_CAPACITY: usize = 1 << 22;
+
+/// A completion queue cannot move, because it is too large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "completion queue {cq} with room for {capacity} completions cannot move: resize it to {MAX_CAPACITY} at most"
+)]
+pub struct CqTooLarge {
+    /// The number of the queue.
+    pub cq: u32,
+    /// Maximum number of completions.
+    pub capacity: usize,
+}
 
 /// The state of a completion queue that is frozen.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,11 +39,19 @@ pub struct FrozenCq {
 }
 
 impl Cq {
+    /// Returns whether the queue can be restored after it was [frozen](Self::freeze).
+    pub fn check_movable(&self) -> Result<(), CqTooLarge> {
+        match self.capacity() {
+            0..=MAX_CAPACITY => Ok(()),
+            capacity => Err(CqTooLarge { cq: self.id, capacity }),
+        }
+    }
+
     /// Takes all completions and the arming out of the queue. The caller has frozen all queue pairs that use it.
     pub fn freeze(&self) -> FrozenCq {
         let event = lock(&self.target).take_untaken();
         let mut ring = lock(&self.ring);
-        let completions = std::mem::take(&mut ring.completions);
+        let completions = ring.completions.drain(..).collect(); // the queue keeps its memory
         ring.waking = 0;
         let frozen = FrozenCq {
             id: self.id,
@@ -50,15 +70,12 @@ impl Cq {
     /// and has completions that the consumer may not know of, raises the event.
     pub fn thaw(&self, frozen: FrozenCq) {
         let FrozenCq { completions, armed, overrun, event, .. } = frozen;
-        let may_raise = armed.is_some() || event;
-        if may_raise {
+        if armed.is_some() || event {
             lock(&self.target).prepare();
         }
         let mut ring = lock(&self.ring);
-        ring.may_raise |= may_raise;
-        let added = std::mem::take(&mut ring.completions);
-        ring.completions = completions;
-        ring.completions.extend(added);
+        // Before those that were added meanwhile, in the memory of this queue.
+        completions.into_iter().rev().for_each(|completion| ring.completions.push_front(completion));
         ring.waking = ring.completions.iter().filter(|one| one.raises_solicited_event()).count();
         ring.overrun |= overrun;
         ring.armed = ring.armed.max(armed);
