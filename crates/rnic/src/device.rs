@@ -249,7 +249,7 @@ impl Device {
     }
 
     /// The number of the next protection domain.
-    pub(crate) fn next_domain(&self) -> u32 {
+    pub fn next_domain(&self) -> u32 {
         self.pool.next_domain()
     }
 

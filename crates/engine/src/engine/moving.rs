@@ -15,7 +15,7 @@ use ironwarp_rnic::device::Device;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::memory::{KeyMask, NotCarried, StillPending, TableError, Translation};
 use ironwarp_rnic::qp::{FrozenQp, MovedObjects, Qp};
-use ironwarp_rnic::queue::{Cq, FrozenCq, FrozenSrq, SharedReceiveQueue, XrcDomain};
+use ironwarp_rnic::queue::{Cq, CqTooLarge, FrozenCq, FrozenSrq, SharedReceiveQueue, XrcDomain};
 use ironwarp_rnic::quota::Resource;
 use ironwarp_rnic::snapshot::{Snapshot, SnapshotError};
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,11 @@ use std::time::{Duration, Instant};
 
 /// Interval of the checks whether all objects can move.
 const CHECK: Duration = Duration::from_millis(1);
+
+/// Maximum number of objects of a kind that an adapter has created when it moves: as many numbers are left afterwards.
+const MAX_CREATED: u32 = 1 << 31;
+/// The kinds of objects whose numbers follow each other.
+const COUNTED: [&str; 3] = ["completion queues", "shared receive queues", "protection domains"];
 
 /// Why an adapter cannot move now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +55,14 @@ pub enum FreezeError {
     /// A registration is in progress.
     #[error(transparent)]
     Registration(#[from] StillPending),
+    /// A completion queue is too large.
+    #[error(transparent)]
+    CompletionQueue(#[from] CqTooLarge),
+    /// More queues were created than numbers can be continued from.
+    #[error(
+        "{0} {1} were created, and the numbers of more than {MAX_CREATED} cannot move: open another adapter"
+    )]
+    Created(u32, &'static str),
 }
 
 /// Why an adapter cannot be restored.
@@ -62,6 +75,21 @@ pub enum LoadError {
     /// The state of the adapter is damaged.
     #[error("the state of the adapter is damaged: {0}")]
     Damaged(#[from] postcard::Error),
+    /// Bytes follow the state of the adapter.
+    #[error("{0} bytes follow the state of the adapter")]
+    Trailing(usize),
+    /// Objects that are created later would get numbers that are in use, or few numbers are left for them.
+    #[error(
+        "the state of the adapter contradicts itself: {created} {kind} were created, and one is number {number}"
+    )]
+    Created {
+        /// Number of objects that were created.
+        created: u32,
+        /// Their kind.
+        kind: &'static str,
+        /// The largest of their numbers.
+        number: u32,
+    },
     /// Objects or sockets are missing that others name.
     #[error("the state of the adapter contradicts itself: {0} is missing")]
     Missing(&'static str),
@@ -171,6 +199,14 @@ impl Engine {
         if self.device().table().has_foreign() {
             return Err(FreezeError::ForeignRegions);
         }
+        // What the loader would refuse is found here, before anything is frozen.
+        self.function.objects().completion_queues().iter().try_for_each(|cq| cq.cq().check_movable())?;
+        let ([cqs, srqs], next_domain) = (self.shared.created(), self.device().next_domain());
+        for (created, kind) in [cqs, srqs, next_domain].into_iter().zip(COUNTED) {
+            if created > MAX_CREATED {
+                return Err(FreezeError::Created(created, kind));
+            }
+        }
         Ok(self.function.objects().pairs().iter().try_for_each(|pair| pair.check_movable())?)
     }
 
@@ -236,10 +272,13 @@ impl Engine {
         arrived: Arrived,
         relocate: &mut dyn FnMut(&[Span]) -> Option<Translation>,
     ) -> Result<RestoredEngine, LoadError> {
-        let Arrived { mut sockets, mut listeners, mask } = arrived;
-        let image: EngineImage = postcard::from_bytes(state)?;
+        let (image, rest) = postcard::take_from_bytes::<EngineImage>(state)?;
+        if !rest.is_empty() {
+            return Err(LoadError::Trailing(rest.len()));
+        }
         let mut snapshot = Snapshot::decode(&image.snapshot)?;
-        snapshot.table.mask_key(mask);
+        image.check_created(&snapshot)?;
+        snapshot.table.mask_key(arrived.mask);
         snapshot.relocate(relocate)?;
         let Snapshot { next_domain, table, cqs, srqs, qps } = snapshot;
         let mut loaded = Ok(());
@@ -250,44 +289,21 @@ impl Engine {
             })
         });
         loaded?;
-        let engine = engine?;
-        engine.shared.set_created(image.created);
-        let mut objects = Objects { cqs: HashMap::new(), srqs: HashMap::new() };
         let mut restored = RestoredEngine {
-            engine: Arc::clone(&engine),
+            engine: engine?,
             completion_queues: Vec::new(),
             cqs: Vec::new(),
             shared_receive_queues: Vec::new(),
             pairs: Vec::new(),
             listeners: Vec::new(),
         };
-        for frozen in cqs {
-            let cq =
-                CompletionQueue::new(frozen.id, frozen.capacity, engine.device(), engine.steering(), None)?;
-            engine.function.objects().add_cq(&cq);
-            objects.cqs.insert(frozen.id, Arc::clone(&cq));
-            restored.completion_queues.push(cq);
-            restored.cqs.push(frozen);
+        match restored.add_objects(image, (cqs, srqs, qps), arrived) {
+            Ok(()) => Ok(restored),
+            Err(error) => {
+                restored.discard(); // the source goes on with its sockets
+                Err(error)
+            }
         }
-        for frozen in srqs {
-            let cq = frozen.cq.and_then(|cq| objects.cq(cq));
-            let srq = engine.new_srq(frozen.id, frozen.domain, frozen.size(), cq).map_err(io::Error::from)?;
-            objects.srqs.insert(frozen.id, Arc::clone(&srq));
-            srq.thaw(frozen);
-            restored.shared_receive_queues.push(srq);
-        }
-        if image.pairs.len() != qps.len() {
-            return Err(LoadError::Missing("a queue pair"));
-        }
-        for (frozen, image) in qps.into_iter().zip(image.pairs) {
-            let socket = sockets.remove(&frozen.id());
-            restored.pairs.push(engine.restore_pair(frozen, image, socket, &objects)?);
-        }
-        for number in image.listeners {
-            let socket = listeners.remove(&number).ok_or(LoadError::Missing("a listening socket"))?;
-            restored.listeners.push(Listener::restore(&engine.shared.cm, &engine.function, socket)?);
-        }
-        Ok(restored)
     }
 
     /// Restores a queue pair, whose connection has this socket.
@@ -304,6 +320,9 @@ impl Engine {
         if frozen.has_stream() && socket.is_none() {
             return Err(LoadError::Missing("a socket"));
         }
+        if frozen.has_stream() && !image.is_established() {
+            return Err(LoadError::Missing("a connection"));
+        }
         let number = self.shared.numbers.claim_plain(frozen.id())?;
         let charged = self.device().account().charge(Resource::QueuePairs, 1); // dropping the queue pair releases it
         charged.map_err(io::Error::from)?;
@@ -313,14 +332,32 @@ impl Engine {
         };
         let socket = socket.map(|ArrivedSocket { fd, received, unsent }| {
             frozen.carry(&received, unsent);
-            Arc::new(TcpLink::handed_over(fd, image.is_finished()))
+            TcpLink::handed_over(fd, image.is_finished()).map(Arc::new)
         });
+        let socket = socket.transpose()?;
         let restored = Qp::restore(self.device(), frozen, objects).ok_or(LoadError::Missing("a queue"))?;
         let index = self.shared.next_qp_index();
         let pair =
             QueuePair::restore(number, index, self.device(), restored, [send, receive], image, socket)?;
         self.function.objects().add_pair(&pair.pair);
         Ok(pair)
+    }
+}
+
+impl EngineImage {
+    /// Checks that objects that are created later get other numbers than those that there are.
+    fn check_created(&self, snapshot: &Snapshot) -> Result<(), LoadError> {
+        let Snapshot { next_domain, cqs, srqs, .. } = snapshot;
+        let [cqs_created, srqs_created] = self.created;
+        let largest_cq = cqs.iter().map(|cq| cq.id).max().unwrap_or_default();
+        let largest_srq = srqs.iter().map(|srq| srq.id).max().unwrap_or_default();
+        let counts = [(cqs_created, largest_cq), (srqs_created, largest_srq), (*next_domain, 0)];
+        for ((created, number), kind) in counts.into_iter().zip(COUNTED) {
+            if !(number..=MAX_CREATED).contains(&created) {
+                return Err(LoadError::Created { created, kind, number });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -346,6 +383,46 @@ impl FrozenEngine {
 }
 
 impl RestoredEngine {
+    /// Adds the objects. After an error, the adapter is to be [discarded](Self::discard).
+    fn add_objects(
+        &mut self,
+        image: EngineImage,
+        (cqs, srqs, qps): (Vec<FrozenCq>, Vec<FrozenSrq>, Vec<FrozenQp>),
+        arrived: Arrived,
+    ) -> Result<(), LoadError> {
+        let Arrived { mut sockets, mut listeners, .. } = arrived;
+        let engine = Arc::clone(&self.engine);
+        engine.shared.set_created(image.created);
+        let mut objects = Objects { cqs: HashMap::new(), srqs: HashMap::new() };
+        for frozen in cqs {
+            let cq =
+                CompletionQueue::new(frozen.id, frozen.capacity, engine.device(), engine.steering(), None)?;
+            engine.function.objects().add_cq(&cq);
+            objects.cqs.insert(frozen.id, Arc::clone(&cq));
+            self.completion_queues.push(cq);
+            self.cqs.push(frozen);
+        }
+        for frozen in srqs {
+            let cq = frozen.cq.and_then(|cq| objects.cq(cq));
+            let srq = engine.new_srq(frozen.id, frozen.domain, frozen.size(), cq).map_err(io::Error::from)?;
+            objects.srqs.insert(frozen.id, Arc::clone(&srq));
+            srq.thaw(frozen);
+            self.shared_receive_queues.push(srq);
+        }
+        if image.pairs.len() != qps.len() {
+            return Err(LoadError::Missing("a queue pair"));
+        }
+        for (frozen, image) in qps.into_iter().zip(image.pairs) {
+            let socket = sockets.remove(&frozen.id());
+            self.pairs.push(engine.restore_pair(frozen, image, socket, &objects)?);
+        }
+        for number in image.listeners {
+            let socket = listeners.remove(&number).ok_or(LoadError::Missing("a listening socket"))?;
+            self.listeners.push(Listener::restore(&engine.shared.cm, &engine.function, socket)?);
+        }
+        Ok(())
+    }
+
     /// Returns the adapter.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine

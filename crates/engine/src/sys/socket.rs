@@ -154,12 +154,22 @@ impl TcpLink {
         Self { fd, tap: None, finished: AtomicBool::new(false), received: AtomicBool::new(false) }
     }
 
-    /// Wraps a TCP socket that was handed over by another process (requirement X2). It keeps its options.
-    pub(crate) fn handed_over(socket: OwnedFd, is_finished: bool) -> Self {
+    /// Wraps a TCP socket that was handed over by another process (requirement X2). It keeps its options. Fails if it is
+    /// something else.
+    pub(crate) fn handed_over(socket: OwnedFd, is_finished: bool) -> io::Result<Self> {
+        use rustix::net::{ipproto, sockopt};
+        // Another kind of file would be taken for a descriptor that the program has replaced, and not be closed.
+        let is_tcp = matches!(sockopt::socket_protocol(&socket), Ok(Some(ipproto::TCP)));
+        if !is_tcp || sockopt::socket_acceptconn(&socket)? {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the descriptor is not a socket of a TCP connection",
+            ));
+        }
         let Ok(fd) = Fd::open(|| Ok::<_, std::convert::Infallible>(socket));
         let link = Self::new(fd);
         link.finished.store(is_finished, Ordering::Release);
-        link
+        Ok(link)
     }
 
     /// Returns whether this end has closed its sending direction.

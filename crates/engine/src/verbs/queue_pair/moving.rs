@@ -86,7 +86,8 @@ impl QueuePair {
         if qp.is_linked() && !qp.is_on_tcp() {
             return Err(PairNotMovable::SharedMemory(id));
         }
-        if qp.is_linked() && self.connection().is_none() {
+        let is_reported = || matches!(lock(&self.progress).outcome, Some(Ok(_)));
+        if qp.is_linked() && (self.connection().is_none() || !is_reported()) {
             return Err(PairNotMovable::Connecting(id));
         }
         Ok(())
@@ -127,6 +128,11 @@ impl QueuePair {
             disconnect_requested: self.is_disconnect_requested(),
         };
         drop(progress);
+        if frozen.has_stream() && (connection.is_none() || !image.is_established()) {
+            // A thread is between connecting the device's queue pair and reporting that.
+            FrozenPair { pair: Arc::clone(self), connection }.thaw(frozen);
+            return Err(PairNotMovable::Connecting(self.id()));
+        }
         Ok((FrozenPair { pair: Arc::clone(self), connection }, frozen, image))
     }
 
@@ -191,6 +197,11 @@ impl FrozenPair {
 }
 
 impl PairImage {
+    /// Returns whether the queue pair has, or had, a connection.
+    pub(crate) fn is_established(&self) -> bool {
+        self.established.is_some()
+    }
+
     /// Returns whether this end has closed its sending direction.
     pub(crate) fn is_finished(&self) -> bool {
         self.is_finished
