@@ -25,6 +25,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+#[cfg(test)]
+mod tests;
+
 /// Interval of the checks whether all objects can move.
 const CHECK: Duration = Duration::from_millis(1);
 
@@ -37,6 +40,9 @@ const COUNTED: [&str; 3] = ["completion queues", "shared receive queues", "prote
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FreezeError {
+    /// The adapter was shut down.
+    #[error("an adapter that was shut down cannot move: hand it over before, or open another one")]
+    ShutDown,
     /// A queue pair cannot.
     #[error(transparent)]
     QueuePair(#[from] PairNotMovable),
@@ -58,9 +64,9 @@ pub enum FreezeError {
     /// A completion queue is too large.
     #[error(transparent)]
     CompletionQueue(#[from] CqTooLarge),
-    /// More queues were created than numbers can be continued from.
+    /// So many objects were created that few numbers are left for others.
     #[error(
-        "{0} {1} were created, and the numbers of more than {MAX_CREATED} cannot move: open another adapter"
+        "{0} {1} were created, and an adapter with more than {MAX_CREATED} cannot move: open another one"
     )]
     Created(u32, &'static str),
 }
@@ -190,6 +196,9 @@ impl MovedObjects for Objects {
 impl Engine {
     /// Returns whether all objects of the adapter can move now.
     pub fn check_movable(&self) -> Result<(), FreezeError> {
+        if self.device().is_shut_down() {
+            return Err(FreezeError::ShutDown);
+        }
         if self.function.objects().has_datagram_pairs() {
             return Err(FreezeError::Datagrams);
         }
@@ -272,13 +281,14 @@ impl Engine {
         arrived: Arrived,
         relocate: &mut dyn FnMut(&[Span]) -> Option<Translation>,
     ) -> Result<RestoredEngine, LoadError> {
+        let Arrived { mut sockets, mut listeners, mask } = arrived;
         let (image, rest) = postcard::take_from_bytes::<EngineImage>(state)?;
         if !rest.is_empty() {
             return Err(LoadError::Trailing(rest.len()));
         }
         let mut snapshot = Snapshot::decode(&image.snapshot)?;
         image.check_created(&snapshot)?;
-        snapshot.table.mask_key(arrived.mask);
+        snapshot.table.mask_key(mask);
         snapshot.relocate(relocate)?;
         let Snapshot { next_domain, table, cqs, srqs, qps } = snapshot;
         let mut loaded = Ok(());
@@ -289,21 +299,44 @@ impl Engine {
             })
         });
         loaded?;
+        let engine = engine?;
+        engine.shared.set_created(image.created);
+        let mut objects = Objects { cqs: HashMap::new(), srqs: HashMap::new() };
         let mut restored = RestoredEngine {
-            engine: engine?,
+            engine: Arc::clone(&engine),
             completion_queues: Vec::new(),
             cqs: Vec::new(),
             shared_receive_queues: Vec::new(),
             pairs: Vec::new(),
             listeners: Vec::new(),
         };
-        match restored.add_objects(image, (cqs, srqs, qps), arrived) {
-            Ok(()) => Ok(restored),
-            Err(error) => {
-                restored.discard(); // the source goes on with its sockets
-                Err(error)
-            }
+        for frozen in cqs {
+            let cq =
+                CompletionQueue::new(frozen.id, frozen.capacity, engine.device(), engine.steering(), None)?;
+            engine.function.objects().add_cq(&cq);
+            objects.cqs.insert(frozen.id, Arc::clone(&cq));
+            restored.completion_queues.push(cq);
+            restored.cqs.push(frozen);
         }
+        for frozen in srqs {
+            let cq = frozen.cq.and_then(|cq| objects.cq(cq));
+            let srq = engine.new_srq(frozen.id, frozen.domain, frozen.size(), cq).map_err(io::Error::from)?;
+            objects.srqs.insert(frozen.id, Arc::clone(&srq));
+            srq.thaw(frozen);
+            restored.shared_receive_queues.push(srq);
+        }
+        if image.pairs.len() != qps.len() {
+            return Err(LoadError::Missing("a queue pair"));
+        }
+        for (frozen, image) in qps.into_iter().zip(image.pairs) {
+            let socket = sockets.remove(&frozen.id());
+            restored.pairs.push(engine.restore_pair(frozen, image, socket, &objects)?);
+        }
+        for number in image.listeners {
+            let socket = listeners.remove(&number).ok_or(LoadError::Missing("a listening socket"))?;
+            restored.listeners.push(Listener::restore(&engine.shared.cm, &engine.function, socket)?);
+        }
+        Ok(restored)
     }
 
     /// Restores a queue pair, whose connection has this socket.
@@ -383,46 +416,6 @@ impl FrozenEngine {
 }
 
 impl RestoredEngine {
-    /// Adds the objects. After an error, the adapter is to be [discarded](Self::discard).
-    fn add_objects(
-        &mut self,
-        image: EngineImage,
-        (cqs, srqs, qps): (Vec<FrozenCq>, Vec<FrozenSrq>, Vec<FrozenQp>),
-        arrived: Arrived,
-    ) -> Result<(), LoadError> {
-        let Arrived { mut sockets, mut listeners, .. } = arrived;
-        let engine = Arc::clone(&self.engine);
-        engine.shared.set_created(image.created);
-        let mut objects = Objects { cqs: HashMap::new(), srqs: HashMap::new() };
-        for frozen in cqs {
-            let cq =
-                CompletionQueue::new(frozen.id, frozen.capacity, engine.device(), engine.steering(), None)?;
-            engine.function.objects().add_cq(&cq);
-            objects.cqs.insert(frozen.id, Arc::clone(&cq));
-            self.completion_queues.push(cq);
-            self.cqs.push(frozen);
-        }
-        for frozen in srqs {
-            let cq = frozen.cq.and_then(|cq| objects.cq(cq));
-            let srq = engine.new_srq(frozen.id, frozen.domain, frozen.size(), cq).map_err(io::Error::from)?;
-            objects.srqs.insert(frozen.id, Arc::clone(&srq));
-            srq.thaw(frozen);
-            self.shared_receive_queues.push(srq);
-        }
-        if image.pairs.len() != qps.len() {
-            return Err(LoadError::Missing("a queue pair"));
-        }
-        for (frozen, image) in qps.into_iter().zip(image.pairs) {
-            let socket = sockets.remove(&frozen.id());
-            self.pairs.push(engine.restore_pair(frozen, image, socket, &objects)?);
-        }
-        for number in image.listeners {
-            let socket = listeners.remove(&number).ok_or(LoadError::Missing("a listening socket"))?;
-            self.listeners.push(Listener::restore(&engine.shared.cm, &engine.function, socket)?);
-        }
-        Ok(())
-    }
-
     /// Returns the adapter.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
