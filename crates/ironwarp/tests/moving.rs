@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use ironwarp::completion::{Completion, Opcode};
-use ironwarp::function::{Moving, Quotas, TakeInError};
+use ironwarp::function::{Moving, Quotas, Resource, TakeInError};
 use ironwarp::prelude::*;
 use ironwarp_testkit::native::SOON;
 use std::collections::VecDeque;
@@ -190,17 +190,22 @@ fn a_connection_that_cannot_move_goes_on() {
     let small = adapter.function(Quotas::default().registered_bytes(100)).unwrap();
     let (mut mover, mut peer) = (End::new(&adapter), End::new(&peer_adapter));
     connect(&mut mover, &mut peer, &peer_adapter);
-    let End { mut qp, mut region, words, cq, .. } = mover;
+    let End { mut qp, mut region, mut words, cq, .. } = mover;
+    words.write(8, &7_u64.to_ne_bytes()).unwrap();
     for (function, reason) in
         [(&stranger, "two adapters"), (&full, "quota of 0 queue pairs"), (&small, "bytes")]
     {
         let there = function.completion_queue(8).unwrap();
-        // The first region fits, and has to come back.
-        let moving = Moving { qp, regions: vec![region] };
+        // The first region fits into the last function, and has to come back.
+        let moving = Moving { qp, regions: vec![words, region] };
         let refused = moving.move_to(&function.protection_domain(), [&there, &there], SOON).unwrap_err();
         assert!(refused.to_string().contains(reason), "{refused}");
-        qp = refused.unmoved.qp;
-        region = refused.unmoved.regions.into_iter().next().unwrap();
+        let Moving { qp: its, regions } = refused.unmoved;
+        qp = its;
+        [words, region] = regions.try_into().unwrap();
+        for resource in [Resource::QueuePairs, Resource::Tags, Resource::RegisteredBytes] {
+            assert_eq!(function.used(resource), 0, "{resource:?}");
+        }
     }
     let there = full.completion_queue(8).unwrap();
     let refused = Moving { qp, regions: Vec::new() }
@@ -214,5 +219,10 @@ fn a_connection_that_cannot_move_goes_on() {
     assert_eq!(peer.cq.wait(SOON).unwrap().success().unwrap().byte_len, 10);
     assert_eq!(&peer.region.to_vec().unwrap()[..10], b"still here");
     assert_eq!(cq.wait(SOON).unwrap().success().unwrap().wr_id, 2);
-    drop(words);
+    // The peer finds the region that came back, under the tag that it had.
+    let result = peer.words.slice(8..16).unwrap();
+    let counter = words.remote_addr(8).unwrap();
+    peer.qp.post_send(WorkRequest::fetch_add(3, result, counter, 1)).unwrap();
+    assert_eq!(peer.cq.wait(SOON).unwrap().success().unwrap().wr_id, 3);
+    assert_eq!(words.to_vec().unwrap()[8..], 8_u64.to_ne_bytes());
 }
