@@ -211,6 +211,25 @@ fn a_state_that_is_cut_short_is_refused() {
     scene.source_goes_on();
 }
 
+/// A peer that connects meanwhile waits for the owner of the listener, which is the source.
+#[test]
+fn an_adapter_that_is_loaded_accepts_nothing_before_it_is_activated() {
+    let scene = Scene::new();
+    let mut restored = scene.load(&scene.state, scene.arrived()).unwrap();
+    let listeners = restored.take_listeners();
+    let near = scene.peer.pair(1, Completes::WhenSent);
+    let addr = listeners[0].local_addr().unwrap();
+    scene.peer.engine.connect(&near, addr, &ConnectOptions::default()).unwrap();
+    assert!(listeners[0].incoming().wait(Duration::from_millis(100)).is_none(), "accepted too early");
+    drop(listeners);
+    restored.discard();
+    let far = scene.source.pair(1, Completes::WhenSent);
+    scene.frozen.thaw();
+    let incoming = scene.listener.incoming().wait(SOON).unwrap();
+    incoming.accept(&far, scene.source.engine.terms(None, None), &[]).unwrap();
+    near.wait_connected(SOON).unwrap();
+}
+
 /// Returns the state with a damaged byte.
 fn damaged(state: &[u8], at: usize, flip: u8) -> Vec<u8> {
     let mut state = state.to_vec();
