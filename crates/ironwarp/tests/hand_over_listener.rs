@@ -258,9 +258,15 @@ fn a_peer_that_sends_no_request_does_not_prevent_a_hand_over() {
     let server = Server::start();
     let addr = server.addr();
     let _silent = TcpStream::connect(addr).unwrap();
+    // The backlog is in order: after this, the silent peer is not in it any more.
+    thread::scope(|scope| {
+        scope.spawn(|| be_client(addr, 1, "first"));
+        server.serve(1);
+    });
     let (here, there) = channel();
     let target = thread::spawn(move || Adapter::take_over(there, TakeOverOptions::new()));
-    server.adapter.hand_over(here, &HandOverOptions::new()).unwrap();
+    let options = HandOverOptions::new().pause(Duration::from_millis(50));
+    server.adapter.hand_over(here, &options).unwrap();
     drop(server);
     let server = Server::of(target.join().unwrap().unwrap());
     thread::scope(|scope| {
