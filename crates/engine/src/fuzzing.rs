@@ -16,3 +16,8 @@ pub fn rtnetlink(datagram: &[u8]) -> usize {
 pub fn socket_owner(datagram: &[u8], local: SocketAddr, peer: SocketAddr) -> Option<u32> {
     sock_diag::parse(datagram, local, peer).ok().flatten()
 }
+
+/// Reads a frame of a move between hosts, and checks that it survives encoding and decoding. Returns whether it is one.
+pub fn host_frame(frame: &[u8]) -> bool {
+    crate::hand_over::host::check_frame(frame)
+}

@@ -1,6 +1,6 @@
 //! What went wrong in a hand-over, and who owns the function now.
 
-use super::message::{MAX_REASON, Malformed, Role};
+use super::message::{Malformed, Role, cut_reason};
 use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
@@ -91,9 +91,7 @@ impl Failure {
 
     /// Returns what the other end is told, cut to the maximum length of a reason.
     pub(super) fn short_reason(&self) -> String {
-        let mut reason = self.reason();
-        reason.truncate(reason.floor_char_boundary(MAX_REASON));
-        reason
+        cut_reason(&self.reason()).to_owned()
     }
 
     /// Returns a function that turns the error of a system call into a failure.

@@ -168,8 +168,7 @@ impl Message {
             }
             Self::Ready => READY,
             Self::Refused(reason) => {
-                let end = (0..=MAX_REASON.min(reason.len())).rev().find(|at| reason.is_char_boundary(*at));
-                to.extend(&reason.as_bytes()[..end.unwrap_or(0)]);
+                to.extend(cut_reason(reason).as_bytes());
                 REFUSED
             }
             Self::Offer(offer) => {
@@ -305,6 +304,12 @@ fn names(fields: &mut Fields<'_>) -> Result<Vec<Vec<u8>>, Malformed> {
         Ok(fields.take(len.into())?.to_vec())
     };
     (0..count).map(name).collect()
+}
+
+/// Cuts a reason to its maximum length.
+pub(super) fn cut_reason(reason: &str) -> &str {
+    let end = (0..=MAX_REASON.min(reason.len())).rev().find(|at| reason.is_char_boundary(*at));
+    &reason[..end.unwrap_or(0)]
 }
 
 /// Reads a text that ends up in logs: bytes that are no text, or that control a terminal, become question marks.

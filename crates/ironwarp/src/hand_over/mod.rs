@@ -1,10 +1,13 @@
-//! Hands an adapter over to another process of the same user, with all of its connections, while peers notice nothing
+//! Hands an adapter over to another process, with all of its connections, while peers notice nothing
 //! (requirement X2, `docs/functions.md`).
 //!
 //! The process that has the adapter calls [`Adapter::hand_over`](crate::Adapter::hand_over), the process that gets it
 //! [`Adapter::take_over`](crate::Adapter::take_over). They share a Unix socket of type SEQPACKET. Everything that belongs to the
 //! adapter moves: queue pairs in the middle of messages, receives, completions that were not polled, regions with
 //! their tags, and listeners with the peers that wait at them. There is one owner at each moment, even if a process is killed.
+//!
+//! [`Adapter::hand_over_to_host`](crate::Adapter::hand_over_to_host) and
+//! [`take_over_from_host`](crate::Adapter::take_over_from_host) do the same between two hosts.
 //!
 //! Memory moves as files, so each region must consist of buffers that are
 //! [shareable](crate::memory::BufferBuilder::shareable). Before it calls `hand_over`, a program stops posting requests and polling;

@@ -41,5 +41,15 @@ mod proof;
 mod source;
 mod target;
 
+/// For fuzz tests: reads the message in a frame, and panics unless it survives encoding and decoding. Returns whether it is one.
+pub(crate) fn check_frame(frame: &[u8]) -> bool {
+    let Ok((head, payload)) = message::Head::decode(frame) else { return false };
+    let again = head.encode(payload);
+    let prefix = again.first_chunk().expect("a frame has a prefix");
+    assert_eq!(message::Head::frame_len(*prefix), Ok(again.len()));
+    assert_eq!(message::Head::decode(&again), Ok((head, payload)));
+    true
+}
+
 pub use source::{HostSource, hand_over_to_host};
 pub use target::{HostTarget, HostTargetOptions, take_over_from_host};
