@@ -265,7 +265,7 @@ fn a_peer_that_sends_no_request_does_not_prevent_a_hand_over() {
     });
     let (here, there) = channel();
     let target = thread::spawn(move || Adapter::take_over(there, TakeOverOptions::new()));
-    let options = HandOverOptions::new().pause(Duration::from_millis(50));
+    let options = HandOverOptions::new().pause(Duration::from_secs(1));
     server.adapter.hand_over(here, &options).unwrap();
     drop(server);
     let server = Server::of(target.join().unwrap().unwrap());
