@@ -75,7 +75,7 @@ impl Engine {
             return Err(TakeInError::OtherAdapter);
         }
         pair.leave_shared_memory(deadline)?;
-        pair.check_movable()?;
+        pair.wait_until_movable(deadline)?;
         self.device().account().charge(Resource::QueuePairs, 1)?; // dropping the queue pair releases it
         let uncharge = || self.device().account().release(Resource::QueuePairs, 1);
         let (former, frozen, image) = pair.freeze().inspect_err(|_| uncharge())?;

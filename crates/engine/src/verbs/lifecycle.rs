@@ -64,10 +64,22 @@ impl Lifecycle {
         self.is_frozen
     }
 
-    /// Records that the connection is frozen. Returns whether the socket was in a poll set: the caller has to remove it.
+    /// Returns whether the thread that starts the connection has done so: its socket was added to a poll set, or is closed.
+    pub(super) fn is_started(self) -> bool {
+        self.in_set || self.is_frozen || self.is_closed()
+    }
+
+    /// Records that the connection is frozen, which must be [started](Self::is_started): the thread that starts it would add
+    /// its socket to a poll set. Returns whether the socket was in one: the caller has to remove it.
     pub(super) fn freeze(&mut self) -> bool {
+        debug_assert!(self.is_started());
         self.is_frozen = true;
         std::mem::take(&mut self.in_set)
+    }
+
+    /// Records that the connection, which is new, is frozen: it continues one that was frozen elsewhere.
+    pub(super) fn begin_frozen(&mut self) {
+        self.is_frozen = true;
     }
 
     /// Records that the connection is not frozen any more.
@@ -121,7 +133,8 @@ mod tests {
     #[test]
     fn a_frozen_connection_is_in_no_set_until_it_is_thawed() {
         let mut lifecycle = Lifecycle::new();
-        assert!(lifecycle.enter_set() && lifecycle.freeze());
+        assert!(!lifecycle.is_started(), "the thread that starts it would add it to a set later");
+        assert!(lifecycle.enter_set() && lifecycle.is_started() && lifecycle.freeze());
         assert!(!lifecycle.enter_set() && !lifecycle.is_in_set() && lifecycle.is_frozen());
         lifecycle.thaw();
         assert!(lifecycle.enter_set() && !lifecycle.is_frozen());

@@ -252,27 +252,26 @@ fn processes_that_are_killed_or_stopped_at_random_instants_leave_one_owner() {
         let context = format!("{}: source {given:?}, target {taken:?}", scene.context);
         scene.context.clone_from(&context);
         let is_given = given.starts_with("ok ") || given.starts_with("err Target");
-        match (is_given, taken == "ok taken") {
-            // The source may have been killed after it has committed, and before it could say so.
-            (true, true) => {}
-            (false, true) if is_kill && is_source => {}
-            (false, false) if !is_kill || !is_source => {
-                scene.ends_at(Some(0));
-                continue;
-            }
-            // The only owner was killed, so there is none. Both never have the address.
-            (_, false) if is_kill => {
-                let both = scene.hosts.iter().all(|host| host.has_address(MOVING));
-                assert!(!both, "{context}");
-                let there = format!("addr flush dev {INTERFACE} to {MOVING}");
-                hosts[1].ip(&there);
-                continue;
-            }
-            _ => panic!("{context}"),
+        let is_taken = taken == "ok taken";
+        let owner = match (is_source, is_kill) {
+            _ if is_given && !is_taken && !is_kill => panic!("{context}"),
+            (_, false) if is_given => Some(1),
+            (_, false) => Some(0),
+            // What is killed may have said how it ended before, or may have committed and not said so.
+            (true, true) => is_taken.then_some(1),
+            (false, true) => (!is_given).then_some(0),
+        };
+        if owner.is_none() {
+            // The only owner was killed. Both never have the address.
+            assert!(!scene.hosts.iter().all(|host| host.has_address(MOVING)), "{context}");
+            hosts[1].ip(&format!("addr flush dev {INTERFACE} to {MOVING}"));
+            continue;
         }
-        if let Some(flooded) = given.strip_prefix("ok ") {
+        if owner == Some(1)
+            && let Some(flooded) = given.strip_prefix("ok ")
+        {
             scene.target.tell(&format!("flood {flooded}"), None);
         }
-        scene.ends_at(Some(1));
+        scene.ends_at(owner);
     }
 }

@@ -22,12 +22,20 @@ impl<P: ConnectionOwner> Connection<P> {
         self.is_initiator
     }
 
-    /// Takes the socket out of its poll set. From now on, nothing acts on it.
-    pub(crate) fn freeze(&self) {
+    /// Returns whether the connection can be frozen: the thread that starts it, and reports it to the program first, is done.
+    pub(crate) fn is_started(&self) -> bool {
+        lock(&self.state).lifecycle.is_started()
+    }
+
+    /// Takes the socket out of its poll set. From now on, nothing acts on it. Returns false, and does nothing, if the
+    /// connection is not [started](Self::is_started).
+    pub(crate) fn freeze(&self) -> bool {
         let mut state = lock(&self.state);
-        if state.lifecycle.freeze() {
+        let is_started = state.lifecycle.is_started();
+        if is_started && state.lifecycle.freeze() {
             state.set.remove(self.token);
         }
+        is_started
     }
 
     /// Puts the socket back into its poll set. The caller has put the state of the queue pair back.
@@ -55,7 +63,7 @@ impl<P: ConnectionOwner> Connection<P> {
         addresses: (SocketAddr, SocketAddr),
     ) -> Result<Arc<Self>, ConnectError> {
         let (connection, stream_link) = Self::assemble(pair, link, is_initiator, addresses)?;
-        lock(&connection.state).lifecycle.freeze();
+        lock(&connection.state).lifecycle.begin_frozen();
         connection.qp.resume(halves, &stream_link, connection.driver());
         pair.set_connection(&connection);
         Ok(connection)

@@ -16,6 +16,10 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Interval of the checks whether a queue pair can move.
+const CHECK: Duration = Duration::from_millis(1);
 
 /// Why a queue pair cannot move now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,11 +90,21 @@ impl QueuePair {
         if qp.is_linked() && !qp.is_on_tcp() {
             return Err(PairNotMovable::SharedMemory(id));
         }
-        let is_reported = || matches!(lock(&self.progress).outcome, Some(Ok(_)));
-        if qp.is_linked() && (self.connection().is_none() || !is_reported()) {
-            return Err(PairNotMovable::Connecting(id));
+        match self.connection() {
+            Some(connection) if !connection.is_started() => Err(PairNotMovable::Connecting(id)),
+            None if qp.is_linked() => Err(PairNotMovable::Connecting(id)),
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Waits until the queue pair can move, at most until the deadline.
+    pub(crate) fn wait_until_movable(&self, deadline: Instant) -> Result<(), PairNotMovable> {
+        loop {
+            match self.check_movable() {
+                Err(PairNotMovable::Connecting(_)) if Instant::now() < deadline => std::thread::sleep(CHECK),
+                checked => return checked,
+            }
+        }
     }
 
     /// Returns the socket of the connection, if there is one.
@@ -101,8 +115,8 @@ impl QueuePair {
     /// Takes the connection out of its poll set, and the state out of the device's queue pair.
     pub(crate) fn freeze(self: &Arc<Self>) -> Result<(FrozenPair, FrozenQp, PairImage), PairNotMovable> {
         let connection = self.connection();
-        if let Some(connection) = &connection {
-            connection.freeze();
+        if connection.as_ref().is_some_and(|connection| !connection.freeze()) {
+            return Err(PairNotMovable::Connecting(self.id()));
         }
         let frozen = self.qp().freeze().inspect_err(|_| {
             if let Some(connection) = &connection {
