@@ -10,6 +10,7 @@ const RNIC: &str = "ironwarp-rnic";
 const ENGINE: &str = "ironwarp-engine";
 const IRONWARP: &str = "ironwarp";
 const SIM: &str = "ironwarp-sim";
+const IO_UNIT: &str = "ironwarp-io-unit";
 const PCAP: &str = "ironwarp-pcap";
 const TESTKIT: &str = "ironwarp-testkit";
 
@@ -24,6 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ironwarp-ibverbs", &[WIRE, RNIC, ENGINE, IRONWARP]),
     ("ironwarp-cli", &[WIRE, RNIC, ENGINE, IRONWARP]),
     (SIM, &[WIRE, RNIC]),
+    (IO_UNIT, &[]),
     (PCAP, &[WIRE, CAPTURE]),
     ("ironwarp-fuzz", &[WIRE, RNIC, SHM, ENGINE, IRONWARP, "ironwarp-ibverbs", SIM, PCAP]),
     ("ironwarp-bench", &[IRONWARP]),
@@ -32,7 +34,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Crates whose tests must not use the crates above them. Tests of other crates may use any crate.
-const TESTED_ALONE: &[&str] = &[WIRE, RNIC, SHM];
+const TESTED_ALONE: &[&str] = &[WIRE, RNIC, SHM, IO_UNIT];
 /// Test tools, which tests of every crate may use.
 const TEST_TOOLS: &[&str] = &[SIM, PCAP, TESTKIT];
 

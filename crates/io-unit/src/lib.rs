@@ -1,0 +1,12 @@
+//! The messaging layer of the push-push I/O unit, for hosts and units (requirements P1 and P4 to P9).
+//!
+//! `docs/io-unit.md` describes the protocol. This crate does no I/O: a driver with two queue pairs passes in what
+//! arrives and executes the actions that come out.
+//!
+//! | to find | look in |
+//! |---|---|
+//! | every message, to bytes and back | [`message`] |
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod message;
