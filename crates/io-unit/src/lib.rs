@@ -6,7 +6,9 @@
 //! | to find | look in |
 //! |---|---|
 //! | every message, to bytes and back | [`message`] |
+//! | keys of hosts, proofs, and which session of a name is current | [`auth`] |
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod auth;
 pub mod message;
