@@ -8,9 +8,11 @@
 //! | every message, to bytes and back | [`message`] |
 //! | keys of hosts, proofs, and which session of a name is current | [`auth`] |
 //! | receive pools, as their owner and as their sender see them | [`pool`] |
+//! | the state machine of one session, at either end | [`session`] |
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod auth;
 pub mod message;
 pub mod pool;
+pub mod session;

@@ -119,6 +119,13 @@ fn a_message_that_is_cut_anywhere_is_an_error() {
 }
 
 #[test]
+fn a_list_that_is_cut_inside_an_entry_names_the_entry() {
+    let bytes = Message::FlushRequest(vec![1, 2]).encode(0);
+    let error = Message::decode(&bytes[..bytes.len() - 1]).unwrap_err();
+    assert_eq!(error.to_string(), "message ends inside pool to flush: 3 bytes left, need 4");
+}
+
+#[test]
 fn a_flipped_bit_yields_an_error_or_another_message_of_the_same_bytes() {
     for message in all_messages() {
         let bytes = message.encode(CONTEXT);

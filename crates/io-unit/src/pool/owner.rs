@@ -37,7 +37,10 @@ enum Phase {
     /// The sender may use it.
     Advertised,
     /// The sender was asked to stop. Frames may still arrive until it replies.
-    Flushing,
+    Flushing {
+        /// The sender has asked for a flush at the same time.
+        given_back: bool,
+    },
     /// No more frames arrive. Its memory is freed when the last element has been released.
     Draining,
 }
@@ -102,7 +105,7 @@ impl Owner {
         let pool = self
             .pools
             .get_mut(&index)
-            .filter(|pool| matches!(pool.phase, Phase::Advertised | Phase::Flushing));
+            .filter(|pool| matches!(pool.phase, Phase::Advertised | Phase::Flushing { .. }));
         let pool = pool.ok_or(PoolError::Unknown { pool: index })?;
         let Shape { count, element_size } = pool.shape;
         if element >= count {
@@ -170,9 +173,9 @@ impl Owner {
         }
         let pool = self.pools.get_mut(&index).ok_or(PoolError::Unknown { pool: index })?;
         match pool.phase {
-            Phase::Advertised => pool.phase = Phase::Flushing,
+            Phase::Advertised => pool.phase = Phase::Flushing { given_back: false },
             Phase::Registering => return Err(PoolError::Unknown { pool: index }),
-            Phase::Flushing | Phase::Draining => return Err(PoolError::Flushing { pool: index }),
+            Phase::Flushing { .. } | Phase::Draining => return Err(PoolError::Flushing { pool: index }),
         }
         Ok(())
     }
@@ -193,9 +196,11 @@ impl Owner {
         match pool.phase {
             Phase::Advertised => pool.phase = Phase::Draining,
             // Both flush it. The reply to our request is on its way, and the memory is freed after it.
-            Phase::Flushing => {}
+            Phase::Flushing { given_back: false } => pool.phase = Phase::Flushing { given_back: true },
             Phase::Registering => return Err(PoolError::Unknown { pool: index }),
-            Phase::Draining => return Err(PoolError::Flushing { pool: index }),
+            Phase::Flushing { given_back: true } | Phase::Draining => {
+                return Err(PoolError::Flushing { pool: index });
+            }
         }
         Ok(())
     }
