@@ -12,7 +12,10 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|input: &[u8]| {
     let [which, input @ ..] = input else { return };
     match which & 0x60 {
-        0x20 => return drop(host_frame(&[&[0, 0, 0, 0, 1], input].concat())),
+        0x20 => {
+            host_frame(&[&[0, 0, 0, 0, 1], input].concat());
+            return;
+        }
         0x40 => return image(input),
         _ => {}
     }

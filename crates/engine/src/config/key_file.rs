@@ -12,6 +12,15 @@ const MAX_KEY_FILE: u64 = 4096;
 impl Config {
     /// Returns the cluster key, which may be in a file; `None` if none is set.
     ///
+    /// ```
+    /// # use ironwarp_engine::config::{ClusterKey, Config};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = Config::default().key(ClusterKey::new(&[0x5a; 32])?);
+    /// assert!(config.cluster_key()?.is_some() && Config::default().cluster_key()?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Fails if the key file cannot be used, or both a key and a key file are set.
     pub fn cluster_key(&self) -> io::Result<Option<ClusterKey>> {

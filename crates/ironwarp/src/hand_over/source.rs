@@ -89,17 +89,17 @@ impl Adapter {
     /// - The contents of buffers are copied. Once this was called, only peers may change them.
     /// - Peers that connect while the adapter is frozen are refused, and can connect again.
     ///
-    /// ```no_run
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let adapter = ironwarp::Adapter::new()?;
+    /// ```
+    /// use ironwarp::Adapter;
     /// use ironwarp::hand_over::HandOverOptions;
     /// use std::process::Command;
     ///
+    /// let adapter = Adapter::new()?;
     /// let mut ssh = Command::new("ssh");
     /// ssh.args(["root@next-host", "server", "--take-over", "eth0"]);
-    /// adapter.hand_over_to_host(ssh, &HandOverOptions::new())?;
-    /// # Ok(())
-    /// # }
+    /// let refused = adapter.hand_over_to_host(ssh, &HandOverOptions::new()).unwrap_err();
+    /// assert!(refused.to_string().starts_with("no cluster key is set: both hosts need the same one"));
+    /// # Ok::<(), std::io::Error>(())
     /// ```
     ///
     /// # Errors

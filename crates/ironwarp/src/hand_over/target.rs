@@ -102,18 +102,17 @@ impl Adapter {
     /// This process needs the capabilities CAP_NET_ADMIN and CAP_NET_RAW, and must be in the network namespace of the interface.
     /// Its [cluster key](crate::Config::key_file) is the same as at the other host.
     ///
-    /// ```no_run
+    /// ```
     /// use ironwarp::Adapter;
     /// use ironwarp::hand_over::TakeOverOptions;
     /// use std::io::{stdin, stdout};
     /// use std::os::fd::AsFd;
     ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let (input, output) = (stdin().as_fd().try_clone_to_owned()?, stdout().as_fd().try_clone_to_owned()?);
-    /// let taken = Adapter::take_over_from_host(input, output, "eth0", TakeOverOptions::new())?;
-    /// # let _ = taken;
-    /// # Ok(())
-    /// # }
+    /// let options = TakeOverOptions::new(); // without the key of the other host
+    /// let refused = Adapter::take_over_from_host(input, output, "eth0", options).unwrap_err();
+    /// assert!(refused.to_string().starts_with("no cluster key is set: both hosts need the same one"));
+    /// # Ok::<(), std::io::Error>(())
     /// ```
     ///
     /// # Errors

@@ -93,6 +93,35 @@ fn finish(mut station: Station, its_flood: Option<Flood>) {
     hear(); // the connections stay until the end of the test
 }
 
+/// Hands the adapter over to another process, or to another host. Returns whether that was done.
+fn give(words: &[String], socket: OwnedFd, (station, its_flood): &mut (Station, Option<Flood>)) -> bool {
+    let to_host = words[0] == "give-host";
+    choose(&words[if to_host { 4 } else { 3 }..]);
+    let options = HandOverOptions::new().timeout(millis(&words[1])).pause(millis(&words[2]));
+    let options = options.data(&station.state()).at(reach);
+    let handed_over = if to_host {
+        let command = hosts::arriving(hosts::HOST, &words[3], &socket);
+        station.adapter.hand_over_to_host(command, &options).map(drop)
+    } else {
+        station.adapter.hand_over(socket, &options)
+    };
+    match &handed_over {
+        Ok(()) => {
+            let late = station.qps[FLOOD].post_send(WorkRequest::send_inline(0, b"late"));
+            assert_eq!(late, Err(PostError::Frozen));
+            say(&format!("ok {}", its_flood.take().map_or(0, end)));
+        }
+        Err(error) => {
+            // It may have ended while the adapter was frozen.
+            if let Some(ended) = its_flood.take() {
+                *its_flood = Some(flood(station, end(ended)));
+            }
+            say(&format!("err {:?}: {error}", error.owner));
+        }
+    }
+    handed_over.is_ok()
+}
+
 /// The settings of all adapters that move.
 pub(crate) fn config() -> Config {
     Config::default().key(ClusterKey::new(&[0x5a; 32]).unwrap())
@@ -170,32 +199,8 @@ fn play_with(mut state: Option<(Station, Option<Flood>)>) {
                 }
             }
             "give" | "give-host" => {
-                choose(&words[if words[0] == "give" { 3 } else { 4 }..]);
-                let (station, its_flood) = state.as_mut().unwrap();
-                let options = HandOverOptions::new().timeout(millis(&words[1])).pause(millis(&words[2]));
-                let options = options.data(&station.state()).at(reach);
-                let handed_over = match words[0].as_str() {
-                    "give" => station.adapter.hand_over(socket.unwrap(), &options),
-                    _ => {
-                        let control = socket.unwrap();
-                        let command = hosts::arriving(hosts::HOST, &words[3], &control);
-                        station.adapter.hand_over_to_host(command, &options).map(drop)
-                    }
-                };
-                match handed_over {
-                    Ok(()) => {
-                        let late = station.qps[FLOOD].post_send(WorkRequest::send_inline(0, b"late"));
-                        assert_eq!(late, Err(PostError::Frozen));
-                        say(&format!("ok {}", its_flood.take().map_or(0, end)));
-                        state = None;
-                    }
-                    Err(error) => {
-                        // It may have ended while the adapter was frozen.
-                        if let Some(ended) = its_flood.take() {
-                            *its_flood = Some(flood(station, end(ended)));
-                        }
-                        say(&format!("err {:?}: {error}", error.owner));
-                    }
+                if give(&words, socket.unwrap(), state.as_mut().unwrap()) {
+                    state = None;
                 }
             }
             "flood" => {
