@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 #![allow(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
+mod buffers;
 mod host_kills;
 mod host_load;
 mod host_pause;
