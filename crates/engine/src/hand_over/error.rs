@@ -30,6 +30,13 @@ pub enum Owner {
 #[error("{0}")]
 pub struct Refusal(pub String);
 
+impl Refusal {
+    /// Returns the refusal for the reason of a lower layer.
+    pub(super) fn of(error: impl std::error::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// Why a hand-over failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

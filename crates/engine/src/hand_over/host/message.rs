@@ -4,6 +4,7 @@
 //! the message, in the format of `postcard`, and its payload. The protocol grows by new kinds of heads, which come after those
 //! here, and by new elements of a HELLO.
 
+use super::super::error::Failure;
 use super::super::message::{Malformed, Role};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -95,6 +96,11 @@ impl Head {
             Self::Commit => "COMMIT",
             Self::Taken => "TAKEN",
         }
+    }
+
+    /// Returns the failure of an end that has received this message while it was waiting for another one.
+    pub(super) fn unexpected(&self, awaited: &'static str) -> Failure {
+        Failure::Unexpected { got: self.name(), awaited }
     }
 
     /// Returns whether the message may have a payload.

@@ -31,9 +31,11 @@
 //! | `message` | the messages as bytes |
 //! | `proof` | how each end proves that it holds the cluster key |
 //! | `pipe` | the two pipes |
+//! | `greeting` | versions, limits and proofs |
 //! | `pages` | the contents of buffers |
 //! | `source`, `target` | the two ends |
 
+mod greeting;
 mod message;
 mod pages;
 mod pipe;

@@ -3,15 +3,14 @@
 use super::super::error::{Failure, HandOverError, Owner, Refusal};
 use super::super::message::Role;
 use super::super::name::Name;
-use super::super::source::{HandedOver, Source, SourceOptions, SourceStep, common_version};
+use super::super::source::{HandedOver, Source, SourceOptions, SourceStep};
 use super::super::wait::Wait;
-use super::message::{Head, Hello, MAX_PAYLOAD, Part};
+use super::greeting::{Terms, greet};
+use super::message::{Head, MAX_PAYLOAD, Part};
 use super::pages::Sent;
 use super::pipe::Pipe;
-use super::proof::Session;
 use crate::config::ClusterKey;
 use crate::sys::fence::{Fence, prefix_len_of};
-use crate::sys::random::random;
 use crate::sys::tcp_repair::{TcpImage, dump, thaw};
 use ironwarp_rnic::memory::KeyMask;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -68,7 +67,7 @@ pub fn hand_over_to_host(
             drop(run.fences);
             match confirmed {
                 Ok(Head::Taken) => Ok(HandedOver { epoch }),
-                Ok(other) => Err(unconfirmed(Failure::Unexpected { got: other.name(), awaited: "TAKEN" })),
+                Ok(other) => Err(unconfirmed(other.unexpected("TAKEN"))),
                 Err(failure) => Err(unconfirmed(failure)),
             }
         }
@@ -103,11 +102,21 @@ struct Run<'a> {
 impl Run<'_> {
     /// Everything before the function is frozen. Returns the version of the snapshot.
     fn prepare(&mut self) -> Result<u16, Failure> {
-        let version = self.greet()?;
+        let terms = Terms {
+            role: Role::Source,
+            versions: &self.options.versions,
+            state: 0,
+            memory: 0,
+            key: self.key,
+            timeout: self.options.timeout,
+        };
+        let (version, mask) = greet(&mut self.pipe, &terms, || self.source.at(SourceStep::HelloSent))?;
+        self.source.hide_key(mask);
+        self.source.at(SourceStep::HelloReceived);
         let timeout = self.options.timeout;
         let wait = || Wait::new("room in the pipe", timeout);
         for ip in self.local_addresses()? {
-            let prefix_len = prefix_len_of(ip).map_err(refused)?;
+            let prefix_len = prefix_len_of(ip).map_err(Refusal::of)?;
             self.pipe.send(&Head::Address(ip, prefix_len), &[], wait())?;
             self.addresses.insert(ip);
         }
@@ -127,39 +136,6 @@ impl Run<'_> {
         self.expect(&Head::Ready, wait)?;
         self.source.at(SourceStep::Ready);
         Ok(version)
-    }
-
-    /// Exchanges HELLOs and proofs. Returns the version of the snapshot.
-    fn greet(&mut self) -> Result<u16, Failure> {
-        let nonce = random().map_err(Failure::system("generate a random number"))?;
-        let own = self.options.versions.clone();
-        let hello = Hello {
-            role: Role::Source,
-            snapshots: own.clone().into_inner(),
-            state: 0,
-            memory: 0,
-            nonce,
-            more: Vec::new(),
-        };
-        let wait = Wait::new("HELLO", self.options.timeout);
-        self.pipe.send(&Head::Hello(hello), &[], wait)?;
-        self.source.at(SourceStep::HelloSent);
-        let theirs = match self.pipe.receive(wait)?.0 {
-            Head::Hello(hello) if hello.role == Role::Target => hello,
-            Head::Hello(hello) => return Err(Failure::SameRole(hello.role)),
-            other => return Err(unexpected(&other, "HELLO")),
-        };
-        let session = Session { key: self.key, source: nonce, target: theirs.nonce };
-        let wait = wait.awaiting("PROOF");
-        self.pipe.send(&Head::Proof(session.proof(Role::Source)), &[], wait)?;
-        match self.pipe.receive(wait)?.0 {
-            Head::Proof(proof) if session.verify(Role::Target, &proof) => {}
-            Head::Proof(_) => return Err(Failure::OtherKey),
-            other => return Err(unexpected(&other, "PROOF")),
-        }
-        self.source.hide_key(session.mask());
-        self.source.at(SourceStep::HelloReceived);
-        common_version(&own, &(theirs.snapshots.0..=theirs.snapshots.1))
     }
 
     /// Returns the local addresses of all sockets, except for those of listeners at all addresses.
@@ -204,7 +180,7 @@ impl Run<'_> {
             return Err(Refusal(format!("a connection was made at {new} meanwhile: try again")).into());
         }
         for ip in addresses {
-            self.fences.push(Fence::raise(ip).map_err(refused)?);
+            self.fences.push(Fence::raise(ip).map_err(Refusal::of)?);
         }
         self.source.at(SourceStep::Fenced);
         let mut images = HashMap::new();
@@ -236,7 +212,7 @@ impl Run<'_> {
             let ip = local_address(fd)?.ip().to_canonical();
             let fence = self.fences.iter().find(|fence| fence.ip() == ip);
             let fence = fence.ok_or_else(|| Refusal(format!("{ip} is not fenced")))?;
-            images.insert(number, dump(&fd, fence).map_err(refused)?);
+            images.insert(number, dump(&fd, fence).map_err(Refusal::of)?);
         }
         Ok(())
     }
@@ -253,7 +229,7 @@ impl Run<'_> {
     fn expect(&mut self, expected: &Head, wait: Wait) -> Result<(), Failure> {
         match self.pipe.receive(wait)?.0 {
             head if head == *expected => Ok(()),
-            other => Err(unexpected(&other, expected.name())),
+            other => Err(other.unexpected(expected.name())),
         }
     }
 
@@ -300,13 +276,4 @@ fn named(source: &dyn HostSource) -> impl Iterator<Item = (Name, BorrowedFd<'_>)
 fn local_address(fd: BorrowedFd<'_>) -> Result<SocketAddr, Failure> {
     let local = rustix::net::getsockname(fd).and_then(SocketAddr::try_from);
     local.map_err(Failure::system("read the address of a socket"))
-}
-
-/// Turns the error of a lower layer into a failure.
-fn refused(error: impl std::error::Error) -> Failure {
-    Refusal(error.to_string()).into()
-}
-
-fn unexpected(got: &Head, awaited: &'static str) -> Failure {
-    Failure::Unexpected { got: got.name(), awaited }
 }

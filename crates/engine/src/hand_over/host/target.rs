@@ -3,16 +3,14 @@
 use super::super::error::{Failure, HandOverError, Owner, Refusal};
 use super::super::message::Role;
 use super::super::name::Name;
-use super::super::source::common_version;
 use super::super::target::{TakenOver, Target, TargetStep};
 use super::super::wait::Wait;
-use super::message::{Head, Hello, Part};
+use super::greeting::{Terms, greet};
+use super::message::{Head, Part};
 use super::pages::Arriving;
 use super::pipe::Pipe;
-use super::proof::Session;
 use crate::config::ClusterKey;
 use crate::sys::fence::Destination;
-use crate::sys::random::random;
 use crate::sys::tcp_repair::{Restored, TcpImage, restore};
 use ironwarp_rnic::memory::KeyMask;
 use rustix::fd::OwnedFd;
@@ -136,14 +134,24 @@ struct Run<'a, T> {
 impl<T: HostTarget> Run<'_, T> {
     /// Everything until the source has given the function away. Returns how many times it was offered.
     fn prepare(&mut self) -> Result<u64, Failure> {
-        let version = self.greet()?;
         let timeout = self.options.timeout;
+        let terms = Terms {
+            role: Role::Target,
+            versions: &self.options.versions,
+            state: self.options.state,
+            memory: self.options.memory,
+            key: self.key,
+            timeout,
+        };
+        let (version, mask) = greet(&mut self.pipe, &terms, || self.target.at(TargetStep::HelloSent))?;
+        self.target.reveal_key(mask);
+        self.target.at(TargetStep::HelloReceived);
         let epoch = loop {
             let (head, payload) = self.pipe.receive(Wait::new("OFFER", timeout))?;
             match head {
                 Head::Address(ip, prefix_len) => {
                     let destination = Destination::prepare(ip, prefix_len, &self.options.interface);
-                    self.destinations.insert(ip, destination.map_err(refused)?);
+                    self.destinations.insert(ip, destination.map_err(Refusal::of)?);
                 }
                 Head::Buffer { first, addr, len } => {
                     let name = Name::Buffer { first, addr, len };
@@ -160,7 +168,7 @@ impl<T: HostTarget> Run<'_, T> {
                 Head::Listener(number, at) => self.target.listen(number, at)?,
                 Head::State(part) => self.state.add(part, payload, self.options.state)?,
                 Head::Offer { epoch, version: offered } if offered == version => break epoch,
-                other => return Err(unexpected(&other, "OFFER")),
+                other => return Err(other.unexpected("OFFER")),
             }
         };
         self.target.at(TargetStep::Offered);
@@ -170,40 +178,8 @@ impl<T: HostTarget> Run<'_, T> {
         self.target.at(TargetStep::LoadedSent);
         match self.pipe.receive(Wait::new("COMMIT", UNTIL_DECIDED))?.0 {
             Head::Commit => Ok(epoch),
-            other => Err(unexpected(&other, "COMMIT")),
+            other => Err(other.unexpected("COMMIT")),
         }
-    }
-
-    /// Exchanges HELLOs and proofs. Returns the version of the snapshot to come.
-    fn greet(&mut self) -> Result<u16, Failure> {
-        let nonce = random().map_err(Failure::system("generate a random number"))?;
-        let own = self.options.versions.clone();
-        let hello = Hello {
-            role: Role::Target,
-            snapshots: own.clone().into_inner(),
-            state: self.options.state,
-            memory: self.options.memory,
-            nonce,
-            more: Vec::new(),
-        };
-        let wait = Wait::new("HELLO", self.options.timeout);
-        self.pipe.send(&Head::Hello(hello), &[], wait)?;
-        self.target.at(TargetStep::HelloSent);
-        let theirs = match self.pipe.receive(wait)?.0 {
-            Head::Hello(hello) if hello.role == Role::Source => hello,
-            Head::Hello(hello) => return Err(Failure::SameRole(hello.role)),
-            other => return Err(unexpected(&other, "HELLO")),
-        };
-        let session = Session { key: self.key, source: theirs.nonce, target: nonce };
-        match self.pipe.receive(wait.awaiting("PROOF"))?.0 {
-            Head::Proof(proof) if session.verify(Role::Source, &proof) => {}
-            Head::Proof(_) => return Err(Failure::OtherKey),
-            other => return Err(unexpected(&other, "PROOF")),
-        }
-        self.pipe.send(&Head::Proof(session.proof(Role::Target)), &[], wait)?;
-        self.target.reveal_key(session.mask());
-        self.target.at(TargetStep::HelloReceived);
-        common_version(&own, &(theirs.snapshots.0..=theirs.snapshots.1))
     }
 
     /// Passes the buffers that are new to the target.
@@ -218,14 +194,14 @@ impl<T: HostTarget> Run<'_, T> {
     fn load(&mut self, version: u16) -> Result<(), Failure> {
         self.pass_buffers()?;
         for (number, bytes) in std::mem::take(&mut self.state.sockets) {
-            let image = TcpImage::decode(&bytes).map_err(refused)?;
+            let image = TcpImage::decode(&bytes).map_err(Refusal::of)?;
             let ip = image.local.ip().to_canonical();
             if !self.destinations.contains_key(&ip) {
                 return Err(
                     Refusal(format!("a connection has the address {ip}, which was not announced")).into()
                 );
             }
-            let mut socket = restore(image).map_err(refused)?;
+            let mut socket = restore(image).map_err(Refusal::of)?;
             let copy = socket.try_clone_fd().map_err(Failure::system("duplicate a descriptor"))?;
             let (received, unsent) = socket.take_buffered();
             self.target.copy(&Name::Socket(number).to_bytes(), copy)?;
@@ -239,7 +215,7 @@ impl<T: HostTarget> Run<'_, T> {
     /// Adds the addresses to the interface, and lets the connections continue.
     fn begin(&mut self) -> Result<(), Failure> {
         for destination in self.destinations.values() {
-            destination.take_address().map_err(refused)?;
+            destination.take_address().map_err(Refusal::of)?;
         }
         for socket in &mut self.sockets {
             socket.leave_repair().map_err(Failure::system("continue a connection"))?;
@@ -286,13 +262,4 @@ fn announce_again(destinations: Vec<Destination>) {
     if let Err(error) = started {
         tracing::warn!(%error, "failed to start a thread that announces an address again");
     }
-}
-
-/// Turns the error of a lower layer into a failure.
-fn refused(error: impl std::error::Error) -> Failure {
-    Refusal(error.to_string()).into()
-}
-
-fn unexpected(got: &Head, awaited: &'static str) -> Failure {
-    Failure::Unexpected { got: got.name(), awaited }
 }
