@@ -23,6 +23,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/ironwarp/src/memory/buffer.rs",
     "crates/ironwarp/src/memory/copy.rs",
     "crates/ironwarp/src/memory/raw.rs",
+    "crates/net/src/tap.rs",
     "crates/shm/src/heap.rs",
     "crates/shm/src/ring.rs",
     "crates/shm/src/segment.rs",
