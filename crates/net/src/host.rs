@@ -59,7 +59,7 @@ impl Host {
                     return Err(reason.into());
                 }
                 Ok(reason) => eprintln!("session with {} ended: {reason}", self.unit),
-                Err(error) if error.is::<Gone>() => return Err(error),
+                Err(error) if error.is::<Fatal>() => return Err(error),
                 Err(error) => eprintln!("failed to attach to {}: {error}", self.unit),
             }
             std::thread::sleep(pause);
@@ -68,10 +68,14 @@ impl Host {
     }
 }
 
-/// The TAP device is gone.
+/// Attaching again would not help.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-struct Gone(#[from] std::io::Error);
+enum Fatal {
+    #[error("the TAP device is gone, or its network namespace: {0}")]
+    Gone(std::io::Error),
+    #[error("MTU {own} exceeds that of the unit: use --mtu {unit}")]
+    Mtu { own: u32, unit: u32 },
+}
 
 /// A session of a host, with its TAP device.
 struct Link<'a> {
@@ -139,13 +143,13 @@ impl<'a> Link<'a> {
             }
             Event::ConnectData => self.connect_data()?,
             Event::Up => {
-                let (_, mtu) = self.endpoint.session.link().unwrap_or_default();
-                if mtu < self.host.mtu {
-                    let own = self.host.mtu;
-                    return Err(format!("MTU {own} exceeds that of the unit: use --mtu {mtu}").into());
+                let (_, unit) = self.endpoint.session.link().unwrap_or_default();
+                let own = self.host.mtu;
+                if unit < own {
+                    return Err(Fatal::Mtu { own, unit }.into());
                 }
                 // The unit drops longer frames from now on.
-                let _ = self.endpoint.call(|session| session.request(&Request::Mtu(self.host.mtu)));
+                let _ = self.endpoint.call(|session| session.request(&Request::Mtu(own)));
                 self.host.tap.set_carrier(true)?;
                 self.up = true;
                 println!("attached to {} as {} with {}", self.unit, self.host.name, self.host.mac);
@@ -178,7 +182,9 @@ impl<'a> Link<'a> {
                 self.stalled = true;
                 return Ok(false);
             }
-            let Some(len) = self.host.tap.read(&mut self.frame).map_err(Gone)? else { return Ok(false) };
+            let Some(len) = self.host.tap.read(&mut self.frame).map_err(Fatal::Gone)? else {
+                return Ok(false);
+            };
             // Frames that the session does not take are lost, as on a LAN.
             let _ = self.endpoint.send(&self.frame[..len]);
         }
@@ -204,9 +210,7 @@ impl<'a> Link<'a> {
             Err(error) => return Err(error.into()),
         }
         if descriptors[1].revents().contains(PollFlags::ERR) {
-            return Err(
-                Gone(std::io::Error::other("the TAP device is gone, or its network namespace")).into()
-            );
+            return Err(Fatal::Gone(std::io::Error::other("it reports an error")).into());
         }
         while handler.try_next().is_some() {}
         Ok(())

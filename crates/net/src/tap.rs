@@ -127,7 +127,7 @@ impl Tap {
         match rustix::io::read(&self.0, into) {
             Ok(len) => Ok(Some(len)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            Err(error) => Err(at("read from the TAP device: its network namespace may be gone")(error)),
+            Err(error) => Err(at("read from the TAP device")(error)),
         }
     }
 

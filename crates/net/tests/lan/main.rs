@@ -1,0 +1,9 @@
+//! The programs of a unit and of hosts as an ordinary user runs them, with containers that share a LAN (requirements P1, P4
+//! to P9).
+#![allow(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+
+mod agent;
+mod failures;
+mod network;
+mod refused;
+mod traffic;

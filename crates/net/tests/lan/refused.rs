@@ -1,0 +1,51 @@
+//! What a unit refuses.
+
+use crate::agent::{is_agent, ping_from};
+use crate::network::{Network, write_private};
+use ironwarp_testkit::child::in_network;
+use ironwarp_testkit::wait::until;
+
+#[test]
+fn a_host_cannot_use_the_address_of_another() {
+    let test = "refused::a_host_cannot_use_the_address_of_another";
+    if is_agent() || !in_network(test) {
+        return;
+    }
+    let network = Network::start(2);
+    let _hosts = [1, 2].map(|number| network.attach(number, &[]));
+    let [left, right] = &network.containers[..] else { unreachable!("two containers") };
+    let mut at_left = left.agent(test);
+    let target = &right.addresses()[0];
+    ping_from(&mut at_left, target);
+    let mac = |line: &str| line.split("link/ether ").nth(1).unwrap()[..17].to_owned();
+    let (own, other) = (mac(&left.ip("link show iw0")), mac(&right.ip("link show iw0")));
+    // Frames that were sent before are all counted first.
+    assert_eq!(network.field("left", "refused"), 0);
+    left.ip(&format!("link set iw0 address {other}"));
+    at_left.tell("ping-once 10.5.0.99");
+    at_left.wait_for("pinged");
+    until(|| network.field("left", "refused") > 0);
+    left.ip(&format!("link set iw0 address {own}"));
+    ping_from(&mut at_left, target);
+    at_left.finish();
+}
+
+#[test]
+fn a_host_with_a_wrong_key_or_mtu_is_refused() {
+    let test = "refused::a_host_with_a_wrong_key_or_mtu_is_refused";
+    if is_agent() || !in_network(test) {
+        return;
+    }
+    let network = Network::start(1);
+    let fails = |arguments: &[&str], why: &str| {
+        let output = network.host_command(1, arguments).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && errors.contains(why), "{errors}");
+    };
+    fails(&["--mtu", "9001"], "MTU 9001 exceeds that of the unit: use --mtu 9000");
+    fails(&["--mac", "02:00:00:00:00:99"], "failed to attach: MAC address not allowed");
+    write_private(&network.directory.path("left"), "key of somebody else");
+    fails(&[], "failed to attach: authentication failed");
+    // The first of them had attached before it compared the MTU.
+    until(|| network.status("left").is_none());
+}

@@ -1,0 +1,49 @@
+//! Traffic between containers on two hosts.
+
+use crate::agent::{is_agent, ping_from, stream};
+use crate::network::Network;
+use ironwarp_testkit::child::{Partner, in_network};
+
+/// Pings in both directions and over both IP versions, and sends streams in both directions.
+fn exchange(test: &str, arguments: &[&str]) -> ([Partner; 2], Network) {
+    let network = Network::start(2);
+    let hosts = [1, 2].map(|number| network.attach(number, arguments));
+    let [left, right] = &network.containers[..] else { unreachable!("two containers") };
+    let (mut at_left, mut at_right) = (left.agent(test), right.agent(test));
+    for (to_left, to_right) in left.addresses().iter().zip(&right.addresses()) {
+        ping_from(&mut at_left, to_right);
+        ping_from(&mut at_right, to_left);
+        stream(&mut at_left, &mut at_right, to_right);
+        stream(&mut at_right, &mut at_left, to_left);
+    }
+    for name in ["left", "right"] {
+        let (frames, bytes) = (network.field(name, "frames_in"), network.field(name, "bytes_in"));
+        // Two streams of 64 MiB.
+        assert!(bytes > 128 << 20, "{name}: {frames} frames with {bytes} bytes");
+        assert_eq!(network.field(name, "refused"), 0);
+    }
+    at_left.finish();
+    at_right.finish();
+    (hosts, network)
+}
+
+#[test]
+fn containers_on_two_hosts_share_a_lan() {
+    let test = "traffic::containers_on_two_hosts_share_a_lan";
+    if is_agent() || !in_network(test) {
+        return;
+    }
+    let (_hosts, network) = exchange(test, &[]);
+    let (frames, bytes) = (network.field("left", "frames_in"), network.field("left", "bytes_in"));
+    assert!(bytes / frames > 1526, "super-packets of {} bytes on average", bytes / frames);
+}
+
+#[test]
+fn containers_exchange_jumbo_frames() {
+    let test = "traffic::containers_exchange_jumbo_frames";
+    if is_agent() || !in_network(test) {
+        return;
+    }
+    let (_hosts, network) = exchange(test, &["--mtu", "9000"]);
+    assert!(network.containers[0].ip("link show iw0").contains(" mtu 9000 "));
+}
