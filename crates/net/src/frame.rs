@@ -89,7 +89,7 @@ pub(crate) fn check(bytes: &[u8], mtu: u32) -> Result<Checked, Invalid> {
         if frame.len() > mtu as usize + ETHERNET_HEADER + MAX_TAGS {
             return Err(Invalid::Long { len: frame.len(), mtu });
         }
-    } else if !needs_checksum || size == 0 || usize::from(headers) > frame.len() {
+    } else if !needs_checksum || size == 0 || u32::from(size) > mtu || usize::from(headers) > frame.len() {
         return Err(Invalid::Segments { gso, size, headers, flags });
     }
     let mac = |at: usize| Mac(std::array::from_fn(|index| frame[at + index]));
@@ -134,6 +134,8 @@ mod tests {
         }
         assert!(matches!(segments(0, 1, 54, 200), Err(Invalid::Segments { .. })), "no checksum");
         assert!(matches!(segments(1, 1, 54, 0), Err(Invalid::Segments { .. })), "empty segments");
+        let large = frame([1, 1, 54, 0, 0xdd, 5, 34, 0, 16, 0, 0, 0], 9000);
+        assert!(matches!(check(&large, 1500), Err(Invalid::Segments { size: 1501, .. })), "above the MTU");
         let mut long = frame([1, 1, 0xff, 0xff, 1, 0, 34, 0, 16, 0, 0, 0], 9000);
         assert!(matches!(check(&long, 1500), Err(Invalid::Segments { .. })), "headers beyond the frame");
         long[1] = 3; // UFO, which no kernel sends any more

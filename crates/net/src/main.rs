@@ -23,9 +23,10 @@ mod unit;
 use crate::channel::Failure;
 use clap::{Parser, Subcommand, ValueEnum};
 use ironwarp_io_unit::message::{HostName, Mac};
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// A layer-2 network across hosts, without root.
@@ -101,6 +102,28 @@ fn mtu() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(68..=65_521)
 }
 
+/// Creates the status socket, in place of one that a killed unit has left.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        bound => bound,
+    };
+    let why = |error: io::Error| {
+        io::Error::new(error.kind(), format!("failed to listen at `{}`: {error}", path.display()))
+    };
+    let listener = listener.map_err(why)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Returns whether a path is a socket that nobody listens at.
+fn is_stale(path: &Path) -> bool {
+    UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
 fn main() -> ExitCode {
     match run(Arguments::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -115,8 +138,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Unit { listen, lan: Lan::Switch, keys, mtu, status } => {
             let registry = keys::unit(&keys)?;
-            let status = status.map(UnixListener::bind).transpose()?;
-            status.iter().try_for_each(|status| status.set_nonblocking(true))?;
+            let status = status.as_deref().map(listen_at).transpose()?;
             let mut unit = unit::Unit::open(listen, registry, mtu, status)?;
             println!("listening on {}", unit.local_addr()?);
             unit.run()

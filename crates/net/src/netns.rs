@@ -27,7 +27,7 @@ pub(crate) fn open(pid: u32, name: &str, mac: Mac, mtu: u32) -> io::Result<Tap> 
     let mut command = Command::new("/proc/self/exe");
     command.arg(OPEN_TAP).args([&pid.to_string(), name, &mac.to_string(), &mtu.to_string()]);
     let mut child = command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).spawn()?;
-    drop(command); // it holds the other end of the socket, without which the end of the child can be noticed
+    drop(command); // closes the other end of the socket here, so that the end of the child is noticed
     let received = receive(&ours);
     let status = child.wait()?;
     let tap = received?.filter(|_| status.success()).ok_or_else(|| {

@@ -85,7 +85,6 @@ impl Tap {
 
     fn configure(&self, name: &str, mac: Mac, mtu: u32) -> io::Result<()> {
         let request = Request::new(name, &[&ARPHRD_ETHER.to_ne_bytes(), &mac.0])?;
-        // A device that is up refuses it: this one may be persistent, and have the address already.
         // SAFETY: SIOCSIFHWADDR reads a `struct ifreq`.
         let done = unsafe { ioctl(&self.0, Setter::<SIOCSIFHWADDR, Request>::new(request)) };
         done.map_err(at("set the MAC address"))?;

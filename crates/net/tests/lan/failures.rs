@@ -4,6 +4,7 @@ use crate::agent::{is_agent, ping_from, stream};
 use crate::network::{Container, Network};
 use ironwarp_testkit::child::{Partner, in_network};
 use ironwarp_testkit::wait::until;
+use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
 fn a_host_that_is_killed_leaves_the_others_connected() {
@@ -60,4 +61,25 @@ fn hosts_attach_again_after_the_unit_was_killed() {
     let [at_left, at_right] = &mut agents[..] else { unreachable!("two agents") };
     stream(at_left, at_right, &v4);
     agents.into_iter().for_each(Partner::finish);
+}
+
+#[test]
+fn a_host_that_hangs_is_detached_and_attaches_again() {
+    let test = "failures::a_host_that_hangs_is_detached_and_attaches_again";
+    if is_agent() || !in_network(test) {
+        return;
+    }
+    let mut network = Network::start(2);
+    let mut hosts = [1, 2].map(|number| network.attach(number, &[]));
+    let [left, right] = &network.containers[..] else { unreachable!("two containers") };
+    let mut at_left = left.agent(test);
+    ping_from(&mut at_left, &right.addresses()[0]);
+    let process = Pid::from_raw(hosts[1].id().try_into().unwrap()).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    let why = network.unit.as_mut().unwrap().wait_for("host right left session ");
+    assert!(why.ends_with(": no CfgUtilReply within 5s"), "{why}");
+    kill_process(process, Signal::CONT).unwrap();
+    hosts[1].wait_for("attached to ");
+    ping_from(&mut at_left, &right.addresses()[0]);
+    at_left.finish();
 }

@@ -78,7 +78,7 @@ pub(crate) struct Network {
     pub(crate) unit: Option<Partner>,
     pub(crate) address: String,
     pub(crate) containers: Vec<Container>,
-    hosts: [Host; 2],
+    pub(crate) hosts: [Host; 2],
     pub(crate) directory: Directory,
 }
 
@@ -117,11 +117,13 @@ impl Network {
 
     /// Starts the unit, again at the same address.
     pub(crate) fn start_unit(&mut self) {
-        let status = self.directory.path("status");
-        let _ = fs::remove_file(&status);
         let mut command = Command::new(PROGRAM);
         command.args(["unit", "--lan", "switch", "--listen", &self.address]);
-        command.arg("--keys").arg(self.directory.path("keys")).arg("--status").arg(status);
+        command
+            .arg("--keys")
+            .arg(self.directory.path("keys"))
+            .arg("--status")
+            .arg(self.directory.path("status"));
         let mut unit = Partner::start(command);
         self.address = unit.wait_for("listening on ");
         self.unit = Some(unit);
@@ -141,6 +143,16 @@ impl Network {
         let mut host = Partner::start(self.host_command(number, arguments));
         host.wait_for("attached to ");
         self.containers[number - 1].configure();
+        host
+    }
+
+    /// Attaches a TAP device in the namespace of a host.
+    pub(crate) fn attach_host(&self, host: &Host, name: &str, tap: &str) -> Partner {
+        let mut command = host.command(PROGRAM);
+        command.args(["host", &self.address, "--name", name, "--tap", tap, "--key-file"]);
+        command.arg(self.directory.path(name));
+        let mut host = Partner::start(command);
+        host.wait_for("attached to ");
         host
     }
 

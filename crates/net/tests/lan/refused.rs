@@ -2,8 +2,14 @@
 
 use crate::agent::{is_agent, ping_from};
 use crate::network::{Network, write_private};
+use ironwarp::prelude::*;
+use ironwarp_io_unit::message::{Join, Message, Proof, Request};
 use ironwarp_testkit::child::in_network;
 use ironwarp_testkit::wait::until;
+use std::time::Duration;
+
+/// Time for a unit to close a connection: longer than its own limit.
+const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_host_cannot_use_the_address_of_another() {
@@ -48,4 +54,45 @@ fn a_host_with_a_wrong_key_or_mtu_is_refused() {
     fails(&[], "failed to attach: authentication failed");
     // The first of them had attached before it compared the MTU.
     until(|| network.status("left").is_none());
+}
+
+#[test]
+fn strangers_do_not_disturb_a_session() {
+    let test = "refused::strangers_do_not_disturb_a_session";
+    if is_agent() || !in_network(test) {
+        return;
+    }
+    let network = Network::start(2);
+    let _hosts = [1, 2].map(|number| network.attach(number, &[]));
+    let adapter = Adapter::new().unwrap();
+    let (cq, domain) = (adapter.completion_queue(64).unwrap(), adapter.protection_domain());
+    let address = network.address.parse().unwrap();
+    let connect = |private_data: &[u8]| {
+        let qp = domain.queue_pair(&cq).create().unwrap();
+        let done = qp.connect(address, &ConnectOptions::new().private_data(private_data));
+        (qp, done)
+    };
+    for private_data in [&b""[..], &[2], &[0, 0], &[1], &[1, 0, 0, 0, 0, 0, 0, 0, 99]] {
+        assert!(connect(private_data).1.is_err(), "{private_data:?}");
+    }
+    // A data channel for the session of the left host: what it sends instead of a Join closes it alone.
+    let session = network.field("left", "session").to_be_bytes();
+    let data = [&[1], &session[..]].concat();
+    let join = Join { session: network.field("left", "session"), generation: 1, proof: Proof([7; 32]) };
+    for message in [vec![0; 64], Message::Request(Request::Join(join)).encode(1)] {
+        let (qp, done) = connect(&data);
+        done.unwrap();
+        qp.post_send(WorkRequest::send_inline(1, &message)).unwrap();
+        assert!(qp.wait_closed(LIMIT), "it is closed");
+    }
+    // Channels that say nothing are closed after a while.
+    let silent = [connect(&[0]), connect(&data)];
+    for (qp, done) in silent {
+        done.unwrap();
+        assert!(qp.wait_closed(LIMIT), "it is closed");
+    }
+    let mut at_left = network.containers[0].agent(test);
+    ping_from(&mut at_left, &network.containers[1].addresses()[0]);
+    assert_eq!(network.field("left", "session").to_be_bytes(), session, "the same session");
+    at_left.finish();
 }

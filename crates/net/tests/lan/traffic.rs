@@ -1,8 +1,8 @@
 //! Traffic between containers on two hosts.
 
-use crate::agent::{is_agent, ping_from, stream};
+use crate::agent::{ROLE, is_agent, ping_from, stream};
 use crate::network::Network;
-use ironwarp_testkit::child::{Partner, in_network};
+use ironwarp_testkit::child::{Partner, in_front, in_network};
 
 /// Pings in both directions and over both IP versions, and sends streams in both directions.
 fn exchange(test: &str, arguments: &[&str]) -> ([Partner; 2], Network) {
@@ -46,4 +46,25 @@ fn containers_exchange_jumbo_frames() {
     }
     let (_hosts, network) = exchange(test, &["--mtu", "9000"]);
     assert!(network.containers[0].ip("link show iw0").contains(" mtu 9000 "));
+}
+
+#[test]
+fn a_host_takes_part_with_a_tap_device_of_its_own() {
+    let test = "traffic::a_host_takes_part_with_a_tap_device_of_its_own";
+    if is_agent() || !in_network(test) {
+        return;
+    }
+    let network = Network::start(1);
+    let _left = network.attach(1, &[]);
+    let host = &network.hosts[1];
+    let _right = network.attach_host(host, "right", "tap7");
+    host.ip("addr add 10.5.0.2/24 dev tap7");
+    host.ip("link set tap7 up");
+    let container = &network.containers[0];
+    let mut at_left = container.agent(test);
+    let mut at_right = Partner::start(in_front(&["nsenter", &host.namespace()], test, ROLE));
+    ping_from(&mut at_left, "10.5.0.2");
+    ping_from(&mut at_right, &container.addresses()[0]);
+    at_left.finish();
+    at_right.finish();
 }
