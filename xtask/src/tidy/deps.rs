@@ -28,7 +28,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (IO_UNIT, &[]),
     ("ironwarp-net", &[IRONWARP, IO_UNIT]),
     (PCAP, &[WIRE, CAPTURE]),
-    ("ironwarp-fuzz", &[WIRE, RNIC, SHM, ENGINE, IRONWARP, "ironwarp-ibverbs", SIM, PCAP]),
+    ("ironwarp-fuzz", &[WIRE, RNIC, SHM, ENGINE, IRONWARP, "ironwarp-ibverbs", SIM, PCAP, IO_UNIT]),
     ("ironwarp-bench", &[IRONWARP]),
     (TESTKIT, &[WIRE, RNIC, ENGINE, IRONWARP]),
     ("xtask", &[TESTKIT]),

@@ -53,7 +53,7 @@ impl Ends {
             while posted < REQUESTS && posted < completed + DEPTH {
                 let (slice, to) = (self.here.slice(..).unwrap(), self.there.remote_addr(0).unwrap());
                 let request = match posted % 2 {
-                    0 => WorkRequest::write(posted, &[slice], to).into(),
+                    0 => WorkRequest::write(posted, &[slice], to),
                     _ => WorkRequest::read(posted, &[slice], to),
                 };
                 self.qp.post_send(request).unwrap();
