@@ -129,10 +129,12 @@ impl Network {
         self.unit = Some(unit);
     }
 
-    /// Returns the command that attaches a container: on the first host, or the second for every second container.
+    /// Returns the command that attaches a container: on the first host, or the second for every second container. It runs
+    /// without capabilities, as a user who is not root.
     pub(crate) fn host_command(&self, number: usize, arguments: &[&str]) -> Command {
         let (name, _) = KEYS[number - 1];
-        let mut command = self.hosts[(number - 1) % 2].command(PROGRAM);
+        let mut command = self.hosts[(number - 1) % 2].command("setpriv");
+        command.args(["--bounding-set=-all", "--inh-caps=-all", PROGRAM]);
         command.args(["host", &self.address, "--name", name, "--key-file"]).arg(self.directory.path(name));
         command.arg("--netns").arg(self.containers[number - 1].process.id().to_string()).args(arguments);
         command
