@@ -83,3 +83,18 @@ fn a_host_that_hangs_is_detached_and_attaches_again() {
     ping_from(&mut at_left, &right.addresses()[0]);
     at_left.finish();
 }
+
+#[test]
+fn a_newer_session_of_a_host_replaces_the_older_one() {
+    let test = "failures::a_newer_session_of_a_host_replaces_the_older_one";
+    if is_agent() || !in_network(test) {
+        return;
+    }
+    let mut network = Network::start(1);
+    let mut older = network.attach(1, &[]);
+    let _newer = network.attach_host(&network.hosts[1], "left", "tap7");
+    let why = network.unit.as_mut().unwrap().wait_for("host left left session ");
+    assert_eq!(why, "1: the host has attached again: a newer session replaces this one");
+    // The older one attaches again, as after every session that has ended.
+    older.wait_for("attached to ");
+}
