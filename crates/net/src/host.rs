@@ -20,7 +20,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(3);
 const CONNECT: Duration = Duration::from_secs(5);
 /// Interval of the session's timer.
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// The unit must answer a request so often: an end that has lost its network is noticed.
+/// Interval of the requests that show whether the unit is still there.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Frames or completions that are processed before the other kind has its turn.
 const BURST: usize = 64;

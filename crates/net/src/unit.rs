@@ -22,7 +22,7 @@ const MAX_STRANGERS: usize = 64;
 const LIMIT: Duration = Duration::from_secs(5);
 /// Interval of the sessions' timers.
 const TICK: Duration = Duration::from_secs(1);
-/// Hosts must answer a request so often: one that has lost its network is noticed.
+/// Interval of the requests that show whether a host is still there.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// Completions of one host that are processed before the next host has its turn.
 const BURST: usize = 64;
@@ -59,9 +59,9 @@ pub(crate) struct Unit {
     switch: Switch,
     members: BTreeMap<Id, Member>,
     strangers: BTreeMap<Id, Stranger>,
-    /// Endpoints whose sessions have ended, until when they may take to close their connections.
+    /// Endpoints whose sessions have ended, with the deadlines for closing their connections.
     closing: Vec<(Endpoint, Duration)>,
-    /// Who a completion queue belongs to.
+    /// The member or stranger of each completion queue, by its number.
     queues: HashMap<u32, Id>,
     /// Members and strangers that may have completions or events to process.
     ready: BTreeSet<Id>,
@@ -103,7 +103,7 @@ impl Unit {
         Ok(self.listener.local_addr()?)
     }
 
-    /// Serves hosts for ever.
+    /// Serves hosts. Returns only if a system call fails.
     pub(crate) fn run(&mut self) -> Result<(), Failure> {
         loop {
             self.wait()?;

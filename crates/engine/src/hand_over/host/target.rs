@@ -23,7 +23,7 @@ use std::time::Duration;
 const LAST_WORD: Duration = Duration::from_secs(1);
 /// When addresses are announced once more, because an announcement can be lost (RFC 5227 §1.1, RFC 4861 §10).
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(1);
-/// How long the decision of the source is waited for: until the pipe ends. Meanwhile the target does nothing that peers could
+/// Time limit for COMMIT, in effect none: the target waits until the pipe ends. Meanwhile it does nothing that peers could
 /// notice, and if it gave up, a COMMIT on its way would find no owner.
 const UNTIL_DECIDED: Duration = Duration::from_secs(u32::MAX as u64);
 
