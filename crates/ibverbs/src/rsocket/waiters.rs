@@ -7,6 +7,7 @@ use ironwarp_rnic::event::Wake;
 use ironwarp_rnic::sync::lock;
 use rustix::event::{EventfdFlags, eventfd};
 use std::ffi::c_int;
+use std::hint::black_box;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -150,7 +151,7 @@ impl Timeout {
 }
 
 // The function of the C library, not the system call, because it must be a cancellation point. A cancelled thread
-// unwinds from it.
+// unwinds from it. It is called through `black_box` as in `support/wake.rs`.
 unsafe extern "C-unwind" {
     fn ppoll(
         fds: *mut libc::pollfd,
@@ -159,6 +160,13 @@ unsafe extern "C-unwind" {
         mask: *const libc::sigset_t,
     ) -> c_int;
 }
+
+type Ppoll = unsafe extern "C-unwind" fn(
+    *mut libc::pollfd,
+    libc::nfds_t,
+    *const libc::timespec,
+    *const libc::sigset_t,
+) -> c_int;
 
 /// Sleeps until some of the `count` entries of `fds` are ready, and returns their number, or zero at the deadline.
 /// EINTR after a signal. The thread may be cancelled here: nothing with a destructor may be alive in the callers.
@@ -171,7 +179,7 @@ pub(super) fn sleep(fds: *mut libc::pollfd, count: usize, deadline: Option<Insta
     });
     let timeout = left.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: all callers pass a list of `count` entries that lives until the call returns, and so does `left`.
-    match unsafe { ppoll(fds, count as libc::nfds_t, timeout, ptr::null()) } {
+    match unsafe { black_box(ppoll as Ppoll)(fds, count as libc::nfds_t, timeout, ptr::null()) } {
         -1 => Err(std::io::Error::last_os_error().into()),
         ready => Ok(ready),
     }

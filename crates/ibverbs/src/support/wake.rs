@@ -15,6 +15,7 @@ use ironwarp_rnic::sync::lock;
 use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use std::ffi::{c_int, c_void};
+use std::hint::black_box;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -129,11 +130,16 @@ fn send_byte(from: &OwnedFd) -> bool {
     retry_on_intr(|| rustix::net::send(from, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)).is_ok()
 }
 
-// Functions of the C library, which are cancellation points. Cancellation unwinds the thread through them.
+// Functions of the C library, which are cancellation points. Cancellation unwinds the thread through them. They are called
+// through `black_box`: other crates declare the same functions as `extern "C"`, from which link-time optimisation concludes
+// that no call of them unwinds, and the process would abort.
 unsafe extern "C-unwind" {
     fn recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize;
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
 }
+
+type Recv = unsafe extern "C-unwind" fn(c_int, *mut c_void, usize, c_int) -> isize;
+type Poll = unsafe extern "C-unwind" fn(*mut libc::pollfd, libc::nfds_t, c_int) -> c_int;
 
 /// Waits until there is an event, and leaves it for the caller to take. If another thread takes it first, the
 /// caller waits again. Fails like a read from the descriptor of a kernel channel: with EAGAIN if the program made
@@ -142,7 +148,7 @@ unsafe extern "C-unwind" {
 pub(crate) fn wait(fd: RawFd) -> Result<(), Errno> {
     let mut byte = 0_u8;
     // SAFETY: `byte` has room for the one byte that is received.
-    let outcome = match unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } {
+    let outcome = match unsafe { black_box(recv as Recv)(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } {
         -1 => Err(Errno::from(std::io::Error::last_os_error())),
         outcome => Ok(outcome),
     };
@@ -187,7 +193,8 @@ impl WaitList {
     /// cancelled in this function.
     pub(crate) fn wait(&mut self) -> Result<(), Errno> {
         // SAFETY: the list has `len` entries.
-        let ready = unsafe { poll(self.entries.as_mut_ptr(), self.len as libc::nfds_t, -1) };
+        let ready =
+            unsafe { black_box(poll as Poll)(self.entries.as_mut_ptr(), self.len as libc::nfds_t, -1) };
         if ready < 0 {
             // Unlike a read, poll(2) is never restarted.
             return if all_handlers_restart() { Ok(()) } else { Err(Errno(libc::EINTR)) };
@@ -217,7 +224,7 @@ fn all_handlers_restart() -> bool {
 /// Waits until a signal handler interrupts the thread, and returns EINTR. The thread may be cancelled, as in [`wait`].
 pub(crate) fn wait_for_signal() -> Errno {
     // SAFETY: `poll` does not access the list, because it has no elements.
-    unsafe { poll(std::ptr::null_mut(), 0, -1) };
+    unsafe { black_box(poll as Poll)(std::ptr::null_mut(), 0, -1) };
     Errno(libc::EINTR)
 }
 
