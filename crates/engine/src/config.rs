@@ -17,6 +17,7 @@ mod value;
 pub use devices::{Devices, InvalidDevices, MAX_DEVICES, MAX_PORTS, Rate};
 pub use dropin::{DeviceName, InvalidDeviceName, LogLevel, Persona, PortPolicy, UnknownKeyword};
 pub use error::ConfigError;
+pub use key_file::read_private_file;
 pub use plan::{InvalidPortPlan, PortPlan};
 pub use ports::{InvalidPortRange, PortRange};
 pub use trust::{ClusterKey, InvalidUsers, KeyTooShort, Users};

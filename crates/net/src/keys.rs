@@ -4,12 +4,10 @@
 //! stands for the address that a host without `--mac` uses. Empty lines and those that start with `#` are ignored. The
 //! file of a host is one line with its key.
 
+use ironwarp_engine::config::read_private_file;
 use ironwarp_io_unit::auth::{Key, Registry};
 use ironwarp_io_unit::message::{HostName, Mac};
-use rustix::fs::OFlags;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io;
 use std::path::Path;
 
 /// Maximum length of a key file.
@@ -71,26 +69,10 @@ fn add(registry: &mut Registry, name: &str, macs: &str, key: &str) -> Result<(),
     registry.add(name, key, macs).map_err(|error| error.to_string())
 }
 
-/// Reads a file that must be a regular file, and that only its owner can access.
+/// Reads a key file.
 fn read(path: &Path) -> io::Result<String> {
-    // Opening a FIFO would block, and reading a device could have any effect: reads only after a check for a regular
-    // file.
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let flags = i32::try_from(flags.bits()).expect("two low bits");
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
-    let about = file.metadata()?;
-    if !about.is_file() {
-        return Err(invalid("it is not a regular file"));
-    }
-    if about.mode() & 0o077 != 0 {
-        return Err(invalid("group or others have access to it: run `chmod 600` on it"));
-    }
-    let mut text = String::new();
-    file.take(MAX_FILE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_FILE {
-        return Err(invalid("it is longer than 1 MiB"));
-    }
-    Ok(text)
+    let bytes = read_private_file(path, MAX_FILE)?;
+    String::from_utf8(bytes).map_err(|_| invalid("it is not UTF-8"))
 }
 
 fn invalid(why: impl Into<String>) -> io::Error {

@@ -1,4 +1,4 @@
-//! The cluster key of the settings, which may be in a file.
+//! The cluster key of the settings, which may be in a file, and how files with secrets are read.
 
 use super::{ClusterKey, Config};
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Maximum length of a key file, which is one line.
+/// Maximum length of the file, which is one line.
 const MAX_KEY_FILE: u64 = 4096;
 
 impl Config {
@@ -43,8 +43,16 @@ impl Config {
     }
 }
 
-/// Reads a key file, which must be a regular file that only its owner can access.
+/// Reads a key file, which has one line.
 fn read_key(path: &Path) -> io::Result<ClusterKey> {
+    let bytes = read_private_file(path, MAX_KEY_FILE)?;
+    let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    let key = line.strip_suffix(b"\r").unwrap_or(line);
+    ClusterKey::new(key).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+/// Reads a file of at most `max` bytes with secrets. It must be a regular file that only its owner can access.
+pub fn read_private_file(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     // Opening a FIFO would block, and reading a device could have any effect: reads only after a check for a regular
     // file.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
@@ -57,13 +65,11 @@ fn read_key(path: &Path) -> io::Result<ClusterKey> {
         return wrong("group or others have access to it: run `chmod 600` on it");
     }
     let mut bytes = Vec::new();
-    file.take(MAX_KEY_FILE + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_KEY_FILE {
-        return wrong("it is longer than 4096 bytes");
+    file.take(max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        return wrong(&format!("it is longer than {max} bytes"));
     }
-    let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
-    let key = line.strip_suffix(b"\r").unwrap_or(line);
-    ClusterKey::new(key).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+    Ok(bytes)
 }
 
 #[cfg(test)]
