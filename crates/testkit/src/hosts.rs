@@ -19,21 +19,40 @@ pub const MOVING_V6: &str = "fd77::2";
 /// The interface of each host.
 pub const INTERFACE: &str = "eth0";
 
-/// A host: a process that keeps a network namespace. Ends when dropped.
+/// A process that keeps namespaces. Ends when dropped.
 #[derive(Debug)]
-pub struct Host(Child);
+pub struct Keeper(Child);
 
-impl Host {
-    fn start() -> Self {
+impl Keeper {
+    /// Creates namespaces with these arguments of unshare(1).
+    pub fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new("unshare");
-        command.args(["--net", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(arguments).args(["--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // The namespace is there when `cat` runs.
+        // The namespaces are there when `cat` runs.
         child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         Self(child)
     }
 
+    /// Returns the identifier of the process.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A host: a network namespace, which ends when this is dropped.
+#[derive(Debug)]
+pub struct Host(Keeper);
+
+impl Host {
     /// Returns the argument of nsenter(1) that enters the host.
     pub fn namespace(&self) -> String {
         format!("--net=/proc/{}/ns/net", self.0.id())
@@ -59,29 +78,33 @@ impl Host {
     }
 }
 
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Returns two hosts, the first of which has the addresses that move.
+pub fn two_hosts() -> [Host; 2] {
+    let start = || {
+        let keeper = Keeper::start(&["--net"]);
+        let id = keeper.id();
+        (Host(keeper), id)
+    };
+    joined_hosts(start, Host::ip)
 }
 
-/// Returns two hosts, the first of which has the address that moves.
-pub fn two_hosts() -> [Host; 2] {
+/// Creates two hosts, and joins them by a bridge. `start` returns a host and a process or thread in its network namespace, and
+/// `ip_on` runs ip(8) there.
+pub fn joined_hosts<H>(start: impl Fn() -> (H, u32), ip_on: impl Fn(&H, &str)) -> [H; 2] {
     ip("link set lo up");
     // With an address of its own: otherwise it has that of a port, and another one after a port has come or gone.
     ip("link add br0 address 02:00:00:00:00:01 type bridge");
     ip("link set br0 up");
-    ip(&format!("addr add {PEER}/24 dev br0"));
-    ip(&format!("addr add {PEER_V6}/64 dev br0 nodad"));
+    ip(&add(PEER, "br0"));
+    ip(&add(PEER_V6, "br0"));
     let hosts = [1, 2].map(|number| {
-        let host = Host::start();
-        ip(&format!("link add port{number} type veth peer name {INTERFACE} netns {}", host.0.id()));
+        let (host, id) = start();
+        ip(&format!("link add port{number} type veth peer name {INTERFACE} netns {id}"));
         ip(&format!("link set port{number} master br0 up"));
-        host.ip("link set lo up");
-        host.ip(&format!("link set {INTERFACE} up"));
-        host.ip(&format!("addr add 10.77.0.1{number}/24 dev {INTERFACE}"));
-        host.ip(&format!("addr add fd77::1{number}/64 dev {INTERFACE} nodad"));
+        ip_on(&host, "link set lo up");
+        ip_on(&host, &format!("link set {INTERFACE} up"));
+        ip_on(&host, &add(&format!("10.77.0.1{number}"), INTERFACE));
+        ip_on(&host, &add(&format!("fd77::1{number}"), INTERFACE));
         host
     });
     // The bridge notices some time later that a port has a carrier. Until then it drops frames.
@@ -92,7 +115,19 @@ pub fn two_hosts() -> [Host; 2] {
             String::from_utf8_lossy(&port.stdout).contains("state forwarding")
         });
     }
-    hosts[0].ip(&format!("addr add {MOVING}/24 dev {INTERFACE}"));
-    hosts[0].ip(&format!("addr add {MOVING_V6}/64 dev {INTERFACE} nodad"));
+    ip_on(&hosts[0], &add(MOVING, INTERFACE));
+    ip_on(&hosts[0], &add(MOVING_V6, INTERFACE));
     hosts
+}
+
+/// Returns the length of the prefix of all addresses of an IP version.
+pub fn prefix_of(is_ipv6: bool) -> u8 {
+    if is_ipv6 { 64 } else { 24 }
+}
+
+/// Returns the arguments of ip(8) that add an address, which need not be verified first.
+pub fn add(address: &str, interface: &str) -> String {
+    let is_ipv6 = address.contains(':');
+    let no_detection = if is_ipv6 { " nodad" } else { "" };
+    format!("addr add {address}/{} dev {interface}{no_detection}", prefix_of(is_ipv6))
 }

@@ -1,13 +1,13 @@
 //! A unit in the namespace of the test, hosts, and containers: user and network namespaces without an interface.
 
 use ironwarp_testkit::child::{Partner, in_front};
-use ironwarp_testkit::hosts::{Host, PEER, two_hosts};
+use ironwarp_testkit::hosts::{Host, Keeper, PEER, two_hosts};
 use std::fs::{self, Permissions};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ironwarp-net");
 /// Names of the hosts, with their keys. The number of a host is part of the addresses of its container.
@@ -16,18 +16,13 @@ pub(crate) const KEYS: [(&str, &str); 3] =
 
 /// A container. Ends when dropped.
 pub(crate) struct Container {
-    process: Child,
+    process: Keeper,
     number: usize,
 }
 
 impl Container {
     fn start(number: usize) -> Self {
-        let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--net", "--", "cat"]);
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // The namespaces are there when `cat` runs.
-        process.stdin.as_mut().unwrap().write_all(b"x").unwrap();
-        process.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let process = Keeper::start(&["--user", "--map-root-user", "--net"]);
         Self { process, number }
     }
 
@@ -63,13 +58,6 @@ impl Container {
         let starter = self.enter();
         let starter: Vec<&str> = starter.iter().map(String::as_str).collect();
         Partner::start(in_front(&starter, test, crate::agent::ROLE))
-    }
-}
-
-impl Drop for Container {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

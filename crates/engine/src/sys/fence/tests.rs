@@ -67,7 +67,7 @@ fn an_address_that_is_added_again_is_noticed() {
         host.run(move || {
             let fence = Fence::raise(ip).unwrap();
             fence.prove().unwrap();
-            add(&ip.to_string(), prefix_of(ip), "lo");
+            add(&ip.to_string(), "lo");
             assert_still_local(fence.prove(), ip);
             fence.put_back().unwrap(); // to its own interface
             Fence::raise(ip).unwrap_err();
@@ -120,7 +120,7 @@ fn an_address_of_two_interfaces_is_refused_and_stays() {
     }
     let [host, _other] = two_hosts();
     for ip in moving() {
-        host.run(move || add(&ip.to_string(), prefix_of(ip), "lo"));
+        host.run(move || add(&ip.to_string(), "lo"));
         let before = shown(&host);
         let text = host.run(move || Fence::raise(ip).unwrap_err().to_string());
         assert!(text.contains("lo") && text.contains("eth0"), "{text}");

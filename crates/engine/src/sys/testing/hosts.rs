@@ -2,19 +2,16 @@
 //! a third host. Tests call `ironwarp_testkit::child::in_network` first.
 
 use super::{new_network, thread_id};
+use ironwarp_testkit::hosts::{self, joined_hosts};
 use ironwarp_testkit::net::ip;
-use ironwarp_testkit::wait::until;
 use std::net::IpAddr;
-use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
-/// The addresses of the test's own host.
-pub(crate) const PEER: [&str; 2] = ["10.77.0.1", "fd77::1"];
-/// Addresses that move between hosts: IPv4 and IPv6.
-pub(crate) const MOVING: [&str; 2] = ["10.77.0.2", "fd77::2"];
-/// Length of the prefix of all addresses of an IP version.
-const PREFIX: [u8; 2] = [24, 64];
+/// The addresses of the test's own host: IPv4 and IPv6.
+pub(crate) const PEER: [&str; 2] = [hosts::PEER, hosts::PEER_V6];
+/// Addresses that move between hosts.
+pub(crate) const MOVING: [&str; 2] = [hosts::MOVING, hosts::MOVING_V6];
 
 /// A thread in a network namespace of its own, which ends with the value.
 #[derive(Debug)]
@@ -56,44 +53,22 @@ impl Host {
 
 /// Returns two hosts with addresses of their own, the first of which also has those that move.
 pub(crate) fn two_hosts() -> [Host; 2] {
-    ip("link set lo up");
-    // With an address of its own: otherwise it has that of a port, and another one after a port has come or gone.
-    ip("link add br0 address 02:00:00:00:00:01 type bridge");
-    ip("link set br0 up");
-    for (at, prefix) in PEER.into_iter().zip(PREFIX) {
-        add(at, prefix, "br0");
-    }
-    let hosts = [1, 2].map(|number| {
+    let start = || {
         let (host, thread) = Host::start();
-        ip(&format!("link add port{number} type veth peer name eth0 netns {thread}"));
-        ip(&format!("link set port{number} master br0 up"));
-        host.run(move || {
-            ip("link set lo up");
-            ip("link set eth0 up");
-            add(&format!("10.77.0.1{number}"), PREFIX[0], "eth0");
-            add(&format!("fd77::1{number}"), PREFIX[1], "eth0");
-        });
-        host
-    });
-    // The bridge notices some time later that a port has a carrier. Until then it drops frames.
-    for number in [1, 2] {
-        until(|| {
-            let port =
-                Command::new("ip").args(["-d", "link", "show", &format!("port{number}")]).output().unwrap();
-            String::from_utf8_lossy(&port.stdout).contains("state forwarding")
-        });
-    }
-    hosts[0].run(|| MOVING.into_iter().zip(PREFIX).for_each(|(at, prefix)| add(at, prefix, "eth0")));
-    hosts
+        (host, thread.cast_unsigned())
+    };
+    joined_hosts(start, |host, arguments| {
+        let arguments = arguments.to_owned();
+        host.run(move || ip(&arguments));
+    })
 }
 
 /// Adds an address, which need not be verified first.
-pub(crate) fn add(at: &str, prefix: u8, interface: &str) {
-    let no_detection = if at.contains(':') { " nodad" } else { "" };
-    ip(&format!("addr add {at}/{prefix} dev {interface}{no_detection}"));
+pub(crate) fn add(at: &str, interface: &str) {
+    ip(&hosts::add(at, interface));
 }
 
 /// Returns the length of the prefix of an address.
 pub(crate) fn prefix_of(ip: IpAddr) -> u8 {
-    PREFIX[usize::from(ip.is_ipv6())]
+    hosts::prefix_of(ip.is_ipv6())
 }

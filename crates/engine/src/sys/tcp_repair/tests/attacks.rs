@@ -31,7 +31,7 @@ fn nothing_is_dumped_while_the_source_has_the_address() {
         let fence = fence(&source, &link);
         let ip = fence.ip();
         // Something that configures interfaces adds the address again.
-        source.run(move || add(&ip.to_string(), prefix_of(ip), "eth0"));
+        source.run(move || add(&ip.to_string(), "eth0"));
         let error = dump(&link, &fence).unwrap_err();
         assert!(
             matches!(error, RepairError::Fence(FenceError::StillLocal { ip: found, .. }) if found == ip),
@@ -59,7 +59,7 @@ fn a_fence_of_another_namespace_protects_nothing() {
     let (link, mut peer) = connected(&source, 0);
     let (ip, _) = addresses(0);
     let fence = other.run(move || {
-        add(&ip.to_string(), 24, "eth0");
+        add(&ip.to_string(), "eth0");
         Fence::raise(ip).unwrap()
     });
     let error = dump(&link, &fence).unwrap_err();
