@@ -9,7 +9,7 @@ pub(crate) struct Switch {
     hosts: HashMap<Mac, u64>,
 }
 
-/// Who gets a frame.
+/// The receivers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// One host.

@@ -352,7 +352,7 @@ impl Unit {
         self.closing.retain(|(endpoint, deadline)| now < *deadline && !endpoint.is_closed());
     }
 
-    /// Answers everybody who connects to the status socket with a line for each host.
+    /// Answers each connection to the status socket with a line for each host.
     fn report(&self) {
         let Some(status) = &self.status else { return };
         while let Ok((mut stream, _)) = status.accept() {

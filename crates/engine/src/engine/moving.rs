@@ -10,7 +10,9 @@ use crate::steering::LeaveError;
 use crate::sys::socket::TcpLink;
 use crate::verbs::cq::CompletionQueue;
 use crate::verbs::error::ConnectError;
-use crate::verbs::queue_pair::{FrozenPair, PairImage, PairNotMovable, QueuePair, RestoredPair};
+use crate::verbs::queue_pair::{
+    FrozenPair, MOVABLE_CHECK, PairImage, PairNotMovable, QueuePair, RestoredPair,
+};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::memory::{KeyMask, NotCarried, StillPending, TableError, Translation};
@@ -23,13 +25,10 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 #[cfg(test)]
 mod tests;
-
-/// Interval of the checks whether all objects can move.
-const CHECK: Duration = Duration::from_millis(1);
 
 /// Maximum number of objects of a kind that an adapter has created when it moves: as many numbers are left afterwards.
 const MAX_CREATED: u32 = 1 << 31;
@@ -227,7 +226,7 @@ impl Engine {
             match self.check_movable() {
                 Err(FreezeError::QueuePair(
                     PairNotMovable::SharedMemory(_) | PairNotMovable::Connecting(_),
-                )) if Instant::now() < deadline => std::thread::sleep(CHECK),
+                )) if Instant::now() < deadline => std::thread::sleep(MOVABLE_CHECK),
                 checked => return checked,
             }
         }

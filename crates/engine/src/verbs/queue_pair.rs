@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 mod moving;
 
 pub use moving::PairNotMovable;
-pub(crate) use moving::{FrozenPair, PairImage, RestoredPair};
+pub(crate) use moving::{FrozenPair, MOVABLE_CHECK, PairImage, RestoredPair};
 
 /// A queue pair, its completion queues and its connection.
 #[derive(Debug)]

@@ -55,6 +55,20 @@ mod options;
 mod source;
 mod target;
 
+use crate::config::{ClusterKey, Config};
+
 pub use ironwarp_engine::hand_over::{Failure, HandOverError, Malformed, Owner, Refusal, Role};
 pub use options::{HandOverOptions, TakeOverOptions};
 pub use target::TakenOver;
+
+/// The error of a source that keeps its adapter.
+fn kept(failure: Failure) -> HandOverError {
+    HandOverError { failure, owner: Owner::Source }
+}
+
+/// Returns the cluster key of the settings, without which nothing moves to another host.
+fn required_key(config: &Config) -> Result<ClusterKey, HandOverError> {
+    let key = config.cluster_key();
+    let key = key.map_err(|error| kept(Failure::System { doing: "read the cluster key", error }))?;
+    key.ok_or_else(|| kept(Failure::NoKey))
+}

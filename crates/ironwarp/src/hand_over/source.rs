@@ -1,7 +1,7 @@
 //! The process that hands its adapter over.
 
 use super::memory;
-use super::{HandOverError, HandOverOptions};
+use super::{HandOverError, HandOverOptions, kept, required_key};
 use crate::adapter::Adapter;
 use crate::shared::{RegionBuffers, Shared};
 use ironwarp_engine::FrozenEngine;
@@ -111,9 +111,7 @@ impl Adapter {
         mut command: Command,
         options: &HandOverOptions,
     ) -> Result<Child, HandOverError> {
-        let key = self.shared.engine.config().cluster_key();
-        let key = key.map_err(|error| kept(Failure::System { doing: "read the cluster key", error }))?;
-        let key = key.ok_or_else(|| kept(Failure::NoKey))?;
+        let key = required_key(self.shared.engine.config())?;
         let mut source = self.begin_move(options)?;
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child =
@@ -171,11 +169,6 @@ impl Adapter {
             None => Ok(()),
         }
     }
-}
-
-/// The error of a process that keeps its adapter.
-fn kept(failure: Failure) -> HandOverError {
-    HandOverError { failure, owner: Owner::Source }
 }
 
 /// Ends the command, whose pipes are closed. It has a moment to do so itself.

@@ -1,7 +1,7 @@
 //! The process that takes an adapter over.
 
 use super::memory::CarriedMemory;
-use super::{HandOverError, TakeOverOptions};
+use super::{HandOverError, TakeOverOptions, kept, required_key};
 use crate::adapter::Adapter;
 use crate::completion::CompletionQueue;
 use crate::config::Config;
@@ -11,7 +11,7 @@ use crate::protection_domain::ProtectionDomain;
 use crate::queue::{QueuePair, SharedReceiveQueue};
 use crate::shared::Shared;
 use ironwarp_engine::hand_over::host::{HostTarget, HostTargetOptions, take_over_from_host};
-use ironwarp_engine::hand_over::{self, Failure, Name, Owner, Refusal, Target, TargetOptions, TargetStep};
+use ironwarp_engine::hand_over::{self, Failure, Name, Refusal, Target, TargetOptions, TargetStep};
 use ironwarp_engine::logical::{self, LogicalDevice};
 use ironwarp_engine::{Arrived, ArrivedSocket, Engine, RestoredEngine};
 use ironwarp_rnic::memory::{Domain, KeyMask};
@@ -123,10 +123,7 @@ impl Adapter {
         interface: &str,
         options: TakeOverOptions,
     ) -> Result<TakenOver, HandOverError> {
-        let kept = |failure| HandOverError { failure, owner: Owner::Source };
-        let key = options.config.cluster_key();
-        let key = key.map_err(|error| kept(Failure::System { doing: "read the cluster key", error }))?;
-        let key = key.ok_or_else(|| kept(Failure::NoKey))?;
+        let key = required_key(&options.config)?;
         let host_options = HostTargetOptions {
             interface: interface.to_owned(),
             timeout: options.timeout,
@@ -143,10 +140,7 @@ impl Adapter {
 impl AdapterTarget {
     fn new(options: TakeOverOptions) -> Result<Self, HandOverError> {
         let device = logical::devices(&options.config).map(|devices| Arc::clone(&devices[0]));
-        let device = device.map_err(|error| {
-            let failure = Failure::Declined(Refusal(error.to_string()));
-            HandOverError { failure, owner: Owner::Source }
-        })?;
+        let device = device.map_err(|error| kept(Failure::Declined(Refusal(error.to_string()))))?;
         Ok(Self {
             config: options.config,
             device,

@@ -2,14 +2,12 @@
 //! is never a second owner, and nothing is lost unless the only owner was killed.
 
 use super::hosts::{begin_move, move_to, start};
-use super::scene::{Peer, Process};
+use super::scene::{Disturbed, Peer, Process, disturb};
 use ironwarp::prelude::*;
 use ironwarp_testkit::control::Random;
 use ironwarp_testkit::hosts::{Host, INTERFACE, MOVING, PEER, two_hosts};
 use ironwarp_testkit::net::ip;
 use ironwarp_testkit::{child, long_form};
-use rustix::process::Signal;
-use std::time::Duration;
 
 /// Steps of the source before it gives the adapter away, and whether it has the address then.
 const SOURCE: [(&str, bool); 7] = [
@@ -237,19 +235,9 @@ fn processes_that_are_killed_or_stopped_at_random_instants_leave_one_owner() {
     let cases = if long_form::is_requested() { 200 } else { 6 };
     for case in 0..cases {
         let mut scene = Scene::start(&hosts, "60000 600", ["", ""]);
-        let (is_source, is_kill) = (random.below(2) == 0, random.below(2) == 0);
-        let delay = Duration::from_micros(random.below(80_000));
-        scene.context =
-            format!("seed {seed}, case {case}: source {is_source}, kill {is_kill}, after {delay:?}");
-        std::thread::sleep(delay); // a random instant
-        let victim = if is_source { &scene.source } else { &scene.target };
-        victim.signal(if is_kill { Signal::KILL } else { Signal::STOP });
-        if !is_kill {
-            std::thread::sleep(Duration::from_micros(random.below(900_000)));
-            victim.signal(Signal::CONT);
-        }
-        let (given, taken) = (scene.source.says(), scene.target.says());
-        let context = format!("{}: source {given:?}, target {taken:?}", scene.context);
+        let Disturbed { is_source, is_kill, given, taken, how } =
+            disturb(&mut random, [&scene.source, &scene.target], [80_000, 900_000]);
+        let context = format!("seed {seed}, case {case}: {how}");
         scene.context.clone_from(&context);
         let is_given = given.starts_with("ok ") || given.starts_with("err Target");
         let is_taken = taken == "ok taken";

@@ -1,11 +1,9 @@
 //! Processes that are killed or stopped while the end that moves is handed over under full load. There is exactly one owner
 //! afterwards, or the peer sees the connections end if the only owner was killed.
 
-use super::scene::{Peer, Process};
+use super::scene::{Disturbed, Peer, Process, disturb};
 use ironwarp_testkit::control::{Random, pair};
 use ironwarp_testkit::long_form;
-use rustix::process::Signal;
-use std::time::Duration;
 
 /// Steps of the source, and whether the adapter is offered by then.
 const SOURCE: [(&str, bool); 6] = [
@@ -198,19 +196,9 @@ fn processes_that_are_killed_or_stopped_at_random_instants_leave_one_owner() {
     let cases = if long_form::is_requested() { 400 } else { 12 };
     for case in 0..cases {
         let mut scene = Scene::start("60000 400", "", "");
-        let (is_source, is_kill) = (random.below(2) == 0, random.below(2) == 0);
-        let delay = Duration::from_micros(random.below(30_000));
-        scene.context =
-            format!("seed {seed}, case {case}: source {is_source}, kill {is_kill}, after {delay:?}");
-        std::thread::sleep(delay); // a random instant
-        let victim = if is_source { &scene.source } else { &scene.target };
-        victim.signal(if is_kill { Signal::KILL } else { Signal::STOP });
-        if !is_kill {
-            std::thread::sleep(Duration::from_micros(random.below(800_000)));
-            victim.signal(Signal::CONT);
-        }
-        let (given, taken) = (scene.source.says(), scene.target.says());
-        let context = format!("{}: source {given:?}, target {taken:?}", scene.context);
+        let Disturbed { is_source, is_kill, given, taken, how } =
+            disturb(&mut random, [&scene.source, &scene.target], [30_000, 800_000]);
+        let context = format!("seed {seed}, case {case}: {how}");
         let fate = match (given.starts_with("ok "), taken.starts_with("ok ")) {
             (true, true) if !is_kill => Fate::Target,
             (false, false) if !is_kill => Fate::Source,

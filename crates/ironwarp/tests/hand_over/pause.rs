@@ -21,7 +21,7 @@ const HOST: &str = "pause::the_pause_that_a_peer_sees_is_printed";
 /// Number of hand-overs, and of connections made anew.
 const ROUNDS: usize = 200;
 /// How long traffic flows before and after each.
-pub(crate) const FLOW: Duration = Duration::from_millis(5);
+const FLOW: Duration = Duration::from_millis(5);
 
 /// The end that answers: writes back what the peer writes to a word.
 struct Echo {
@@ -208,7 +208,7 @@ impl Pinger {
     }
 
     /// Writes the next number to the word of the other end.
-    pub(crate) fn ping(&mut self) {
+    fn ping(&mut self) {
         self.count += 1;
         let to = RemoteAddr { tag: self.theirs, offset: 0 };
         let bytes = self.count.to_ne_bytes();
@@ -216,9 +216,41 @@ impl Pinger {
     }
 
     /// Whether the last number has come back.
-    pub(crate) fn is_back(&self) -> bool {
+    fn is_back(&self) -> bool {
         assert!(self.cq.poll_one().unwrap().is_none());
         self.region.view::<u64>(0).unwrap().load() == self.count
+    }
+
+    /// Goes back and forth until the second process has taken over from the first, and some time longer. Returns the longest
+    /// time for one round trip.
+    pub(crate) fn run_during_move(&mut self, ends: [&Process; 2]) -> Duration {
+        let mut answers = [false; 2];
+        let mut settle = None;
+        let longest = self.run(|| {
+            for (answer, process) in answers.iter_mut().zip(ends) {
+                *answer |= is_readable(&process.control, Duration::ZERO);
+            }
+            let now = Instant::now();
+            answers == [true; 2] && now >= *settle.get_or_insert(now + FLOW)
+        });
+        assert_eq!(ends.map(Process::says), ["given", "taken"]);
+        longest
+    }
+
+    /// Has the first process close its connection, and the other one connect; they change places. Returns the time for both
+    /// and a round trip.
+    pub(crate) fn reconnect(&mut self, ends: &mut [Process; 2]) -> Duration {
+        self.run(flow());
+        let start = Instant::now();
+        ends[0].tell("close", None);
+        ends[0].says();
+        self.open(&ends[1], 1, "");
+        self.ping();
+        while !self.is_back() {
+            assert!(start.elapsed() < SOON);
+        }
+        ends.swap(0, 1);
+        start.elapsed()
     }
 
     /// Goes back and forth until `is_over`. Returns the longest time for one round trip.
@@ -256,39 +288,17 @@ fn measure(queue_pairs: usize, rounds: usize) {
     let mut movers = [0, 1].map(|_| Process::start_in(HOST));
     let mut others = [0, 1].map(|_| Process::start_in(HOST));
     moved.open(&movers[0], queue_pairs, "");
-    remade.open(&others[1], 1, "");
-    others[1].tell("close", None);
-    others[1].says();
     remade.open(&others[0], 1, "");
+    remade.reconnect(&mut others); // both have opened an adapter then
     let (mut quiet, mut pauses, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         quiet.push(moved.run(flow()));
         let (here, there) = pair();
         movers[1].tell("take", Some(there));
         movers[0].tell("give", Some(here));
-        let mut answers = [false; 2];
-        let mut settle = None;
-        pauses.push(moved.run(|| {
-            for (answer, process) in answers.iter_mut().zip(&movers) {
-                *answer |= is_readable(&process.control, Duration::ZERO);
-            }
-            let now = Instant::now();
-            answers == [true; 2] && now >= *settle.get_or_insert(now + FLOW)
-        }));
-        assert_eq!([movers[0].says(), movers[1].says()], ["given", "taken"]);
+        pauses.push(moved.run_during_move([&movers[0], &movers[1]]));
         movers.swap(0, 1);
-
-        remade.run(flow());
-        let start = Instant::now();
-        others[0].tell("close", None);
-        others[0].says();
-        remade.open(&others[1], 1, "");
-        remade.ping();
-        while !remade.is_back() {
-            assert!(start.elapsed() < SOON);
-        }
-        gaps.push(start.elapsed());
-        others.swap(0, 1);
+        gaps.push(remade.reconnect(&mut others));
     }
     print(&format!("{queue_pairs} queue pairs, nothing happens"), quiet);
     print(&format!("{queue_pairs} queue pairs, hand-over"), pauses);

@@ -6,7 +6,7 @@ use super::{TIMEOUT, get};
 use ironwarp::memory::Tag;
 use ironwarp::prelude::*;
 use ironwarp_testkit::child;
-use ironwarp_testkit::control::{is_readable, pair, put};
+use ironwarp_testkit::control::{Random, is_readable, pair, put};
 use ironwarp_testkit::native::SOON;
 use ironwarp_testkit::wait::until;
 use rustix::fd::{AsFd, OwnedFd};
@@ -103,6 +103,37 @@ impl Drop for Process {
 fn state_of(pid: Pid) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// A process that was killed, or stopped for a while, at a random instant, and how the hand-over ended.
+#[derive(Debug)]
+pub(crate) struct Disturbed {
+    /// Whether it was the source.
+    pub(crate) is_source: bool,
+    pub(crate) is_kill: bool,
+    /// What source and target have said in the end.
+    pub(crate) given: String,
+    pub(crate) taken: String,
+    /// All of it, for messages.
+    pub(crate) how: String,
+}
+
+/// Kills or stops one of source and target, and waits until both have said how the hand-over ended. The limits are those of the
+/// instant, and of the time for which a process is stopped, in microseconds.
+pub(crate) fn disturb(random: &mut Random, ends: [&Process; 2], [instant, stopped]: [u64; 2]) -> Disturbed {
+    let (is_source, is_kill) = (random.below(2) == 0, random.below(2) == 0);
+    let delay = Duration::from_micros(random.below(instant));
+    thread::sleep(delay); // a random instant
+    let victim = ends[usize::from(!is_source)];
+    victim.signal(if is_kill { Signal::KILL } else { Signal::STOP });
+    if !is_kill {
+        thread::sleep(Duration::from_micros(random.below(stopped)));
+        victim.signal(Signal::CONT);
+    }
+    let [given, taken] = ends.map(Process::says);
+    let how =
+        format!("source {is_source}, kill {is_kill}, after {delay:?}: source {given:?}, target {taken:?}");
+    Disturbed { is_source, is_kill, given, taken, how }
 }
 
 /// What the test and the end that stays tell each other.

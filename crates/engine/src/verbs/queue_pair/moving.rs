@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Interval of the checks whether a queue pair can move.
-const CHECK: Duration = Duration::from_millis(1);
+pub(crate) const MOVABLE_CHECK: Duration = Duration::from_millis(1);
 
 /// Why a queue pair cannot move now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,7 +101,9 @@ impl QueuePair {
     pub(crate) fn wait_until_movable(&self, deadline: Instant) -> Result<(), PairNotMovable> {
         loop {
             match self.check_movable() {
-                Err(PairNotMovable::Connecting(_)) if Instant::now() < deadline => std::thread::sleep(CHECK),
+                Err(PairNotMovable::Connecting(_)) if Instant::now() < deadline => {
+                    std::thread::sleep(MOVABLE_CHECK);
+                }
                 checked => return checked,
             }
         }
