@@ -28,7 +28,9 @@ pub(crate) const TEST_USAGE: &str = "test [--full]";
 const LONG_FORMS: &str = "test(/^flood::/) + test(/^revocation::/) + test(strangers_at_the_peers_address) \
     + test(/^cancel::dropped_futures/) + (binary(shm) & test(/^(switching|kills|idle)::/)) \
     + (binary(ports) & test(/^a_program_recovers/)) + (binary(hand_over_protocol) & test(/^instants::/)) \
-    + test(/^sys::tcp_repair::tests::moving::/) + (binary(hand_over) & test(/^(host_)?(load|kills)::/))";
+    + test(/^sys::tcp_repair::tests::moving::/) + (binary(hand_over) & test(/^(host_)?(load|kills)::/)) \
+    + (binary(sessions) & test(/^random::/)) \
+    + (binary(lan) & test(/^(kills|stalled)::/))";
 
 /// Leaves out the fuzz targets, which have no tests and get their `main` from libFuzzer.
 pub(crate) fn test(workspace: &Workspace, options: &[String]) -> Result {

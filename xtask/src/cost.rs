@@ -50,9 +50,9 @@ fn cpu_time() -> Duration {
     fs::read_to_string("/proc/self/stat").ok().and_then(|stat| parse(&stat)).unwrap_or_default()
 }
 
-/// The sum of utime, stime, cutime and cstime: the 14th to the 17th field. The second field is the name of the program in
-/// parentheses, which may contain anything.
-fn parse(stat: &str) -> Option<Duration> {
+/// Reads a `stat` file of a process: the sum of utime, stime, cutime and cstime, the 14th to the 17th field. The second
+/// field is the name of the program in parentheses, which may contain anything.
+pub(crate) fn parse(stat: &str) -> Option<Duration> {
     let (_, behind_name) = stat.rsplit_once(") ")?;
     let times: Vec<u64> =
         behind_name.split(' ').skip(11).take(4).map(|field| field.parse().ok()).collect::<Option<_>>()?;

@@ -7,6 +7,7 @@ mod api;
 mod apt;
 mod arguments;
 mod bench;
+mod bench_net;
 mod book;
 mod cabi_fuzz;
 mod cargo;
@@ -171,6 +172,13 @@ const JOBS: &[Job] = &[
         Neither,
         &["cc", "unshare", "nsenter"],
         bench::run,
+    ),
+    job(
+        bench_net::USAGE,
+        "compare the I/O unit with other tunnels between containers",
+        Neither,
+        &["cc", "unshare", "nsenter"],
+        bench_net::run,
     ),
     job(
         startup::USAGE,

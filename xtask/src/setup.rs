@@ -14,6 +14,7 @@ const DEBIAN: &[(&str, &str)] = &[
     ("strip", "binutils"),
     ("objdump", "binutils"),
     ("strace", "strace"),
+    ("iperf3", "iperf3"),
     ("g++", "g++"), // libFuzzer is C++
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("unshare", "util-linux"),

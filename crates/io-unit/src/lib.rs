@@ -9,10 +9,12 @@
 //! | keys of hosts, proofs, and which session of a name is current | [`auth`] |
 //! | receive pools, as their owner and as their sender see them | [`pool`] |
 //! | the state machine of one session, at either end | [`session`] |
+//! | frames with their virtio headers: checks, and segmentation without offloads | [`frame`] |
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 pub mod auth;
+pub mod frame;
 pub mod message;
 pub mod pool;
 pub mod session;

@@ -1,4 +1,4 @@
-//! Key files, which only their owner can access, and MAC addresses in text.
+//! Key files, which only their owner can access, random numbers, and MAC addresses in text.
 //!
 //! The unit's file has one line for each host: name, MAC addresses with commas between, and key, separated by spaces. `auto`
 //! stands for the address that a host without `--mac` uses. Empty lines and those that start with `#` are ignored. The
@@ -6,7 +6,8 @@
 
 use ironwarp_engine::config::read_private_file;
 use ironwarp_io_unit::auth::{Key, Registry};
-use ironwarp_io_unit::message::{HostName, Mac};
+use ironwarp_io_unit::message::{HostName, Mac, Nonce};
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 use std::path::Path;
 
@@ -22,6 +23,14 @@ pub(crate) fn host(path: &Path) -> io::Result<Key> {
 /// Reads the keys of all hosts of a unit.
 pub(crate) fn unit(path: &Path) -> io::Result<Registry> {
     read(path).and_then(|text| parse(&text).map_err(invalid)).map_err(in_file(path))
+}
+
+/// Returns a random number for one connection.
+pub(crate) fn nonce() -> io::Result<Nonce> {
+    let mut bytes = [0; 16];
+    // Up to 256 bytes are never returned in part (getrandom(2)).
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(Nonce(bytes))
 }
 
 /// Returns the MAC address of a host that does not choose one: locally administered, and derived from its name.

@@ -59,7 +59,7 @@ pub(crate) fn open_and_send(pid: u32, name: &str, mac: Mac, mtu: u32) -> io::Res
         enter(&user, LinkNameSpaceType::User, "user")?;
     }
     enter(&net, LinkNameSpaceType::Network, "network")?;
-    let tap = Tap::open(name, mac, mtu)?;
+    let tap = Tap::open(name, Some(mac), mtu)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [tap.as_fd()];

@@ -3,6 +3,10 @@
 //! The only file of this crate with `unsafe`: requests of ioctl(2) for `/dev/net/tun` and for interfaces.
 #![expect(unsafe_code, reason = "ioctl(2)")]
 
+use crate::arrived::Arrived;
+use crate::ring::Space;
+use crate::super_packets;
+use ironwarp_io_unit::frame::{ALL_OFFLOADS, MAX_FRAME, TCP_OFFLOADS, VNET_HEADER};
 use ironwarp_io_unit::message::Mac;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -17,6 +21,7 @@ const TUNSETOFFLOAD: Opcode = opcode::write::<u32>(b'T', 208);
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<i32>(b'T', 216);
 const TUNSETVNETLE: Opcode = opcode::write::<i32>(b'T', 220);
 const TUNSETCARRIER: Opcode = opcode::write::<i32>(b'T', 226);
+const SIOCGIFMTU: Opcode = 0x8921;
 const SIOCSIFMTU: Opcode = 0x8922;
 const SIOCSIFHWADDR: Opcode = 0x8924;
 
@@ -30,8 +35,6 @@ const TUN_F_TSO: usize = 0x0f;
 /// Segmentation of UDP, which needs Linux 6.2.
 const TUN_F_USO: usize = 0x60;
 
-/// Length of the header in front of each frame: a `virtio_net_hdr_v1`, little-endian.
-pub(crate) const VNET_HEADER: usize = 12;
 /// Longest name of an interface.
 const MAX_NAME: usize = 15;
 
@@ -61,8 +64,9 @@ impl Request {
 pub(crate) struct Tap(OwnedFd);
 
 impl Tap {
-    /// Creates the device in the network namespace of this thread, or attaches to it if it exists. The carrier is off.
-    pub(crate) fn open(name: &str, mac: Mac, mtu: u32) -> io::Result<Self> {
+    /// Creates the device in the network namespace of this thread, or attaches to it if it exists. The carrier is off. Without
+    /// a MAC address, the kernel chooses one.
+    pub(crate) fn open(name: &str, mac: Option<Mac>, mtu: u32) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(at("open /dev/net/tun"))?;
         let kind = (IFF_TAP | IFF_NO_PI | IFF_VNET_HDR).to_ne_bytes();
@@ -80,16 +84,28 @@ impl Tap {
         let tap = Self(fd);
         tap.set_carrier(false)?;
         tap.configure(name, mac, mtu)?;
+        // Only faster, and not for the user of a device of the administrator.
+        let _ = super_packets::limit(name);
         Ok(tap)
     }
 
-    fn configure(&self, name: &str, mac: Mac, mtu: u32) -> io::Result<()> {
-        let request = Request::new(name, &[&ARPHRD_ETHER.to_ne_bytes(), &mac.0])?;
-        // SAFETY: SIOCSIFHWADDR reads a `struct ifreq`.
-        let done = unsafe { ioctl(&self.0, Setter::<SIOCSIFHWADDR, Request>::new(request)) };
-        done.map_err(at("set the MAC address"))?;
+    fn configure(&self, name: &str, mac: Option<Mac>, mtu: u32) -> io::Result<()> {
+        if let Some(mac) = mac {
+            let request = Request::new(name, &[&ARPHRD_ETHER.to_ne_bytes(), &mac.0])?;
+            // SAFETY: SIOCSIFHWADDR reads a `struct ifreq`.
+            let done = unsafe { ioctl(&self.0, Setter::<SIOCSIFHWADDR, Request>::new(request)) };
+            done.map_err(at("set the MAC address"))?;
+        }
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
         let mtu = i32::try_from(mtu).map_err(|_| Errno::INVAL)?;
+        let mut current = Request::new(name, &[])?;
+        // SAFETY: SIOCGIFMTU reads and writes a `struct ifreq`.
+        let done = unsafe { ioctl(&socket, Updater::<SIOCGIFMTU, Request>::new(&mut current)) };
+        done.map_err(at("read the MTU"))?;
+        if current.value[..4] == mtu.to_ne_bytes() {
+            // Setting it needs privileges, which the user of a device of the administrator does not have.
+            return Ok(());
+        }
         let request = Request::new(name, &[&mtu.to_ne_bytes()])?;
         // SAFETY: SIOCSIFMTU reads a `struct ifreq`.
         let done = unsafe { ioctl(&socket, Setter::<SIOCSIFMTU, Request>::new(request)) };
@@ -101,15 +117,16 @@ impl Tap {
         Self(fd)
     }
 
-    /// Lets the kernel pass super-packets and frames without checksums. Returns whether that includes UDP.
-    pub(crate) fn enable_offloads(&self) -> io::Result<bool> {
+    /// Lets the kernel pass super-packets and frames without checksums. Returns the offloads, which include those for UDP
+    /// since Linux 6.2.
+    pub(crate) fn enable_offloads(&self) -> io::Result<u32> {
         let set = |offloads| {
             // SAFETY: TUNSETOFFLOAD takes bits by value.
             unsafe { ioctl(&self.0, IntegerSetter::<TUNSETOFFLOAD>::new_usize(offloads)) }
         };
         match set(TUN_F_TSO | TUN_F_USO) {
-            Ok(()) => Ok(true),
-            Err(Errno::INVAL) => set(TUN_F_TSO).map(|()| false).map_err(at("enable offloads")),
+            Ok(()) => Ok(ALL_OFFLOADS),
+            Err(Errno::INVAL) => set(TUN_F_TSO).map(|()| TCP_OFFLOADS).map_err(at("enable offloads")),
             Err(error) => Err(at("enable offloads")(error)),
         }
     }
@@ -121,19 +138,21 @@ impl Tap {
         done.map_err(at("set the carrier"))
     }
 
-    /// Reads a frame with its header. Returns `None` if there is none.
-    pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        match rustix::io::read(&self.0, into) {
+    /// Reads a frame with its header: the kernel copies it to registered memory. Returns `None` if there is none.
+    pub(crate) fn read(&self, into: &Space) -> io::Result<Option<usize>> {
+        match into.memory.read_from(&self.0, into.at..into.at + MAX_FRAME) {
             Ok(len) => Ok(Some(len)),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            Err(error) => Err(at("read from the TAP device")(error)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => {
+                Err(io::Error::new(error.kind(), format!("failed to read from the TAP device: {error}")))
+            }
         }
     }
 
     /// Writes a frame with its header. Returns false if the kernel does not take it: the interface is down, or the header
     /// is wrong.
-    pub(crate) fn write(&self, frame: &[u8]) -> bool {
-        rustix::io::write(&self.0, frame).is_ok()
+    pub(crate) fn write(&self, frame: &Arrived) -> bool {
+        frame.write_to(&self.0).is_ok()
     }
 }
 

@@ -667,6 +667,16 @@ fn calls_are_short_next_to_a_latency_sensitive_queue_pair() {
 /// however the stream is split; and a piece takes at most one call, plus one per header in it.
 #[test]
 fn large_messages_are_received_directly() {
+    receive_large_messages(None);
+}
+
+/// So is the payload of Writes with immediate data: the small message between two of them is expected.
+#[test]
+fn large_writes_with_immediate_data_are_received_directly() {
+    receive_large_messages(Some(3));
+}
+
+fn receive_large_messages(immediate: Option<u32>) {
     const LEN: usize = 200_000;
     const MESSAGES: usize = 6;
     for piece in [500, 9_000, 40_000, 64_800, 70_001, LEN] {
@@ -680,7 +690,9 @@ fn large_messages_are_received_directly() {
         near.allow(0);
         *far.link.received.lock().unwrap() = Received::default();
         for id in 0..MESSAGES as u64 {
-            near.post(id, Operation::Write(addr(there)), &[data]);
+            far.post_receive(id);
+            let write = WorkRequest::new(id, Operation::Write(addr(there)), Data::Memory([data][..].into()));
+            near.qp.post_send(vec![WorkRequest { immediate, ..write }]).unwrap();
         }
         let (mut pieces, mut sent) = (0, 0);
         while sent < MESSAGES * LEN {
@@ -693,10 +705,12 @@ fn large_messages_are_received_directly() {
         assert_eq!(near.ended().len(), MESSAGES);
         assert!(far.arena.read(Span::new(there.addr, LEN)) == pattern, "in pieces of {piece}");
         let Received { calls, staged } = *far.link.received.lock().unwrap();
-        let segments = MESSAGES * LEN.div_ceil(64_000);
+        let segments = MESSAGES * (LEN.div_ceil(64_000) + usize::from(immediate.is_some()));
         assert!(calls <= pieces + 2 * segments, "{calls} calls for {pieces} pieces of {piece}");
         let first = piece.max(DIRECT_BELOW);
-        assert!(staged <= first + segments * 24 + 100, "{staged} bytes staged in pieces of {piece}");
+        // After immediate data, the gap before each segment includes the length of another one.
+        let gap = if immediate.is_some() { 24 + 32 } else { 24 };
+        assert!(staged <= first + segments * gap + 100, "{staged} bytes staged in pieces of {piece}");
     }
 }
 

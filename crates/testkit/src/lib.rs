@@ -20,5 +20,6 @@ pub mod packets;
 pub mod path;
 pub mod process;
 pub mod relay;
+pub mod super_packet;
 pub mod tshark;
 pub mod wait;

@@ -30,7 +30,7 @@ mod report;
 mod ring;
 mod rounds;
 mod selection;
-mod statistics;
+pub(crate) mod statistics;
 mod turn;
 mod wan;
 

@@ -2,14 +2,14 @@
 
 /// The median of some values, and their quartiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Summary {
-    pub(super) median: f64,
-    pub(super) quartiles: [f64; 2],
+pub(crate) struct Summary {
+    pub(crate) median: f64,
+    pub(crate) quartiles: [f64; 2],
 }
 
 impl Summary {
     /// Summarises at least one value.
-    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
         let at = |share| quantile(&sorted, share);

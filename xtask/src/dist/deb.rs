@@ -36,6 +36,8 @@ ironwarp: package-contains-empty-directory *
 ironwarp: initial-upload-closes-no-bugs *
 # They are written in Rust, where the compiler checks what these functions would check.
 ironwarp: hardening-no-fortify-functions *
+# `ironwarp-net --help` and docs/io-unit.md describe it.
+ironwarp: no-manual-page [usr/bin/ironwarp-net]
 ";
 
 pub(super) fn pack(release: &Release) -> Result {

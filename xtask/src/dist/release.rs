@@ -11,7 +11,7 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(super) const SUMS: &str = "SHA256SUMS";
 
 /// Files that run; the others are data.
-pub(super) const PROGRAMS: [&str; 2] = ["bin/ironwarp", "lib/ironwarp/libibverbs.so.1"];
+pub(super) const PROGRAMS: [&str; 3] = ["bin/ironwarp", "lib/ironwarp/libibverbs.so.1", "bin/ironwarp-net"];
 
 /// A release, and the folder with its files.
 pub(crate) struct Release {

@@ -1,4 +1,4 @@
-//! The list of crates that are linked into the command and the drop-in, in CycloneDX's JSON. It is derived from
+//! The list of crates that are linked into the commands and the drop-in, in CycloneDX's JSON. It is derived from
 //! `cargo tree`, which resolves features as the build does; tools that read `cargo metadata` also list what
 //! only tests and build scripts use.
 
@@ -13,7 +13,7 @@ const LOCK: &str = "Cargo.lock";
 
 pub(super) fn write(release: &Release) -> Result {
     let mut lines = BTreeSet::new();
-    for package in ["ironwarp-ibverbs", "ironwarp-cli"] {
+    for package in ["ironwarp-ibverbs", "ironwarp-cli", "ironwarp-net"] {
         let edges = ["tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "none", "--package"];
         let tree = output(command("cargo", &edges).args([package, "--format", "{p};{l}"]))?;
         // It marks a crate whose dependencies it has shown before.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  bin/ironwarp                    the command
+//!  bin/ironwarp-net                the programs of the I/O unit
 //!  lib/ironwarp/…                  the drop-in, which the command finds from there
 //!  share/…                         manual pages, and completions for shells
 //!  README.md LICENSE-… docs/ …     to read, with the examples that they refer to

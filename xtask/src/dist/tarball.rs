@@ -12,12 +12,15 @@ pub(super) fn pack(release: &Release) -> Result {
 pub(super) fn try_out(release: &Release) -> Result {
     let place = release.room("unpacked")?;
     run(command("tar", &["--extract", "--file"]).arg(release.tarball()).arg("--directory").arg(&place))?;
-    let ironwarp = place.join(Release::name()).join("bin/ironwarp");
-    let ironwarp = ironwarp.to_string_lossy();
-    let version = output(&mut command(&ironwarp, &["--version"]))?;
-    if version.trim() != format!("ironwarp {VERSION}") {
-        return Err(format!("unexpected version `{}`", version.trim()));
+    let programs = place.join(Release::name()).join("bin");
+    for name in ["ironwarp", "ironwarp-net"] {
+        let version = output(&mut command(&programs.join(name).to_string_lossy(), &["--version"]))?;
+        if version.trim() != format!("{name} {VERSION}") {
+            return Err(format!("unexpected version `{}` of {name}", version.trim()));
+        }
     }
+    let ironwarp = programs.join("ironwarp");
+    let ironwarp = ironwarp.to_string_lossy();
     output(&mut command(&ironwarp, &["devices"]))?;
     let loaded = output(&mut command(&ironwarp, &["run", "--", "grep", "libibverbs", "/proc/self/maps"]))?;
     match loaded.lines().all(|line| line.contains("/unpacked/")) && !loaded.is_empty() {

@@ -6,7 +6,9 @@
  * that calls the older version. `cargo xtask symbols` prints names that are missing in this list.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
+#include <spawn.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -91,6 +93,14 @@ HIDDEN int fstat64(int file, struct stat64 *status)
 }
 
 #ifdef EXECUTABLE
+/* Since 2.29. Rust's library calls it to start a program in another directory, which ours do not. */
+HIDDEN int posix_spawn_file_actions_addchdir_np(posix_spawn_file_actions_t *actions, const char *path)
+{
+	(void)actions;
+	(void)path;
+	return ENOSYS;
+}
+
 /*
  * Before 2.34, programs contained the function that runs their constructors, and the library called it; since then, the
  * library runs them itself, but still calls such a function.

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! target/dropin/bin/ironwarp                    the command
+//!               bin/ironwarp-net                the programs of the I/O unit
 //!               lib/ironwarp/libibverbs.so.1    the file
 //!                            libibverbs.so, librdmacm.so.1, librdmacm.so    the same, by other names
 //!                            tree             files that programs look for in /sys and /dev
@@ -37,6 +38,8 @@ const CRATE: &str = "crates/ibverbs";
 const FILE: &str = "libibverbs.so.1";
 const OTHER_NAMES: [&str; 3] = ["libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
 const COMMAND: &str = "ironwarp";
+/// The programs, with their packages.
+const PROGRAMS: [(&str, &str); 2] = [(COMMAND, "ironwarp-cli"), ("ironwarp-net", "ironwarp-net")];
 
 /// The files that are built.
 pub(crate) struct Dropin {
@@ -69,7 +72,7 @@ pub(crate) fn compare(workspace: &Workspace, _: &[String]) -> Result {
 pub(crate) fn check(Dropin { file, command }: &Dropin, originals: &[PathBuf]) -> Result {
     symbols::compare(file, &Path::new(CRATE).join("compat.S"), originals)?;
     check_glibc(file)?;
-    check_glibc(command)
+    PROGRAMS.iter().try_for_each(|(name, _)| check_glibc(&command.with_file_name(name)))
 }
 
 /// Builds the files for this machine.
@@ -106,10 +109,13 @@ pub(crate) fn build_for(architecture: Architecture, workspace: &Workspace, relea
     let glibc = builder.older_glibc(&objects.join("executable.o"), &["-DEXECUTABLE"])?;
     let linked = std::iter::once(glibc.display().to_string()).chain(OLDER_LIBRARIES.map(str::to_owned));
     let linked: Vec<String> = linked.map(|argument| format!("-Clink-arg={argument}")).collect();
-    builder.cargo(&["rustc", "--bin", COMMAND], "ironwarp-cli", &linked)?;
-    let command = folder(dropin.join("bin"))?.join(COMMAND);
-    replace(&command, |new| fs::copy(builder.built.join(COMMAND), new).map(drop).map_err(at(new)))?;
-    Ok(Dropin { file, command })
+    let programs = folder(dropin.join("bin"))?;
+    for (name, package) in PROGRAMS {
+        builder.cargo(&["rustc", "--bin", name], package, &linked)?;
+        let copy = |new: &Path| fs::copy(builder.built.join(name), new).map(drop).map_err(at(new));
+        replace(&programs.join(name), copy)?;
+    }
+    Ok(Dropin { file, command: programs.join(COMMAND) })
 }
 
 /// How cargo builds, and where.

@@ -1,6 +1,6 @@
 //! `interop`: tests Ironwarp on this host against Linux siw in a guest. First the project's own program
-//! (crates/ironwarp/tests/siw), then stock programs of Debian at both ends, against each variant of siw, in
-//! both directions.
+//! (crates/ironwarp/tests/siw), then the guest as a virtual machine at an I/O unit (crates/net/tests/lan), then
+//! stock programs of Debian at both ends, against each variant of siw, in both directions.
 //!
 //! ```text
 //!  catalogue.rs   which programs, with which arguments, and what they must print
@@ -61,6 +61,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
         crate::guest::build(workspace, &options.variants().collect::<Vec<_>>())?;
         if options.only.is_none() {
             own_program(workspace, &options)?;
+            if options.variants().any(|variant| variant == VARIANTS[0]) {
+                io_unit(workspace)?;
+            }
         }
         dropin::build(workspace, true)?;
         captures::build()?;
@@ -100,6 +103,14 @@ fn own_program(workspace: &Workspace, options: &Options) -> Result {
     let mut nextest = command("cargo", &arguments);
     nextest.args(["--filterset", &tests]).env("IRONWARP_GUESTS", crate::guest::folder(workspace));
     run_command(&mut nextest)
+}
+
+/// Tests of the I/O unit that boot a guest, one after the other: each has the time limits of an idle machine.
+fn io_unit(workspace: &Workspace) -> Result {
+    let arguments = ["nextest", "run", "--locked", "--package", "ironwarp-net", "--test", "lan"];
+    let mut nextest = command("cargo", &arguments);
+    nextest.args(["--run-ignored", "only", "--test-threads", "1"]);
+    run_command(nextest.env("IRONWARP_GUESTS", crate::guest::folder(workspace)))
 }
 
 impl Options {

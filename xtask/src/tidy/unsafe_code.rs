@@ -13,6 +13,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/engine/src/sys/sched.rs",
     "crates/engine/src/sys/segment.rs",
     "crates/engine/src/sys/memory.rs",
+    "crates/engine/src/sys/memory/descriptor.rs",
     "crates/engine/src/sys/memory/map.rs",
     "crates/engine/src/sys/raw.rs",
     "crates/engine/src/sys/socket.rs",

@@ -25,12 +25,14 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
+mod descriptor;
 pub(super) mod map;
 mod pool;
 mod staged;
 #[cfg(test)]
 mod tests;
 
+pub use descriptor::{read_from, write_to};
 use map::{Map, WINDOW_NAME, file_in_memory};
 use pool::Pool;
 use staged::StagingBuffers;
@@ -41,6 +43,13 @@ const WINDOW: usize = 16 << 10;
 
 /// Maximum number of spans of one system call. More would save little: 16 spans share the cost of the call already.
 const MAX_SPANS: usize = 16;
+
+/// Maximum number of iovecs of a system call: the kernel's UIO_MAXIOV.
+pub(super) const MAX_VECTORS: usize = 1024;
+
+/// Maximum number of bytes that a system call moves: the kernel's MAX_RW_COUNT. If the lengths of all iovecs add up to
+/// more than `isize::MAX`, the kernel refuses the call.
+pub(super) const MAX_BYTES: usize = 0x7fff_f000;
 
 /// The memory of this process.
 ///

@@ -6,7 +6,7 @@
 use super::byte_count;
 use super::counters::{self, Traffic};
 use super::fork::Fd;
-use super::memory::Vectors;
+use super::memory::{MAX_BYTES, MAX_VECTORS, Vectors};
 use super::sched::yield_after_moving;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::link::{Link, LinkError, Piece, Route};
@@ -23,13 +23,6 @@ use std::time::Duration;
 
 #[cfg(test)]
 mod tests;
-
-/// Maximum number of iovecs of a system call: the kernel's UIO_MAXIOV.
-const MAX_VECTORS: usize = 1024;
-
-/// Maximum number of bytes that a system call moves: the kernel's MAX_RW_COUNT. If the lengths of all iovecs add up to
-/// more than `isize::MAX`, the kernel refuses the call.
-const MAX_BYTES: usize = 0x7fff_f000;
 
 /// The smallest page size of Linux; all other page sizes are multiples of it.
 const PAGE: usize = 4096;

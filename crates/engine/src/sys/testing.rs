@@ -12,6 +12,7 @@ use rustix::fd::AsFd;
 use std::ffi::c_void;
 use std::net::SocketAddr;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub(super) mod hosts;
@@ -181,6 +182,12 @@ type Body = Box<dyn FnOnce() + Send>;
 /// The signal with which [`RawThread::kill`] ends a thread. The standard library and the test harness do not use it.
 const KILL: libc::c_int = libc::SIGUSR2;
 
+/// The signal of [`RawThread::interrupt`], which nothing else here uses.
+const INTERRUPT: libc::c_int = libc::SIGUSR1;
+
+/// Number of times that a thread has handled [`INTERRUPT`].
+static INTERRUPTIONS: AtomicUsize = AtomicUsize::new(0);
+
 impl RawThread {
     pub(crate) fn spawn(body: impl FnOnce() + Send + 'static) -> Self {
         let (id, started) = std::sync::mpsc::sync_channel(1);
@@ -228,6 +235,22 @@ impl RawThread {
         assert_eq!(unsafe { libc::pthread_kill(self.handle, KILL) }, 0);
     }
 
+    /// Interrupts the system call in which the thread [sleeps](Self::is_asleep): it fails with EINTR.
+    pub(crate) fn interrupt(&self) {
+        let before = INTERRUPTIONS.load(Ordering::Relaxed);
+        // SAFETY: `sigaction` has only integers, pointers and optional functions, for which zero is valid. Without the
+        // flag SA_RESTART, the kernel does not repeat system calls.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = count_interruption as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        // SAFETY: the handler only changes an atomic, which is allowed in a signal handler.
+        assert_eq!(unsafe { libc::sigaction(INTERRUPT, &raw const action, ptr::null_mut()) }, 0);
+        // SAFETY: the thread was not joined, because `join` consumes `self`, so its handle is valid.
+        assert_eq!(unsafe { libc::pthread_kill(self.handle, INTERRUPT) }, 0);
+        while INTERRUPTIONS.load(Ordering::Relaxed) == before {
+            std::thread::yield_now();
+        }
+    }
+
     /// Waits until the thread has ended.
     pub(crate) fn join(self) {
         // SAFETY: the thread is joined only once, because this consumes `self`.
@@ -241,6 +264,11 @@ extern "C-unwind" fn run(body: *mut c_void) -> *mut c_void {
     let body = unsafe { Box::from_raw(body.cast::<Body>()) };
     body();
     ptr::null_mut()
+}
+
+/// Signal handler: counts its calls.
+extern "C" fn count_interruption(_: libc::c_int) {
+    INTERRUPTIONS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Signal handler: ends this thread with a system call.

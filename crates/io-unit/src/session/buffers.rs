@@ -113,7 +113,11 @@ impl Session {
     pub(super) fn on_pool_get(&mut self, element_size: u32) {
         let shapes = self.config.shapes(self.mode);
         let fitting = shapes.into_iter().find(|shape| shape.element_size >= element_size);
-        if let Some(shape) = fitting.filter(|_| self.phase == Phase::Open) {
+        let most = self.config.max_pools;
+        let Some(shape) = fitting.filter(|_| self.phase == Phase::Open && self.owner.len() < most) else {
+            return;
+        };
+        if self.grants.take(most, self.now) {
             self.register(shape);
         }
     }

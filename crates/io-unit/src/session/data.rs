@@ -124,11 +124,14 @@ impl Session {
         let Slot { pool, element, tag, offset } = slot;
         let indication = Indication { pool, element, len };
         let immediate = Immediate::new(indication);
-        self.data.push_back(Some(pool));
+        // A flush waits for the last of the requests: the pool must not disappear before its frame is indicated.
+        self.data.push_back(immediate.is_some().then_some(pool));
         self.act(Action::Write { frame, tag, offset, immediate: immediate.map(|immediate| immediate.0) });
         if immediate.is_none() {
             // On the same channel: on the other one it could overtake the data (docs/io-unit.md, order rule 1).
-            self.post(Channel::Data, 0, &Message::Indicate(indication));
+            self.data.push_back(Some(pool));
+            let message = Message::Indicate(indication).encode(0);
+            self.act(Action::Post { channel: Channel::Data, message });
         }
     }
 }

@@ -67,6 +67,7 @@ mod channel;
 mod config;
 mod data;
 mod error;
+mod grants;
 mod receive;
 mod requests;
 mod state;

@@ -4,6 +4,7 @@ use super::action::Action;
 use super::channel::Channel;
 use super::config::{Config, Identity, InvalidConfig};
 use super::error::{Reason, Violation};
+use super::grants::Grants;
 use crate::auth::Admission;
 use crate::message::{Attach, Function, Mac, Message, Mode, Nonce, Operation, Request, Statistics};
 use crate::pool::{Owner, PoolError, Sender};
@@ -22,7 +23,7 @@ pub struct Session {
     pub(super) phase: Phase,
     pub(super) owner: Owner,
     pub(super) sender: Sender,
-    /// For each request on the data channel that has not completed, in order: the pool that it writes to.
+    /// For each request on the data channel that has not completed, in order: the pool whose frame is complete with it.
     pub(super) data: VecDeque<Option<u32>>,
     /// Number of requests on the control channel that have not completed.
     pub(super) control: usize,
@@ -31,12 +32,13 @@ pub struct Session {
     /// Flush requests of the peer that wait for acknowledgements.
     pub(super) flushes: Vec<PeerFlush>,
     pub(super) stall: Option<Stall>,
+    pub(super) grants: Grants,
     pub(super) counters: Statistics,
     pub(super) attached: Option<Attached>,
     /// Whether the driver knows that frames can be sent.
     pub(super) up: bool,
     pub(super) last_context: u64,
-    now: Duration,
+    pub(super) now: Duration,
     actions: VecDeque<Action>,
     reason: Option<Reason>,
 }
@@ -154,6 +156,7 @@ impl Session {
 
     fn new(config: Config, mode: Mode, side: Side, now: Duration) -> Result<Self, InvalidConfig> {
         config.check()?;
+        let grants = Grants::new(config.max_pools, now);
         Ok(Self {
             config,
             side,
@@ -166,6 +169,7 @@ impl Session {
             pending: Vec::new(),
             flushes: Vec::new(),
             stall: None,
+            grants,
             counters: Statistics::default(),
             attached: None,
             up: false,

@@ -57,6 +57,66 @@ fn a_flush_reply_waits_until_every_write_is_acknowledged() {
 }
 
 #[test]
+fn a_flush_waits_until_the_indication_of_a_write_is_acknowledged() {
+    let shape = Shape { count: 2, element_size: 70_000 };
+    for who in [Who::Unit, Who::Host] {
+        let config = Config { pools: vec![shape, shape], max_pools: 2, ..Config::default() };
+        let mut pair = Pair::open(Mode::Rdma, &config);
+        pair.send(Who::Host, frame(1, 65_536)).unwrap();
+        assert_eq!(pair.host.data_requests(), 2, "a Write, and the message that indicates it");
+        // Of the owner, or of the sender.
+        let flush =
+            |session: &mut Session| if who == Who::Unit { session.flush(0) } else { session.give_back(0) };
+        pair.call(who, flush).unwrap();
+        exchange_control(&mut pair);
+        for _ in 0..2 {
+            assert_eq!(pair.host.control_messages(), []);
+            pair.carry(Who::Host, Channel::Data);
+            pair.complete(Who::Host, Channel::Data);
+        }
+        pair.settle();
+        assert_eq!((pair.unit.received, pair.unit.pools(), &pair.unit.closed), (1, 1, &None));
+    }
+}
+
+/// Order rule 3: both connections have delivered, the frame and the reply that lets its pool go.
+fn frame_and_flush_reply_have_arrived() -> Pair {
+    let mut pair = open();
+    pair.send(Who::Host, frame(1, 1000)).unwrap();
+    pair.call(Who::Unit, |unit| unit.flush(0)).unwrap();
+    pair.carry(Who::Unit, Channel::Control);
+    pair.process(Who::Host);
+    pair.carry(Who::Host, Channel::Data);
+    pair.complete(Who::Host, Channel::Data);
+    assert!(pair.carry(Who::Host, Channel::Control), "the reply follows the acknowledgement");
+    assert_eq!((pair.unit.received, pair.unit.pools()), (0, 2));
+    pair
+}
+
+#[test]
+fn a_frame_that_has_arrived_is_delivered_before_its_pool_disappears() {
+    let mut pair = frame_and_flush_reply_have_arrived();
+    while pair.process(Who::Unit) {}
+    assert_eq!((pair.unit.received, pair.unit.pools(), &pair.unit.closed), (1, 2, &None));
+    pair.release(Who::Unit, 0);
+    assert_eq!(pair.unit.pools(), 1, "the frame was the last");
+    pair.settle();
+    assert_eq!((&pair.host.closed, &pair.unit.closed), (&None, &None));
+}
+
+#[test]
+fn a_driver_that_lets_control_messages_overtake_frames_loses_its_session() {
+    let mut pair = frame_and_flush_reply_have_arrived();
+    assert!(pair.process_control_first(Who::Unit));
+    assert_eq!((pair.unit.received, pair.unit.pools()), (0, 1), "the pool is gone, with its frame");
+    pair.process(Who::Unit);
+    let reason = pair.unit.closed.as_ref().unwrap().to_string();
+    assert_eq!(reason, "protocol violation: BufferRDMAIndicate: unknown pool 0");
+    pair.settle();
+    assert_eq!((pair.unit.pools(), pair.host.pools()), (0, 0));
+}
+
+#[test]
 fn a_sender_flushes_after_its_writes_and_the_owner_frees_after_the_release() {
     let mut pair = open();
     pair.send(Who::Host, frame(1, 1000)).unwrap();

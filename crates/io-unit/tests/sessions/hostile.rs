@@ -1,12 +1,13 @@
 //! A hostile peer: its own session ends, with an error that names what was wrong. Others go on.
 
 use crate::input::{Random, frame};
-use crate::model::{OTHER_HOST, Pair, Who};
+use crate::model::{OTHER_HOST, Pair, START, Who};
 use ironwarp_io_unit::message::{
     Function, Immediate, Indication, Message, Mode, PoolEntry, Reply, UpdateEntry,
 };
 use ironwarp_io_unit::pool::Shape;
 use ironwarp_io_unit::session::{Channel, Config, Reason};
+use std::time::Duration;
 
 const CONTROL: Channel = Channel::Control;
 const DATA: Channel = Channel::Data;
@@ -240,6 +241,40 @@ fn requests_for_pools_beyond_the_limit_are_ignored() {
     }
     pair.settle();
     assert_eq!((&pair.unit.closed, pair.unit.pools()), (&None, 2));
+}
+
+/// Registering and freeing a pool costs megabytes, and asking for it 20 bytes.
+#[test]
+fn pools_that_are_flushed_and_asked_for_again_are_granted_once_a_second() {
+    let mut pair = open(Mode::Rdma);
+    let storm = |pair: &mut Pair| {
+        let mut granted = 0;
+        for _ in 0..100 {
+            let get = Message::PoolGet { element_size: 2048, count: 1 }.encode(0);
+            pair.call(Who::Unit, |unit| unit.receive(CONTROL, &get));
+            while pair.register(Who::Unit) {
+                granted += 1;
+            }
+            let pools = pair.unit.session.own_pools();
+            if let Some(last) = pools.last().filter(|_| pools.len() > 1) {
+                let flush = Message::FlushRequest(vec![1 << 31 | last]).encode(1);
+                pair.call(Who::Unit, |unit| unit.receive(CONTROL, &flush));
+            }
+            while pair.carry(Who::Unit, CONTROL) {
+                pair.complete(Who::Unit, CONTROL);
+            }
+        }
+        granted
+    };
+    assert_eq!(storm(&mut pair), 2, "as many as it may own");
+    assert_eq!(storm(&mut pair), 0);
+    for (millis, granted) in
+        [(999, 0), (1000, 1), (1500, 0), (2000, 1), (3000, 1), (100_000, 2), (101_000, 1)]
+    {
+        pair.call(Who::Unit, |unit| unit.tick(START + Duration::from_millis(millis)));
+        assert_eq!(storm(&mut pair), granted, "{millis} ms after the start");
+    }
+    assert_eq!((&pair.unit.closed, pair.unit.pools()), (&None, 1));
 }
 
 /// Whatever bytes arrive, on either channel and in any state: no panic, and no pool is left after the end.

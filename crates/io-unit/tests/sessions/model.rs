@@ -381,6 +381,13 @@ impl Pair {
         true
     }
 
+    /// Lets a driver process a control message before what its data channel has completed, which breaks order rule 3.
+    pub(crate) fn process_control_first(&mut self, who: Who) -> bool {
+        let Some(message) = self.end(who).control_inbox.pop_front() else { return false };
+        self.call(who, |session| session.receive(Channel::Control, &message));
+        true
+    }
+
     fn process_data(&mut self, who: Who, arrival: Arrival) {
         match arrival {
             Arrival::Immediate(value) => self.call(who, |session| session.immediate(value)),

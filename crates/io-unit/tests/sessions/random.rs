@@ -5,9 +5,12 @@ use crate::model::{Pair, Who};
 use ironwarp_io_unit::message::{Mode, Request, Statistics};
 use ironwarp_io_unit::pool::Shape;
 use ironwarp_io_unit::session::{Blocked, Channel, Config, Reason, Session};
+use ironwarp_testkit::long_form;
 use std::panic::AssertUnwindSafe;
 
 const SEEDS: u64 = 1000;
+/// In the long form.
+const MANY_SEEDS: u64 = 20_000;
 const STEPS: u64 = 500;
 
 /// What the runs must have covered, so that a change of the mix does not go unnoticed.
@@ -150,7 +153,8 @@ fn run(seed: u64, covered: &mut Covered) {
 fn random_sessions_deliver_every_byte_and_leave_no_pool() {
     let mut covered = Covered::default();
     let only = std::env::var("IRON_SEED").ok().map(|seed| seed.parse::<u64>().unwrap());
-    for seed in only.map_or(0..SEEDS, |seed| seed..seed + 1) {
+    let seeds = if long_form::is_requested() { MANY_SEEDS } else { SEEDS };
+    for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {
         let result = std::panic::catch_unwind(AssertUnwindSafe(|| run(seed, &mut covered)));
         assert!(result.is_ok(), "seed {seed} failed: run it alone with IRON_SEED={seed}");
     }

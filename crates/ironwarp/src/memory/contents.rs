@@ -10,8 +10,9 @@ use ironwarp_rnic::memory::{Memory, PageSize, Rights, Spans, Translation, Transl
 use ironwarp_rnic::queue::Sge;
 use ironwarp_wire::{RemoteAddr, Tag};
 use std::fmt;
+use std::io;
 use std::ops::{Range, RangeBounds};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 /// The bytes of a region. Programs copy them in and out. There are no references to them, because peers may write at
@@ -228,6 +229,106 @@ impl Contents {
         }
     }
 
+    /// Reads once from a descriptor, as read(2) does, into this range: at most as many bytes as it has. Returns the
+    /// number of bytes read, which is 0 at the end of the file, or if the range is empty. The other bytes of the range
+    /// do not change.
+    ///
+    /// The kernel copies the bytes: they do not pass through another buffer. There is one system call, so that one frame
+    /// of a TAP device or one datagram of a socket is read, even if the range is in several buffers. A call that a signal
+    /// interrupts is repeated.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// use ironwarp::prelude::*;
+    /// use std::io::Write;
+    ///
+    /// let region = domain.register(Buffer::new(8)?, Access::LOCAL_READ)?;
+    /// let (reader, mut writer) = std::io::pipe()?;
+    /// writer.write_all(b"hello")?;
+    /// assert_eq!(region.read_from(&reader, 2..)?, 5);
+    /// assert_eq!(region.to_vec()?, b"\0\0hello\0");
+    /// drop(writer);
+    /// assert_eq!(region.read_from(&reader, 2..)?, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails with [`InvalidInput`](io::ErrorKind::InvalidInput) if the range is not completely inside the region, or is
+    /// in more than 1,024 separate parts of memory. Otherwise fails as read(2) does: with
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the descriptor is non-blocking and has no bytes, and with EFAULT if
+    /// the program unmapped or write-protected memory that it owns.
+    pub fn read_from(&self, from: impl AsFd, range: impl RangeBounds<usize>) -> io::Result<usize> {
+        ironwarp_engine::sys::memory::read_from(from.as_fd(), &self.spans_of(range)?)
+    }
+
+    /// Writes this range to a descriptor, with one write(2). Returns the number of bytes written, which may be fewer than
+    /// the range has.
+    ///
+    /// The kernel copies the bytes: they do not pass through another buffer. There is one system call, so that the range
+    /// is one frame of a TAP device or one datagram of a socket, even if it is in several buffers. A call that a signal
+    /// interrupts is repeated. An empty range writes nothing, not even an empty datagram.
+    ///
+    /// While a peer writes to these bytes, some old and some new bytes may be written.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// use ironwarp::prelude::*;
+    /// use std::io::Read;
+    ///
+    /// let region = domain.register(Buffer::copy_of(b"say hello")?, Access::LOCAL_READ)?;
+    /// let (mut reader, writer) = std::io::pipe()?;
+    /// assert_eq!(region.write_to(&writer, 4..)?, 5);
+    /// let mut five = [0; 5];
+    /// reader.read_exact(&mut five)?;
+    /// assert_eq!(&five, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails with [`InvalidInput`](io::ErrorKind::InvalidInput) if the range is not completely inside the region, or is
+    /// in more than 1,024 separate parts of memory. Otherwise fails as write(2) does: with
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the descriptor is non-blocking and has no room, and with EFAULT if
+    /// the program unmapped memory that it owns.
+    pub fn write_to(&self, to: impl AsFd, range: impl RangeBounds<usize>) -> io::Result<usize> {
+        ironwarp_engine::sys::memory::write_to(to.as_fd(), &[], &self.spans_of(range)?)
+    }
+
+    /// Writes `head`, and then this range, to a descriptor, like [`write_to`](Self::write_to) with one system call.
+    ///
+    /// A program that has checked the start of a message passes the copy that it has checked: a peer that may write to
+    /// these bytes can change them at any time.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// use ironwarp::prelude::*;
+    /// use std::io::Read;
+    ///
+    /// let region = domain.register(Buffer::copy_of(b"say hello")?, Access::LOCAL_READ)?;
+    /// let (mut reader, writer) = std::io::pipe()?;
+    /// assert_eq!(region.write_to_after(&writer, b"Oh, ", 4..)?, 9);
+    /// let mut nine = [0; 9];
+    /// reader.read_exact(&mut nine)?;
+    /// assert_eq!(&nine, b"Oh, hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails like [`write_to`](Self::write_to).
+    pub fn write_to_after(
+        &self,
+        to: impl AsFd,
+        head: &[u8],
+        range: impl RangeBounds<usize>,
+    ) -> io::Result<usize> {
+        ironwarp_engine::sys::memory::write_to(to.as_fd(), head, &self.spans_of(range)?)
+    }
+
     /// Sets all bytes to `byte`.
     ///
     /// ```
@@ -321,6 +422,13 @@ impl Contents {
         let mut addrs: Box<[_]> = addrs.collect();
         addrs.sort_unstable();
         Some(Arc::new(PartsByAddr { parts, addrs }))
+    }
+
+    /// Returns where in the program's memory the bytes of a range are. Fails if the range is not completely inside.
+    fn spans_of(&self, range: impl RangeBounds<usize>) -> io::Result<Spans> {
+        let resolved =
+            self.resolve(range).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error));
+        resolved.map(|(at, len)| self.spans(at, len))
     }
 
     /// Returns where in the program's memory the `len` bytes at offset `at` are.

@@ -57,6 +57,21 @@ fn a_host_with_a_wrong_key_or_mtu_is_refused() {
 }
 
 #[test]
+fn an_invalid_setting_in_the_environment_is_refused_by_both_programs() {
+    let test = "refused::an_invalid_setting_in_the_environment_is_refused_by_both_programs";
+    if is_agent() || !in_network(test) {
+        return;
+    }
+    let network = Network::start(1);
+    // The unit first: its address is in use, so that it ends in any case.
+    for mut command in [network.unit_command(), network.host_command(1, &[])] {
+        let output = command.env("IRONWARP_SHM", "perhaps").output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && errors.contains("perhaps"), "{errors}");
+    }
+}
+
+#[test]
 fn strangers_do_not_disturb_a_session() {
     let test = "refused::strangers_do_not_disturb_a_session";
     if is_agent() || !in_network(test) {

@@ -4,10 +4,8 @@ use crate::agent::{ROLE, is_agent, ping_from, stream};
 use crate::network::Network;
 use ironwarp_testkit::child::{Partner, in_front, in_network};
 
-/// Pings in both directions and over both IP versions, and sends a stream in each direction.
-fn exchange(test: &str, arguments: &[&str]) -> ([Partner; 2], Network) {
-    let network = Network::start(2);
-    let hosts = [1, 2].map(|number| network.attach(number, arguments));
+/// Pings in both directions and over both IP versions, and sends a stream in each direction. No frame is refused.
+pub(crate) fn exchange(test: &str, network: &Network) {
     let [left, right] = &network.containers[..] else { unreachable!("two containers") };
     let (mut at_left, mut at_right) = (left.agent(test), right.agent(test));
     let ([left_v4, left_v6], [right_v4, right_v6]) = (left.addresses(), right.addresses());
@@ -24,6 +22,12 @@ fn exchange(test: &str, arguments: &[&str]) -> ([Partner; 2], Network) {
     }
     at_left.finish();
     at_right.finish();
+}
+
+fn exchange_with(test: &str, arguments: &[&str]) -> ([Partner; 2], Network) {
+    let network = Network::start(2);
+    let hosts = [1, 2].map(|number| network.attach(number, arguments));
+    exchange(test, &network);
     (hosts, network)
 }
 
@@ -33,7 +37,7 @@ fn containers_on_two_hosts_share_a_lan() {
     if is_agent() || !in_network(test) {
         return;
     }
-    let (_hosts, network) = exchange(test, &[]);
+    let (_hosts, network) = exchange_with(test, &[]);
     let (frames, bytes) = (network.field("left", "frames_in"), network.field("left", "bytes_in"));
     assert!(bytes / frames > 1526, "super-packets of {} bytes on average", bytes / frames);
 }
@@ -44,7 +48,7 @@ fn containers_exchange_jumbo_frames() {
     if is_agent() || !in_network(test) {
         return;
     }
-    let (_hosts, network) = exchange(test, &["--mtu", "9000"]);
+    let (_hosts, network) = exchange_with(test, &["--mtu", "9000"]);
     assert!(network.containers[0].ip("link show iw0").contains(" mtu 9000 "));
 }
 

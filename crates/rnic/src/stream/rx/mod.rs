@@ -107,6 +107,9 @@ pub(crate) struct Rx {
     /// the next segment. Otherwise zero. While it is not zero, only these bytes are received into the staging buffer,
     /// because another large segment is expected, whose payload can then be received directly into its destination.
     gap: u8,
+    /// If Immediate Data followed the last large Write: length of its FPDU, which is part of the gap. Otherwise zero.
+    #[serde(skip)]
+    immediate: u8,
     /// The last call to the link received only a few bytes, and so will probably the next.
     expects_small: bool,
     /// Number of messages of the request class delivered.
@@ -206,6 +209,7 @@ impl Rx {
             response_in_progress: false,
             segment: None,
             gap: 0,
+            immediate: 0,
             expects_small: false,
             delivered: 0,
             unpublished: false,

@@ -87,9 +87,16 @@ impl Rx {
 
     /// Begins a segment, its first step, and predicts whether the next one will be large.
     fn begin_and_predict(&mut self, qp: &QpContext, fpdu: &Fpdu, whole: bool) -> Checked<Target> {
+        let is_immediate = matches!(fpdu.header, Header::Immediate(_));
         let large = usize::from(fpdu.payload_len) >= MIN_DIRECT
-            || (self.gap > 0 && self.continues_message(&fpdu.header));
-        self.gap = if large { gap_after(fpdu) } else { 0 };
+            || (self.gap > 0 && (is_immediate || self.continues_message(&fpdu.header)));
+        let gap = gap_after(fpdu);
+        if !large || is_immediate {
+            self.immediate = if large { gap } else { 0 };
+            self.gap = self.immediate;
+        } else {
+            self.gap = gap + self.immediate;
+        }
         self.begin(qp, fpdu, whole)
     }
 
@@ -176,9 +183,9 @@ impl Rx {
     }
 }
 
-/// Returns the number of bytes between the payload of this segment and the payload of the next one, if both have
+/// Returns the number of bytes, at most 64, between the payload of this segment and the payload of the next one, if both have
 /// headers of the same length.
 fn gap_after(fpdu: &Fpdu) -> u8 {
     let len = fpdu.total_len() - usize::from(fpdu.payload_len);
-    u8::try_from(len).expect("a header, padding and a CRC are shorter than 256 bytes")
+    u8::try_from(len).expect("a header, padding and a CRC are shorter than 256 bytes").min(64)
 }
