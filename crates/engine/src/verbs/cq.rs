@@ -8,6 +8,7 @@ use crate::reactor::member::{Member, Placement};
 use crate::reactor::poll_set::PollSet;
 use crate::reactor::waiters::Waiters;
 use crate::steering::Steering;
+use crate::sys::fork::Creator;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::event::{AsyncEvent, AsyncEvents};
 use ironwarp_rnic::queue::{Arm, Completion, Cq, Moderation, Overrun};
@@ -66,6 +67,7 @@ pub struct CompletionQueue {
     vector: Option<usize>,
     channel: ChannelState,
     event_sleeps: EventSleeps,
+    creator: Creator,
     /// Its place in the quota of its function.
     _place: Place,
 }
@@ -114,6 +116,7 @@ impl CompletionQueue {
             vector,
             channel: ChannelState::default(),
             event_sleeps: EventSleeps::default(),
+            creator: Creator::this(),
             _place: place,
         }))
     }
@@ -140,8 +143,12 @@ impl CompletionQueue {
     }
 
     /// Removes up to `max` completions and passes them to `each`. If there are none, serves the sockets and tries
-    /// again. Returns the number of completions.
+    /// again. Returns the number of completions. Finds none in a forked child, which has no connections: a thread of the
+    /// parent may have locked the queue, or a queue pair, at the fork.
     pub fn poll(&self, max: usize, mut each: impl FnMut(Completion)) -> Result<usize, Overrun> {
+        if self.creator.is_parent() {
+            return Ok(0);
+        }
         let found = self.cq.poll(max, &mut each)?;
         if found > 0 {
             self.record_found(found);
@@ -172,8 +179,12 @@ impl CompletionQueue {
     }
 
     /// Arms the queue: requests one event for the next completion, through the [handler](Self::set_handler). Returns
-    /// whether the queue already holds such a completion, which raises no event: the caller must poll again.
+    /// whether the queue already holds such a completion, which raises no event: the caller must poll again. Has no effect
+    /// in a forked child.
     pub fn arm(&self, arm: Arm) -> bool {
+        if self.creator.is_parent() {
+            return false;
+        }
         if let Some(has_completion) = self.arm_in_channel(arm) {
             return has_completion;
         }
@@ -196,8 +207,11 @@ impl CompletionQueue {
     }
 
     /// Serves the sockets of the queue pairs, without waiting. From now on the program serves them, and the lanes do
-    /// not.
+    /// not. Has no effect in a forked child.
     pub fn progress(&self) {
+        if self.creator.is_parent() {
+            return;
+        }
         self.serve(PollSet::record_poll);
     }
 

@@ -25,11 +25,17 @@ pub enum WaitError {
     /// Nothing will complete any more.
     #[error("the adapter has stopped, for a reason in its log: open another one")]
     Stopped,
+    /// This process is a forked child of the one that opened the adapter.
+    #[error("the adapter was inherited by a fork: open another one in this process")]
+    Inherited,
 }
 
 impl CompletionQueue {
     /// Waits for a completion. Returns false if the timeout expires first.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, WaitError> {
+        if self.creator.is_parent() {
+            return Err(WaitError::Inherited);
+        }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let spin_end = Instant::now() + SPIN_TIME;
         loop {
