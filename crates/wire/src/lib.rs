@@ -1,4 +1,4 @@
-//! The iWARP wire format: encoders and decoders of every header that the adapter sends or accepts.
+//! The iWARP wire format, and iSCSI's: encoders and decoders of every header that the adapter sends or accepts.
 //!
 //! A message is sent as one or more segments, each in one FPDU:
 //!
@@ -17,6 +17,7 @@
 //! | the header of a segment: opcode, tag, offset, sequence number | [`Header`] |
 //! | the reason for which a stream ended | [`Terminate`], [`Cause`] |
 //! | the private protocol between two Ironwarp ends | [`private`] |
+//! | headers of iSCSI PDUs | [`iscsi`] |
 //! | the protocol violations of a peer, and the Terminate that reports each | [`Violation`] |
 //!
 //! # Contract
@@ -57,6 +58,7 @@ mod byte_count;
 mod cause;
 pub mod ddp;
 mod error;
+pub mod iscsi;
 mod layout;
 pub mod mpa;
 mod parse;
