@@ -22,7 +22,7 @@ use crate::status::StatusServer;
 use crate::steering::Steering;
 use crate::sys::memory::ProgramMemory;
 use crate::sys::random::random;
-use crate::sys::tcp::{Bound, with_port};
+use crate::sys::tcp::{Bound, adopt, with_port};
 use crate::sys::udp::UdpPort;
 use crate::verbs::control::ControlQueue;
 use crate::verbs::cq::CompletionQueue;
@@ -30,6 +30,7 @@ use crate::verbs::datagram::{self, DatagramQueuePair, DatagramQueuePairAttribute
 use crate::verbs::error::ConnectError;
 use crate::verbs::event_queues::EventQueues;
 use crate::verbs::function::{Function, Functions};
+use crate::verbs::iscsi::{IscsiQueuePair, IscsiQueuePairAttributes};
 use crate::verbs::manual::{BringUpOptions, Remote};
 use crate::verbs::qpn::QpPort;
 use crate::verbs::queue_pair::{QueuePair, QueuePairAttributes, QueuePairOptions};
@@ -45,6 +46,7 @@ use ironwarp_rnic::quota::{QuotaExceeded, Resource};
 use ironwarp_rnic::sync::lock;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -432,6 +434,21 @@ impl Engine {
     ) -> io::Result<Arc<DatagramQueuePair>> {
         let pair = DatagramQueuePair::new(self.device(), self.shared.cm.capture().cloned(), attributes, udp)?;
         self.function.objects().add_datagram_pair(&pair);
+        self.check_running()?; // after it was added: a shutdown that this does not find ends the queue pair
+        Ok(pair)
+    }
+
+    /// Creates a queue pair in iSCSI mode (requirement M13) for a TCP connection on which the login is complete, and from
+    /// which nothing after the last Login Response was read.
+    pub fn create_iscsi_qp(
+        &self,
+        attributes: IscsiQueuePairAttributes,
+        connection: OwnedFd,
+    ) -> io::Result<Arc<IscsiQueuePair>> {
+        let link = adopt(connection, &self.shared.cm.keepalive())?;
+        let number = self.shared.numbers.assign_plain()?;
+        let pair = IscsiQueuePair::new(number, self.device(), attributes, link)?;
+        self.function.objects().add_iscsi_pair(&pair);
         self.check_running()?; // after it was added: a shutdown that this does not find ends the queue pair
         Ok(pair)
     }

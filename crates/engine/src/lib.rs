@@ -62,6 +62,7 @@ pub use verbs::datagram::{DatagramQueuePair, DatagramQueuePairAttributes};
 pub use verbs::error::ConnectError;
 pub use verbs::event::{ConnectionEvent, ConnectionEventKind, Established};
 pub use verbs::event_queues::{EventQueues, SetMapError};
+pub use verbs::iscsi::{IscsiQueuePair, IscsiQueuePairAttributes};
 pub use verbs::manual::{BringUpOptions, Local, Remote};
 pub use verbs::qpn;
 pub use verbs::queue_pair::{PairNotMovable, Peer, QueuePair, QueuePairAttributes, QueuePairOptions};

@@ -1,4 +1,4 @@
-//! Two connected queue pairs in one process, for the examples in the documentation.
+//! Two connected queue pairs in one process, and an iSCSI target, for the examples in the documentation.
 
 use crate::prelude::*;
 use std::error::Error;
@@ -28,6 +28,42 @@ pub fn pair() -> Result<(End, End), Box<dyn Error>> {
     incoming.accept(&server.qp, &AcceptOptions::new())?;
     client.qp.wait_connected(Duration::from_secs(10))?;
     Ok((client, server))
+}
+
+/// Starts an iSCSI target that expects no login, and returns its address. It completes each command without an error, and
+/// sends bytes 0xa5 to commands that read.
+pub fn iscsi_target() -> std::io::Result<std::net::SocketAddr> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    std::thread::spawn(move || listener.accept().and_then(|(connection, _)| serve_commands(connection)));
+    Ok(address)
+}
+
+/// Completes commands, and ignores other PDUs, until the initiator closes the connection.
+fn serve_commands(mut connection: std::net::TcpStream) -> std::io::Result<()> {
+    use ironwarp_wire::iscsi::{DataIn, InitiatorPdu, NO_TASK, Residual, SequenceNumbers, TargetPdu};
+    use std::io::{Read, Write};
+    let mut header = [0; crate::iscsi::HEADER_LEN];
+    for stat_sn in 0.. {
+        connection.read_exact(&mut header)?;
+        let Ok(InitiatorPdu::Command(command)) = InitiatorPdu::parse(&header) else { continue };
+        let numbers =
+            SequenceNumbers { stat_sn, exp_cmd_sn: command.cmd_sn + 1, max_cmd_sn: command.cmd_sn + 128 };
+        let data = DataIn {
+            last: true,
+            acknowledge: false,
+            status: Some((0, Residual::None)),
+            lun: 0,
+            task: command.task,
+            target_task: NO_TASK,
+            numbers,
+            data_sn: 0,
+            offset: 0,
+        };
+        connection.write_all(&TargetPdu::DataIn(data).emit(command.expected_len))?;
+        connection.write_all(&vec![0xa5; command.expected_len as usize])?;
+    }
+    Ok(())
 }
 
 /// Creates an adapter with a queue pair that is not connected yet.

@@ -55,6 +55,7 @@
 //! | [`completion`] | completion queues and handlers, completions |
 //! | [`connection`] | listening, connecting, disconnecting |
 //! | [`datagram`] | queue pairs without a connection |
+//! | [`iscsi`] | queue pairs in iSCSI mode: memory that belongs to a command |
 //! | [`control`] | registration and creation in the background |
 //! | [`event`] | asynchronous events, the event map |
 //! | [`steering`] | lanes: the threads of the adapter, and which connections they serve |
@@ -92,6 +93,7 @@ pub mod event;
 pub mod example;
 pub mod function;
 pub mod hand_over;
+pub mod iscsi;
 pub mod memory;
 #[cfg(doctest)]
 mod misuse;

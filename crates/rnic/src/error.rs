@@ -11,6 +11,7 @@ pub use vendor::VendorError;
 use crate::bug::Bug;
 use crate::memory::{Denied, RegisterError};
 use crate::status::Status;
+use ironwarp_wire::iscsi::BadPdu;
 use ironwarp_wire::private::Unreadable;
 use ironwarp_wire::{
     Cause, Operation, Protection, RemoteAddr, Tag, TaggedBuffer, Terminate, UntaggedBuffer, Violation,
@@ -117,6 +118,9 @@ pub enum QpError {
         "the receive at the peer failed: it was too short for the message, or its memory could not be written"
     )]
     ReceiveFailed,
+    /// The target of a queue pair in iSCSI mode has violated the protocol (requirement M13).
+    #[error("protocol violation by the iSCSI target: {0}")]
+    Iscsi(IscsiFault),
     /// A completion queue overflowed (requirement I5).
     #[error(
         "completion queue {0} overflowed: create it with room for all completions that are not polled yet"
@@ -133,6 +137,43 @@ pub enum QpError {
     /// The adapter panicked. Only this connection ends.
     #[error("{0}")]
     Bug(Bug),
+}
+
+/// A protocol violation of an iSCSI target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IscsiFault {
+    /// The header cannot be parsed.
+    #[error("{0}")]
+    Header(BadPdu),
+    /// The digest of a header is wrong.
+    #[error("wrong header digest")]
+    HeaderDigest,
+    /// The digest of data is wrong.
+    #[error("wrong data digest")]
+    DataDigest,
+    /// A PDU has more data than the initiator accepts (MaxRecvDataSegmentLength).
+    #[error("PDU with {found} bytes of data exceeds the maximum of {limit}")]
+    TooLong {
+        /// Length of the data.
+        found: usize,
+        /// Maximum length.
+        limit: u32,
+    },
+    /// An R2T asks for no data, or for more than agreed (MaxBurstLength).
+    #[error("R2T for {found} bytes, expected 1 to {limit}")]
+    R2tLength {
+        /// Length that the R2T asks for.
+        found: u32,
+        /// Maximum length.
+        limit: u32,
+    },
+    /// A command has more unanswered R2Ts than agreed (MaxOutstandingR2T).
+    #[error("more than the agreed {limit} outstanding R2Ts for a command")]
+    TooManyR2ts {
+        /// The agreed maximum.
+        limit: u16,
+    },
 }
 
 /// The party that caused an error.

@@ -16,6 +16,7 @@ pub mod fault;
 pub mod gid;
 mod half;
 pub mod host;
+pub mod iscsi;
 pub mod link;
 pub mod memory;
 mod outbound;

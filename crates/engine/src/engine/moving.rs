@@ -51,6 +51,9 @@ pub enum FreezeError {
     /// There are connectionless queue pairs.
     #[error("connectionless queue pairs cannot move: destroy them first")]
     Datagrams,
+    /// There are queue pairs in iSCSI mode.
+    #[error("queue pairs in iSCSI mode cannot move: destroy them first")]
+    Iscsi,
     /// There are control queues.
     #[error("control queues cannot move: destroy them first")]
     ControlQueues,
@@ -200,6 +203,9 @@ impl Engine {
         }
         if self.function.objects().has_datagram_pairs() {
             return Err(FreezeError::Datagrams);
+        }
+        if self.function.objects().has_iscsi_pairs() {
+            return Err(FreezeError::Iscsi);
         }
         if self.function.objects().has_control_queues() {
             return Err(FreezeError::ControlQueues);

@@ -443,8 +443,19 @@ fn socket(addr: SocketAddr, kind: SocketType) -> io::Result<Fd> {
     Denied::check("socket", Fd::open(|| rustix::net::socket_with(family, kind, flags, None)))
 }
 
+/// Takes over a connection that another part of the program has made. Fails if the descriptor is not a socket of a TCP
+/// connection.
+pub(crate) fn adopt(connection: OwnedFd, keepalive: &Keepalive) -> io::Result<TcpLink> {
+    let link = TcpLink::handed_over(connection, false)?;
+    set_options(&link, keepalive)?;
+    if is_same_host(link.peer_addr()?).unwrap_or(false) {
+        avoid_pacing(&link);
+    }
+    Ok(link)
+}
+
 /// Sets the options of every connection: keepalive, and no delay of small segments.
-fn set_options(fd: &Fd, keepalive: &Keepalive) -> io::Result<()> {
+fn set_options(fd: impl AsFd + Copy, keepalive: &Keepalive) -> io::Result<()> {
     // Each send has whole FPDUs. Nagle's algorithm would only delay them.
     sockopt::set_tcp_nodelay(fd, true)?;
     sockopt::set_socket_keepalive(fd, true)?;

@@ -11,6 +11,7 @@
 //! | `device_qp` | the device's queue pair behind a queue pair, which a reset replaces |
 //! | `queue_pair` | a queue pair: its number and its states |
 //! | `datagram` | a connectionless queue pair and its sockets |
+//! | `iscsi` | a queue pair in iSCSI mode and its socket |
 //! | `objects`, `function` | what a function of an adapter owns, and how it ends |
 //! | `control` | a queue of slow operations, which a thread of the queue executes in order |
 
@@ -23,6 +24,7 @@ pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod event_queues;
 pub(crate) mod function;
+pub(crate) mod iscsi;
 mod lifecycle;
 pub(crate) mod manual;
 pub(crate) mod objects;

@@ -3,6 +3,7 @@
 use super::control::{self, ControlQueue};
 use super::cq::CompletionQueue;
 use super::datagram::DatagramQueuePair;
+use super::iscsi::IscsiQueuePair;
 use super::queue_pair::QueuePair;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::qp::State;
@@ -17,6 +18,7 @@ pub(crate) struct Objects {
     pairs: List<QueuePair>,
     completion_queues: List<CompletionQueue>,
     datagram_pairs: List<DatagramQueuePair>,
+    iscsi_pairs: List<IscsiQueuePair>,
     shared_receive_queues: List<SharedReceiveQueue>,
     control_queues: List<control::Shared>,
 }
@@ -78,6 +80,15 @@ impl Objects {
         !self.datagram_pairs.all().is_empty()
     }
 
+    /// Returns whether there are queue pairs in iSCSI mode.
+    pub(crate) fn has_iscsi_pairs(&self) -> bool {
+        !self.iscsi_pairs.all().is_empty()
+    }
+
+    pub(crate) fn add_iscsi_pair(&self, pair: &Arc<IscsiQueuePair>) {
+        self.iscsi_pairs.add(pair);
+    }
+
     /// Returns whether there are control queues.
     pub(crate) fn has_control_queues(&self) -> bool {
         !self.control_queues.all().is_empty()
@@ -115,6 +126,9 @@ impl Objects {
         self.datagram_pairs.for_each(|pair| {
             let _ = pair.qp().modify(State::Error); // refused after a reset, when there is nothing to flush
         });
+        self.iscsi_pairs.for_each(|pair| {
+            let _ = pair.qp().modify(State::Error); // always allowed
+        });
     }
 
     /// Ends all objects: requests that have not completed are flushed, and further ones refused. Control queues execute
@@ -123,6 +137,7 @@ impl Objects {
         self.control_queues.for_each(|queue| queue.shut_down(deadline));
         self.pairs.for_each(|pair| pair.shut_down());
         self.datagram_pairs.for_each(|pair| pair.qp().shut_down());
+        self.iscsi_pairs.for_each(|pair| pair.qp().shut_down());
         self.shared_receive_queues.for_each(|queue| queue.shut_down());
     }
 }

@@ -74,6 +74,8 @@ pub enum VendorError {
     ReceiveFailed,
     /// [`QpError::HandedOver`].
     HandedOver,
+    /// [`QpError::Iscsi`].
+    Iscsi,
 }
 
 /// The top byte of all numbers of Ironwarp.
@@ -155,6 +157,7 @@ impl VendorError {
             QpError::SessionLost => Self::SessionLost,
             QpError::ReceiveFailed => Self::ReceiveFailed,
             QpError::HandedOver => Self::HandedOver,
+            QpError::Iscsi(_) => Self::Iscsi,
             QpError::BeforeMove { number, .. } => Self::from_u32(*number).unwrap_or(Self::Moved),
         }
     }
@@ -187,6 +190,7 @@ impl VendorError {
             Self::SessionLost => (23, 0),
             Self::ReceiveFailed => (24, 0),
             Self::HandedOver => (25, 0),
+            Self::Iscsi => (26, 0),
         };
         MARK | (kind as u32) << 16 | detail as u32
     }
@@ -223,6 +227,7 @@ impl VendorError {
             23 => Self::SessionLost,
             24 => Self::ReceiveFailed,
             25 => Self::HandedOver,
+            26 => Self::Iscsi,
             _ => return None,
         };
         // Encode again to reject other details: nonzero where the kind has none, or another encoding of a cause.
@@ -241,6 +246,7 @@ impl VendorError {
             | Self::CutShort
             | Self::SessionLost
             | Self::ReceiveFailed
+            | Self::Iscsi
             | Self::NotReady => ErrorOrigin::Peer,
             Self::Local(_)
             | Self::Register
@@ -301,6 +307,7 @@ impl fmt::Display for VendorError {
             Self::SessionLost => QpError::SessionLost.fmt(f),
             Self::ReceiveFailed => QpError::ReceiveFailed.fmt(f),
             Self::HandedOver => QpError::HandedOver.fmt(f),
+            Self::Iscsi => f.write_str("the iSCSI target violated the protocol"),
         }
     }
 }

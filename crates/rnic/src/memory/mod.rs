@@ -20,6 +20,7 @@
 //! | registration and deregistration | `table.rs` |
 //! | windows: bind, unbind | `window.rs` |
 //! | re-registration | `reregister.rs` |
+//! | buffers of iSCSI commands | `command.rs` |
 //! | registrations in progress, and the queues that wait for them | `deferred.rs`, `pending.rs` |
 //! | one-touch memory, and its decision table | `touch.rs` |
 //! | guards, and how revocation waits for guards | `entry.rs` |
@@ -32,6 +33,7 @@
 mod access;
 mod admit;
 mod cipher;
+mod command;
 mod deferred;
 mod denied;
 mod entry;
@@ -57,6 +59,7 @@ mod window;
 mod tests;
 
 pub use cipher::TagCipher;
+pub use command::{Direction, Transfer};
 pub use denied::{Check, Denied, DeregisterError, RegisterError, ReregisterError};
 pub use entry::{CachedGuard, Guard};
 pub(crate) use guards::Guards;
@@ -133,6 +136,8 @@ pub enum Kind {
     Region,
     /// A memory window: part of a region, accessible to peers only.
     Window,
+    /// The buffers of an iSCSI command, accessible only to the target that the command was sent to (requirement M13).
+    IscsiCommand,
 }
 
 impl fmt::Display for Kind {
@@ -140,6 +145,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Region => "region",
             Self::Window => "window",
+            Self::IscsiCommand => "iSCSI command",
         })
     }
 }

@@ -395,7 +395,7 @@ impl Table {
 
     /// Takes a free entry and returns its tag. The entry is not valid yet, and can be invalidated without being
     /// deregistered.
-    fn allocate_new(&self, body: Body) -> Result<Tag, RegisterError> {
+    pub(super) fn allocate_new(&self, body: Body) -> Result<Tag, RegisterError> {
         let (_, entry) = self.slab.take()?;
         let mut change = entry.begin_change();
         let tag = change.tag();

@@ -9,6 +9,7 @@ use super::{PageSize, Spans, TranslationError};
 use crate::host::{Held, HeldPages, Host, Span, Unmapped};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A snapshot names memory that was not carried over with it.
@@ -41,6 +42,30 @@ enum Form {
     Pages(Arc<PageTable>),
     /// Separate buffers, in the order of their offsets.
     Buffers(Box<[Buffer]>),
+}
+
+/// A part of a translation, to be joined with others.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) translation: Arc<Translation>,
+    /// The offset of the first byte.
+    pub(super) at: u64,
+    /// Length in bytes.
+    pub(super) len: u64,
+}
+
+/// The memory of several parts, one after another, each of which its translation keeps alive.
+#[derive(Debug)]
+struct HeldParts(Box<[HeldPart]>);
+
+/// One of several parts.
+#[derive(Debug)]
+struct HeldPart {
+    memory: Arc<dyn Held>,
+    /// The offset of the first byte.
+    at: u64,
+    /// Length in bytes.
+    len: u64,
 }
 
 /// One of several buffers. Its first offset is the end of the previous buffer; its address is unrelated.
@@ -93,6 +118,25 @@ impl Translation {
             return Err(TranslationError::Empty);
         }
         Ok(Self { form: Form::Buffers(list.into()), len, held: None })
+    }
+
+    /// Creates a translation to parts of others, one after another. The memory of all parts must be kept alive by their
+    /// translations, or that of none.
+    pub(super) fn joined(parts: &[Part]) -> Result<Self, TranslationError> {
+        let mut spans = Spans::new();
+        for Part { translation, at, len } in parts {
+            let len = usize::try_from(*len).map_err(|_| TranslationError::TooLong)?;
+            translation.append_spans(*at, len, &mut spans);
+        }
+        let joined = Self::buffers(&spans)?;
+        let held = |&Part { ref translation, at, len }: &Part| {
+            Some(HeldPart { memory: Arc::clone(translation.held.as_ref()?), at, len })
+        };
+        match parts.iter().filter_map(held).collect::<Box<[_]>>() {
+            held if held.is_empty() => Ok(joined),
+            held if held.len() == parts.len() => Ok(joined.hold(Arc::new(HeldParts(held)))),
+            _ => Err(TranslationError::Mixed),
+        }
     }
 
     /// Makes the translation keep `held` alive, and copy through `held` instead of the host. `held` must be the memory
@@ -228,6 +272,35 @@ impl Translation {
                 (buffer.end_addr - run, run)
             }
         }
+    }
+}
+
+impl HeldParts {
+    /// Calls `each` for the pieces of the `len` bytes at `at`: the memory, the offset in it, and the range of the bytes.
+    fn pieces(&self, at: u64, len: usize, mut each: impl FnMut(&dyn Held, u64, Range<usize>)) {
+        let (mut skip, mut done) = (at, 0);
+        for part in &self.0 {
+            if skip >= part.len {
+                skip -= part.len;
+                continue;
+            }
+            let take = usize::try_from(part.len - skip).map_or(len - done, |rest| rest.min(len - done));
+            each(&*part.memory, part.at + skip, done..done + take);
+            (skip, done) = (0, done + take);
+            if done == len {
+                return;
+            }
+        }
+    }
+}
+
+impl Held for HeldParts {
+    fn read(&self, at: u64, into: &mut [u8]) {
+        self.pieces(at, into.len(), |held, at, range| held.read(at, &mut into[range]));
+    }
+
+    fn write(&self, at: u64, from: &[u8]) {
+        self.pieces(at, from.len(), |held, at, range| held.write(at, &from[range]));
     }
 }
 

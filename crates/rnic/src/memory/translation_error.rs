@@ -18,6 +18,9 @@ pub enum TranslationError {
     /// The total length exceeds 64 bits.
     #[error("the total length of the parts exceeds 64 bits")]
     TooLong,
+    /// Only some of several parts are memory that the adapter keeps alive.
+    #[error("memory that the adapter keeps alive cannot be joined with other memory")]
+    Mixed,
     /// A page is not aligned to its size.
     #[error("the page at {addr:#x} is not aligned to {size}")]
     Unaligned {

@@ -25,7 +25,8 @@ pub struct Completion {
     pub solicited: bool,
     /// Receives only: the local tag that the message invalidated (Send with Invalidate).
     pub invalidated: Option<Tag>,
-    /// Receives only: the immediate data of the message.
+    /// Receives only: the immediate data of the message. In iSCSI mode, also of the send queue: the number of the command
+    /// that the completion belongs to.
     pub immediate: Option<u32>,
     /// Receives of datagrams only: the sender. The first 40 bytes of the buffer are the GRH.
     pub sender: Option<Sender>,
@@ -150,6 +151,14 @@ pub enum Opcode {
     CreateCompletionQueue,
     /// Destruction of a completion queue.
     DestroyCompletionQueue,
+    /// iSCSI mode: a command that failed before the target completed it. The opcodes below are of receives.
+    Command,
+    /// A receive that was used by a PDU of an iSCSI target.
+    Pdu,
+    /// A receive that was used by the PDU with which an iSCSI target completed a command.
+    Response,
+    /// A receive that was used by a PDU of an iSCSI target that failed a check (requirement M13). The cause tells which one.
+    RefusedPdu,
 }
 
 /// When a Send or a Write completes (requirement P2).

@@ -50,7 +50,7 @@ pub struct NopOut {
 }
 
 /// SCSI Command (RFC 7143 §11.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Command {
     /// No unsolicited Data-Out follows this PDU.
     pub last: bool,
