@@ -21,5 +21,6 @@ pub mod path;
 pub mod process;
 pub mod relay;
 pub mod super_packet;
+pub mod tgtd;
 pub mod tshark;
 pub mod wait;
