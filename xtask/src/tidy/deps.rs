@@ -26,6 +26,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ironwarp-cli", &[WIRE, RNIC, ENGINE, IRONWARP]),
     (SIM, &[WIRE, RNIC]),
     (IO_UNIT, &[]),
+    ("ironwarp-iscsi", &[WIRE, RNIC, ENGINE, IRONWARP]),
     ("ironwarp-net", &[ENGINE, IRONWARP, IO_UNIT]),
     (PCAP, &[WIRE, CAPTURE]),
     ("ironwarp-fuzz", &[WIRE, RNIC, SHM, ENGINE, IRONWARP, "ironwarp-ibverbs", SIM, PCAP, IO_UNIT]),
