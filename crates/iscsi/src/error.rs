@@ -1,10 +1,103 @@
-//! Why a login failed.
+//! Why a login, a command or a session failed.
 
 use crate::chap::ChapError;
+use crate::scsi::{Capacity, ScsiError};
 use crate::text::BadText;
+use ironwarp::WaitError;
+use ironwarp::completion::{Overrun, Status as CompletionStatus};
+use ironwarp::memory::{OutOfMemory, RegisterError};
+use ironwarp::queue::{CreateError, PostError, QpError};
 use ironwarp_wire::iscsi::BadPdu;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
+
+/// Why a session or a command failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The target cannot be reached.
+    #[error("failed to connect to the target at {address}: {error}")]
+    Connect {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// The login failed.
+    #[error(transparent)]
+    Login(#[from] LoginError),
+    /// The connection was lost. A write that was outstanding may or may not have been executed.
+    #[error("the connection to the target was lost: {0}")]
+    Lost(Arc<QpError>),
+    /// The target has violated the protocol, or ends the session. A write that was outstanding may or may not have been
+    /// executed.
+    #[error("protocol violation by the target: {0}")]
+    Protocol(&'static str),
+    /// The session has ended before, for a reason that its commands have told.
+    #[error("the session has ended: connect again")]
+    Ended,
+    /// The command was aborted because it took too long. A write may or may not have been executed.
+    #[error("timed out after {0:?}")]
+    TimedOut(Duration),
+    /// The target has not executed the command.
+    #[error("the target failed the command: {0}")]
+    Scsi(#[from] ScsiError),
+    /// The blocks cannot be read or written.
+    #[error(
+        "invalid range: {len} bytes at block {lba} of a logical unit with {} blocks of {} bytes",
+        capacity.blocks,
+        capacity.block_size
+    )]
+    Blocks {
+        /// The first block.
+        lba: u64,
+        /// Length of the memory.
+        len: u64,
+        /// The size of the logical unit.
+        capacity: Capacity,
+    },
+    /// The memory of a command is too long.
+    #[error("a command cannot transfer {0} bytes: the maximum is 4 GiB - 1")]
+    TooLong(u64),
+    /// The adapter has failed to execute a command, with this status.
+    #[error("the adapter failed the command: {0}")]
+    Adapter(CompletionStatus),
+    /// The adapter has stopped.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+    /// The completion queue has overflowed.
+    #[error(transparent)]
+    Overrun(#[from] Overrun),
+    /// A request cannot be posted.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// The queue pair cannot be created.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// Memory cannot be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// Memory cannot be allocated.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
+    /// The kernel refused a resource.
+    #[error(transparent)]
+    Resource(#[from] io::Error),
+}
+
+impl Error {
+    /// Returns the error of a command that the end of its connection with this error has ended.
+    pub(crate) fn of_command(&self) -> Self {
+        match self {
+            Self::Lost(cause) => Self::Lost(Arc::clone(cause)),
+            Self::Protocol(violation) => Self::Protocol(violation),
+            Self::Adapter(status) => Self::Adapter(*status),
+            _ => Self::Ended,
+        }
+    }
+}
 
 /// A login that failed. Close its connection.
 #[derive(Debug, thiserror::Error)]

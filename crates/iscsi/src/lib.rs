@@ -26,15 +26,23 @@
 #![deny(missing_docs)]
 
 mod chap;
+mod connection;
 mod error;
 mod login;
 mod negotiation;
 mod parameters;
 mod random;
+mod request;
+mod scsi;
+mod session;
+mod task;
 mod text;
 
 pub use chap::{ChapError, Credentials, InvalidCredentials};
-pub use error::{LoginError, Status};
+pub use error::{Error, LoginError, Status};
 pub use login::{Stream, login};
 pub use parameters::{DigestPolicy, Negotiated, Options};
+pub use request::{Finished, Request, TaskId};
+pub use scsi::{Capacity, Inquiry, ScsiError};
+pub use session::Session;
 pub use text::BadText;

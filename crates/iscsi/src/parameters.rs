@@ -51,6 +51,7 @@ pub struct Options {
     pub(crate) initial_r2t: bool,
     pub(crate) immediate_data: bool,
     pub(crate) timeout: Duration,
+    pub(crate) reconnect: Duration,
 }
 
 /// The parameters of a session, as the two ends have negotiated them. There is one connection, at error recovery level 0,
@@ -100,6 +101,7 @@ impl Options {
             initial_r2t: false,
             immediate_data: true,
             timeout: Duration::from_secs(15),
+            reconnect: Duration::ZERO,
         }
     }
 
@@ -172,6 +174,14 @@ impl Options {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// Sets for how long a [`Session`](crate::Session) tries to log in again after it has lost its connection. It then issues
+    /// all commands again that have not ended. Defaults to zero: they fail.
+    #[must_use]
+    pub fn reconnect(mut self, time: Duration) -> Self {
+        self.reconnect = time;
         self
     }
 

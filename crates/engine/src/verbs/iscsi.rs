@@ -111,8 +111,9 @@ impl IscsiQueuePair {
         self.qp().post_receive(request)
     }
 
-    /// Aborts a command: when this has returned, its memory is not accessed any more.
-    pub fn abort(&self, id: CommandId) -> Result<(), CommandEnded> {
+    /// Aborts a command: when this has returned, its memory is not accessed any more. Returns its task tag, if the target
+    /// has got it.
+    pub fn abort(&self, id: CommandId) -> Result<Option<u32>, CommandEnded> {
         if self.creator.is_parent() {
             return Err(CommandEnded(id)); // a forked child has no connection
         }

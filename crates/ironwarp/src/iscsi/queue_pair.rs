@@ -180,7 +180,8 @@ impl IscsiQueuePair {
     }
 
     /// Aborts a command: when this has returned, the adapter does not access its memory any more, whatever the target sends,
-    /// and the command does not complete. The target is not told: send it a task management request afterwards.
+    /// and the command does not complete. Returns its task tag, or `None` if the target has not got the command. The target
+    /// is not told: send it a task management request afterwards.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -191,7 +192,8 @@ impl IscsiQueuePair {
     /// # let qp = adapter.protection_domain().iscsi_queue_pair(&cq, session).create(connection)?;
     /// # let header = Command { lun: 1 << 48, cmd_sn: 1, ..Default::default() };
     /// let command = qp.post_commands(vec![CommandRequest { header, data: None }])?[0];
-    /// qp.abort(command)?;
+    /// let task = qp.abort(command)?.expect("the command was sent");
+    /// println!("tell the target to abort task {task:#x}");
     /// assert_eq!(qp.abort(command), Err(CommandEnded(command)));
     /// # Ok(())
     /// # }
@@ -199,7 +201,7 @@ impl IscsiQueuePair {
     ///
     /// # Errors
     /// Fails if the command has ended. Its completion may not have been polled yet.
-    pub fn abort(&self, command: CommandId) -> Result<(), CommandEnded> {
+    pub fn abort(&self, command: CommandId) -> Result<Option<u32>, CommandEnded> {
         self.inner.abort(command)
     }
 }

@@ -258,10 +258,11 @@ impl IscsiQp {
     }
 
     /// Aborts a command: when this has returned, its memory is not accessed any more, whatever the target sends, and the
-    /// command does not complete. The target is not told: send it a task management request afterwards.
+    /// command does not complete. Returns its task tag, or `None` if the target has not got the command. The target is not
+    /// told: send it a task management request afterwards.
     ///
     /// Waits until threads that send or place data of this queue pair have returned from the system call.
-    pub fn abort(&self, id: CommandId) -> Result<(), CommandEnded> {
+    pub fn abort(&self, id: CommandId) -> Result<Option<u32>, CommandEnded> {
         // With the tx half held: no command is started or sent meanwhile.
         let (aborted, left) = self.tx.with(|tx| {
             let task = lock(&self.sq).get(id).ok_or(CommandEnded(id))?.task;
@@ -273,7 +274,7 @@ impl IscsiQp {
             let mut sq = lock(&self.sq);
             sq.unpost(id);
             sq.remove(id);
-            Ok(())
+            Ok(task.map(|task| task.0))
         });
         if left == Left::Work {
             self.drive_tx();
