@@ -96,8 +96,14 @@ const JOBS: &[Job] = &[
         &["apt-get", "cc", "readelf", "sha256sum"],
         dropin::releases,
     ),
-    job(cargo::TEST_USAGE, "run all tests and doctests", Both, &["cargo-nextest", "tshark"], cargo::test)
-        .nightly(FULL),
+    job(
+        cargo::TEST_USAGE,
+        "run all tests and doctests",
+        Both,
+        &["cargo-nextest", "tgtd", "tshark"],
+        cargo::test,
+    )
+    .nightly(FULL),
     job("loom", "model-check what threads share with loom", Ci, &[], cargo::loom),
     job("events", "pass ten million events between threads", Nightly, &[], cargo::events),
     job(

@@ -136,6 +136,8 @@ impl Tgtd {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{path}:/usr/sbin")); // which users other than root do not search
         command.env("TGT_IPC_SOCKET", self.folder.join("control"));
         command
     }
