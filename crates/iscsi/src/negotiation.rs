@@ -192,7 +192,7 @@ pub(crate) fn sort<'t>(response: &'t [u8], offered: &[&str]) -> Result<(Answers<
             replies.push(key, "Reject");
         } else if SECURITY.contains(&key) || is_operational(key) {
             return Err(LoginError::NotOffered(key.to_owned()));
-        } else if !DESCRIPTIVE.contains(&key) && value != "NotUnderstood" {
+        } else if !DESCRIPTIVE.contains(&key) {
             replies.push(key, "NotUnderstood");
         }
     }

@@ -3,8 +3,8 @@
 
 use ironwarp_iscsi::{ChapError, Credentials, DigestPolicy, LoginError, Negotiated, Options, Status, login};
 use ironwarp_testkit::tgtd::{NAME, Tgtd};
-use ironwarp_wire::iscsi::Digests;
-use std::io::{ErrorKind, Read};
+use ironwarp_wire::iscsi::{Digests, HEADER_LEN, InitiatorPdu, NO_TASK, NopOut, TargetPdu};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -175,4 +175,29 @@ fn a_restarted_target_keeps_its_configuration() {
     target.restart();
     let (_stream, session) = attempt(&target, &chap.timeout(Duration::from_secs(5))).unwrap();
     assert_eq!(session.first_burst, 32768);
+}
+
+#[test]
+fn a_session_continues_the_sequence_numbers_of_the_login() {
+    let target = Tgtd::start(DISK);
+    let (mut stream, session) = attempt(&target, &options()).unwrap();
+    let Negotiated { cmd_sn, exp_stat_sn, .. } = session;
+    let ping = NopOut { immediate: false, lun: 0, task: 5, target_task: NO_TASK, cmd_sn, exp_stat_sn };
+    stream.write_all(&InitiatorPdu::NopOut(ping).emit(0)).unwrap();
+    let mut header = [0; HEADER_LEN];
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.read_exact(&mut header).unwrap();
+    let TargetPdu::NopIn(answer) = TargetPdu::parse(&header).unwrap() else { panic!("{header:?}") };
+    assert_eq!((answer.task, answer.numbers.stat_sn), (5, exp_stat_sn));
+    assert_eq!(answer.numbers.exp_cmd_sn, cmd_sn + 1);
+}
+
+#[test]
+fn a_login_with_the_same_identifier_replaces_the_session() {
+    let target = Tgtd::start(DISK);
+    let same = options().isid([0x80, 0, 0, 0, 0, 1]);
+    let (mut first, _) = attempt(&target, &same).unwrap();
+    let (_second, _) = attempt(&target, &same).unwrap();
+    first.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    assert_eq!(first.read(&mut [0]).unwrap(), 0, "the target closes the first connection");
 }

@@ -201,3 +201,25 @@ fn a_target_that_closes_the_connection_is_reported() {
         response.resize(40, 0x23);
     }
 }
+
+#[test]
+fn with_a_wrong_bit_the_login_fails_or_stays_within_the_offers() {
+    const LEN: usize = 48 + OPERATIONAL.len();
+    let isid = [0x80, 1, 2, 3, 4, 5];
+    // Two or three bits of each byte, others in each.
+    for bit in (0..8 * LEN).step_by(3) {
+        let result = run(&options().isid(isid), |peer| {
+            accept_security(peer);
+            peer.request();
+            let mut response = peer.encode(OPERATIONAL);
+            response[bit / 8] ^= 1 << (bit % 8);
+            peer.send(&response);
+        });
+        if let Ok(session) = result {
+            let bursts = 512 <= session.first_burst && session.first_burst <= session.max_burst;
+            assert!(bursts && session.max_burst <= 262_144, "bit {bit}: {session:?}");
+            assert!((512..1 << 24).contains(&session.target_max_recv_data_segment), "bit {bit}: {session:?}");
+            assert!(session.tsih != 0 && session.isid == isid, "bit {bit}: {session:?}");
+        }
+    }
+}
