@@ -3,6 +3,7 @@
 use crate::random::random;
 use crate::text::{Text, to_hex};
 use md5::{Digest, Md5};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
 /// The number of CHAP with MD5, the only algorithm that is offered.
@@ -56,7 +57,7 @@ pub enum InvalidCredentials {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChapError {
-    /// The target sent a challenge of this initiator.
+    /// The target sent a challenge of this initiator, from this login or another one.
     #[error(
         "the target sent this initiator's own CHAP challenge: it is not the target that it pretends to be"
     )]
@@ -81,11 +82,19 @@ pub enum ChapError {
     WrongSecret,
 }
 
-/// A challenge of this initiator, for the target.
+/// A challenge of this initiator that a target has yet to answer.
 #[derive(Debug)]
 pub(crate) struct Challenge {
     id: u8,
     bytes: [u8; 16],
+}
+
+/// The challenges of all logins in progress. A target must not get the answer to one of them from another login
+/// (RFC 7143 §9.2.1).
+static OUTSTANDING: Mutex<Vec<[u8; 16]>> = Mutex::new(Vec::new());
+
+fn outstanding() -> MutexGuard<'static, Vec<[u8; 16]>> {
+    OUTSTANDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Credentials {
@@ -116,13 +125,13 @@ impl Credentials {
         challenge: &[u8],
         ours: Option<&Challenge>,
     ) -> Result<Text, ChapError> {
+        if outstanding().iter().any(|ours| ours[..] == *challenge) {
+            return Err(ChapError::Reflected);
+        }
         let mut text = Text::default();
         text.push("CHAP_N", &self.ours.name);
         text.push("CHAP_R", &to_hex(&self.ours.response(id, challenge)));
         if let Some(Challenge { id, bytes }) = ours {
-            if challenge == bytes {
-                return Err(ChapError::Reflected);
-            }
             text.push("CHAP_I", &id.to_string());
             text.push("CHAP_C", &to_hex(bytes));
         }
@@ -171,7 +180,21 @@ impl fmt::Debug for Account {
 impl Challenge {
     fn random() -> io::Result<Self> {
         let [id] = random()?;
-        Ok(Self { id, bytes: random()? })
+        Ok(Self::new(id, random()?))
+    }
+
+    fn new(id: u8, bytes: [u8; 16]) -> Self {
+        outstanding().push(bytes);
+        Self { id, bytes }
+    }
+}
+
+impl Drop for Challenge {
+    fn drop(&mut self) {
+        let mut all = outstanding();
+        if let Some(index) = all.iter().position(|bytes| *bytes == self.bytes) {
+            all.swap_remove(index);
+        }
     }
 }
 
@@ -202,7 +225,7 @@ mod tests {
 
     #[test]
     fn an_answer_has_the_keys_of_both_directions() {
-        let challenge = Challenge { id: 7, bytes: [3; 16] };
+        let challenge = Challenge::new(7, [3; 16]);
         let text = mutual().answer(9, b"from the target", Some(&challenge)).unwrap();
         let response = to_hex(&account(OURS).response(9, b"from the target"));
         let ours = to_hex(&[3; 16]);
@@ -214,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_target_that_cannot_authenticate_itself_is_refused() {
-        let challenge = Challenge { id: 7, bytes: [3; 16] };
+        let challenge = Challenge::new(7, [3; 16]);
         let verify = |name: &str, secret: &[u8]| {
             mutual().verify(name, &account(secret).response(7, &[3; 16]), &challenge)
         };
@@ -228,8 +251,12 @@ mod tests {
 
     #[test]
     fn a_challenge_of_this_initiator_is_never_answered() {
-        let challenge = Challenge { id: 7, bytes: [3; 16] };
-        assert_eq!(mutual().answer(7, &[3; 16], Some(&challenge)).unwrap_err(), ChapError::Reflected);
+        let challenge = Challenge::new(7, [9; 16]);
+        let one_way = Credentials::new("host", OURS).unwrap();
+        assert_eq!(mutual().answer(7, &[9; 16], Some(&challenge)).unwrap_err(), ChapError::Reflected);
+        assert_eq!(one_way.answer(7, &[9; 16], None).unwrap_err(), ChapError::Reflected);
+        drop(challenge);
+        assert!(one_way.answer(7, &[9; 16], None).is_ok());
     }
 
     #[test]

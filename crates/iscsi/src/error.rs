@@ -112,7 +112,7 @@ pub enum LoginError {
         reason: &'static str,
     },
     /// The socket failed.
-    #[error("the connection failed during the login")]
+    #[error("the connection failed during the login: {0}")]
     Io(#[from] io::Error),
     /// The target did not complete the login in time.
     #[error(
@@ -137,10 +137,10 @@ pub enum LoginError {
     #[error("the target rejected a login request with reason {0:#04x} (RFC 7143 §11.17.1)")]
     Rejected(u8),
     /// The target sent a header that cannot be parsed.
-    #[error("malformed PDU during the login: check that this is an iSCSI target")]
+    #[error("malformed PDU during the login: {0}: check that this is an iSCSI target")]
     Pdu(#[from] BadPdu),
     /// The target sent keys that cannot be parsed.
-    #[error("malformed keys in a login response")]
+    #[error("malformed keys in a login response: {0}")]
     Text(#[from] BadText),
     /// The target violated the protocol.
     #[error("the target violated the login protocol: {0}")]

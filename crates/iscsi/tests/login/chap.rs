@@ -112,6 +112,20 @@ fn a_target_that_reflects_what_it_has_got_is_refused() {
 }
 
 #[test]
+fn a_challenge_of_one_login_is_not_answered_by_another() {
+    let result = answered(|id, bytes, _| {
+        let reflected = format!("CHAP_A=5\0CHAP_I={id}\0CHAP_C={}\0", hex(bytes));
+        for credentials in [one_way(), mutual()] {
+            let other =
+                run(&options().chap(credentials), |peer| assert_eq!(challenge(peer, &reflected), None));
+            assert!(matches!(other, Err(LoginError::Chap(ChapError::Reflected))), "{other:?}");
+        }
+        format!("CHAP_N=storage\0CHAP_R={}\0", response(id, TARGET_SECRET, bytes))
+    });
+    assert_eq!(result.unwrap().tsih, 77);
+}
+
+#[test]
 fn a_target_cannot_talk_the_initiator_out_of_chap() {
     for answer in ["None", "KRB5", "Reject"] {
         let result = run(&options().chap(one_way()), |peer| {
