@@ -39,7 +39,8 @@ fn login_without_authentication() {
     assert_eq!(session.isid[0], 0x80);
     assert_eq!((stream.read_timeout().unwrap(), stream.write_timeout().unwrap()), (None, None));
     let (_other, another) = attempt(&target, &options()).unwrap();
-    assert_ne!((another.isid, another.tsih), (session.isid, session.tsih));
+    assert_ne!(another.isid, session.isid);
+    assert_ne!(another.tsih, session.tsih);
 }
 
 #[test]
