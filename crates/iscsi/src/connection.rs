@@ -6,6 +6,7 @@ use crate::parameters::{Negotiated, Options};
 use ironwarp::completion::{Completion, CompletionQueue};
 use ironwarp::iscsi::{HEADER_LEN, IscsiQueuePair, SessionParameters};
 use ironwarp::memory::{Access, Buffer, MemoryRegion};
+use ironwarp::queue::RegistrationFailure;
 use ironwarp::{Adapter, ProtectionDomain};
 use ironwarp_wire::iscsi::PduLayout;
 use std::net::{SocketAddr, TcpStream};
@@ -57,6 +58,7 @@ impl Connection {
             .iscsi_queue_pair(&cq, parameters(&session))
             .send_depth(DEPTH + CONTROL_DEPTH)
             .receive_depth(RECEIVES)
+            .registration_failure(RegistrationFailure::Reactive)
             .create(stream)?;
         let connection = Self { qp, cq, receives, session };
         (0..RECEIVES as u64).try_for_each(|index| connection.post_receive(index))?;

@@ -61,9 +61,9 @@ pub enum Error {
     /// The memory of a command is too long.
     #[error("a command cannot transfer {0} bytes: the maximum is 4 GiB - 1")]
     TooLong(u64),
-    /// The adapter has failed to execute a command, with this status.
-    #[error("the adapter failed the command: {0}")]
-    Adapter(CompletionStatus),
+    /// The adapter has not executed a command, for example because its memory does not allow the access. The session goes on.
+    #[error("the adapter refused the command: {}", .0.as_ref().map_or_else(|| .1.to_string(), ToString::to_string))]
+    Adapter(Option<Arc<QpError>>, CompletionStatus),
     /// The adapter has stopped.
     #[error(transparent)]
     Wait(#[from] WaitError),
@@ -93,7 +93,6 @@ impl Error {
         match self {
             Self::Lost(cause) => Self::Lost(Arc::clone(cause)),
             Self::Protocol(violation) => Self::Protocol(violation),
-            Self::Adapter(status) => Self::Adapter(*status),
             _ => Self::Ended,
         }
     }

@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 const QUERY_TIME: Duration = Duration::from_secs(30);
 /// Pause between attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+/// The identifier of requests other than commands, and that of answers to pings.
+const CONTROL: u64 = 0;
+const PING: u64 = 1;
 /// The task attribute of commands: simple.
 const SIMPLE: u8 = 1;
 /// Number of aborted tasks that are remembered, to tell their late PDUs from others.
@@ -74,6 +77,8 @@ pub struct Session {
     waiting: VecDeque<TaskId>,
     finished: VecDeque<Finished>,
     control: ControlTask,
+    /// Whether the target has answered a logout.
+    logged_out: bool,
     /// Task tags of aborted commands, the oldest first.
     aborted: VecDeque<u32>,
     late_pdus: u64,
@@ -85,14 +90,13 @@ pub struct Session {
 /// The task for requests other than commands: one at a time.
 #[derive(Debug, Default)]
 struct ControlTask {
-    is_busy: bool,
+    /// The request that the target has not answered.
+    current: Option<ControlRequest>,
     waiting: VecDeque<ControlRequest>,
-    /// Whether the target has answered a logout.
-    logged_out: bool,
 }
 
 /// A request other than a command.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum ControlRequest {
     /// Abort the task with this tag, number and logical unit.
     Abort {
@@ -133,6 +137,7 @@ impl Session {
             waiting: VecDeque::new(),
             finished: VecDeque::new(),
             control: ControlTask::default(),
+            logged_out: false,
             aborted: VecDeque::new(),
             late_pdus: 0,
             reconnects: 0,
@@ -316,7 +321,7 @@ impl Session {
         let deadline = Instant::now() + self.options.timeout;
         self.options = self.options.reconnect(Duration::ZERO);
         self.control.waiting.push_back(ControlRequest::Logout);
-        while !self.control.logged_out {
+        while !self.logged_out {
             if self.connection.is_none() {
                 return Err(Error::Ended);
             }
@@ -392,10 +397,11 @@ impl Session {
     /// Posts the next request other than a command, if none is outstanding.
     fn post_control(&mut self) {
         let Some(connection) = &self.connection else { return };
-        if self.control.is_busy {
+        if self.control.current.is_some() {
             return;
         }
         let Some(request) = self.control.waiting.pop_front() else { return };
+        self.control.current = Some(request);
         // A tag of this process that no command has: that of a region.
         let (task, cmd_sn, exp_stat_sn) = (self.scratch.tag().0, self.cmd_sn, 0);
         let pdu = match request {
@@ -429,30 +435,51 @@ impl Session {
             }
         };
         // If it cannot be posted, the connection has ended, which its completions tell.
-        let posted = connection.qp.post_pdu(PduRequest { id: 0, header: pdu.emit(0), data: Box::default() });
-        self.control.is_busy = posted.is_ok();
+        let _ = connection.qp.post_pdu(PduRequest { id: CONTROL, header: pdu.emit(0), data: Box::default() });
     }
 
     /// Handles a completion of the queue pair.
     fn handle(&mut self, completion: &Completion) {
         let Some(connection) = &self.connection else { return };
         if completion.status != Status::Success {
-            let cause = connection
-                .qp
-                .error()
-                .map_or_else(|| Error::Adapter(completion.status), |error| Error::Lost(Arc::new(error)));
-            return self.lose(cause);
+            return match connection.qp.error() {
+                Some(error) => self.lose(Error::Lost(Arc::new(error))),
+                None => self.handle_refusal(completion),
+            };
         }
         let received = connection.received(completion);
-        if connection.post_receive(completion.wr_id).is_err() {
-            return; // the connection has ended, which the next completion tells
-        }
+        // Fails if the connection has ended, which the next completions tell.
+        let _ = connection.post_receive(completion.wr_id);
         let handled = match completion.opcode {
             Opcode::RefusedPdu => self.handle_refused(&received, completion.cause.as_deref()),
             _ => self.handle_pdu(completion, &received),
         };
         if let Err(violation) = handled {
             self.give_up(&Error::Protocol(violation));
+        }
+    }
+
+    /// Handles the failure of a request that was not sent, on a connection that goes on (requirement M7): the memory of a
+    /// command could not be registered, and all requests behind it were flushed.
+    fn handle_refusal(&mut self, completion: &Completion) {
+        if completion.opcode == Opcode::Send && completion.wr_id == CONTROL {
+            self.control.waiting.extend(self.control.current.take());
+        }
+        let Some(task) = CommandId::of(completion).and_then(|command| self.posted.get(&command).copied())
+        else {
+            return; // it is posted again, or an answer to a ping
+        };
+        let cmd_sn = self.tasks.get(&task).map_or(self.cmd_sn, |account| account.cmd_sn);
+        self.end(task, Err(Error::Adapter(completion.cause.clone(), completion.status)));
+        // The numbers from here on were not used: the commands behind get new ones.
+        let is_behind = |task: &TaskId| self.tasks[task].cmd_sn.wrapping_sub(cmd_sn).cast_signed() > 0;
+        let mut behind: Vec<_> = self.posted.values().filter(|task| is_behind(task)).copied().collect();
+        behind.sort_unstable();
+        self.posted.retain(|_, task| behind.binary_search(task).is_err());
+        self.waiting = behind.into_iter().chain(std::mem::take(&mut self.waiting)).collect();
+        self.cmd_sn = cmd_sn;
+        if let Some(connection) = &self.connection {
+            let _ = connection.qp.set_state(State::ReadyToSend); // fails if the connection has ended meanwhile
         }
     }
 
@@ -479,10 +506,10 @@ impl Session {
                 self.finish(task, response.status, response.residual, &received.data)?;
             }
             TargetPdu::NopIn(ping) if ping.task == NO_TASK => self.answer_ping(&ping, &received.data),
-            TargetPdu::NopIn(_) | TargetPdu::TaskResponse(_) => self.control.is_busy = false,
+            TargetPdu::NopIn(_) | TargetPdu::TaskResponse(_) => self.control.current = None,
             TargetPdu::LogoutResponse(_) => {
-                self.control.is_busy = false;
-                self.control.logged_out = true;
+                self.control.current = None;
+                self.logged_out = true;
             }
             TargetPdu::AsyncMessage(message) if (1..=3).contains(&message.event) => {
                 self.lose(Error::Protocol("the target ends the connection"));
@@ -558,7 +585,7 @@ impl Session {
         let answer = NopOut { immediate, lun, task, target_task, cmd_sn, exp_stat_sn };
         let header = InitiatorPdu::NopOut(answer).emit(u32::try_from(data.len()).unwrap_or(0));
         // If it cannot be posted, the connection has ended, which its completions tell.
-        let _ = connection.qp.post_pdu(PduRequest { id: 0, header, data: data.into() });
+        let _ = connection.qp.post_pdu(PduRequest { id: PING, header, data: data.into() });
     }
 
     // --- The end of a connection ---

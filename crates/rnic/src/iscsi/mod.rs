@@ -146,21 +146,24 @@ impl IscsiQp {
     /// Moves the queue pair from [`State::Drained`] back to [`State::ReadyToSend`], or to [`State::Error`], which ends the
     /// connection.
     pub fn modify(&self, to: State) -> Result<(), IllegalTransition> {
-        let mut error = lock(&self.error);
-        let from = self.state();
         match to {
-            State::ReadyToSend if from == State::Drained => {}
-            State::ReadyToSend if from == to => {}
-            State::Error if from == to => return Ok(()),
-            State::Error => *error = Some(Arc::new(QpError::Moved)),
-            _ => return Err(IllegalTransition { from, to }),
-        }
-        self.state.store(to as u8, Ordering::Release);
-        drop(error);
-        if to == State::Error {
-            self.link.abort();
+            State::Error => self.fail(QpError::Moved),
+            // With the tx half held: requests that are flushed after a refusal are flushed before the state changes.
+            State::ReadyToSend => self.tx.with(|_| self.leave_drained()).0?,
+            _ => return Err(IllegalTransition { from: self.state(), to }),
         }
         self.resume();
+        Ok(())
+    }
+
+    /// Moves the queue pair from [`State::Drained`] back to [`State::ReadyToSend`].
+    fn leave_drained(&self) -> Result<(), IllegalTransition> {
+        let _error = lock(&self.error);
+        let (from, to) = (self.state(), State::ReadyToSend);
+        if from == State::Error {
+            return Err(IllegalTransition { from, to });
+        }
+        self.state.store(to as u8, Ordering::Release);
         Ok(())
     }
 
