@@ -52,6 +52,8 @@ pub struct NopOut {
 /// SCSI Command (RFC 7143 §11.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Command {
+    /// For immediate delivery: `cmd_sn` is not used up.
+    pub immediate: bool,
     /// No unsolicited Data-Out follows this PDU.
     pub last: bool,
     /// The target sends data.
@@ -74,7 +76,7 @@ pub struct Command {
     pub cdb: [u8; 16],
 }
 
-/// Task Management Function Request (RFC 7143 §11.5).
+/// Task Management Function Request (RFC 7143 §11.5). ExpDataSN, which only [`TaskFunction::TaskReassign`] has, is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskRequest {
     /// For immediate delivery: `cmd_sn` is not used up.
@@ -317,13 +319,14 @@ impl Command {
             lun: self.lun.to_be_bytes(),
             task: self.task.into(),
             words: [self.expected_len.into(), self.cmd_sn.into(), self.exp_stat_sn.into(), a, b, c, d],
-            ..RawHeader::new(COMMAND, flags, data_len)
+            ..RawHeader::new(COMMAND | flag(self.immediate, IMMEDIATE), flags, data_len)
         }
     }
 
     fn from_raw(raw: &RawHeader) -> Self {
         let [.., a, b, c, d] = raw.words;
         Self {
+            immediate: raw.opcode & IMMEDIATE != 0,
             last: raw.flags & FINAL != 0,
             read: raw.flags & READ != 0,
             write: raw.flags & WRITE != 0,

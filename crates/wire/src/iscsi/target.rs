@@ -207,7 +207,7 @@ pub struct AsyncMessage {
     /// Sequence numbers.
     pub numbers: SequenceNumbers,
     /// 0 a SCSI event, 1 a logout is requested, 2 the connection and 3 the session will be dropped, 4 a negotiation is
-    /// requested.
+    /// requested, 5 the tasks of the logical unit are terminated.
     pub event: u8,
     /// A code of the vendor.
     pub vendor_code: u8,
@@ -233,11 +233,13 @@ impl SequenceNumbers {
 }
 
 impl Residual {
-    fn from_raw(raw: &RawHeader) -> Self {
+    fn from_raw(raw: &RawHeader) -> Result<Self, BadPdu> {
         match raw.flags & (OVERFLOW | UNDERFLOW) {
-            0 => Self::None,
-            UNDERFLOW => Self::Underflow(raw.word(6)),
-            _ => Self::Overflow(raw.word(6)),
+            0 => Ok(Self::None),
+            UNDERFLOW => Ok(Self::Underflow(raw.word(6))),
+            OVERFLOW => Ok(Self::Overflow(raw.word(6))),
+            // RFC 7143 §11.4.1: both are a protocol error.
+            value => Err(BadPdu::Reserved { field: "O and U", value }),
         }
     }
 
@@ -259,7 +261,8 @@ impl TargetPdu {
             Self::NopIn(it) => (it.numbers, it.task != NO_TASK),
             Self::Response(it) => (it.numbers, true),
             Self::TaskResponse(it) => (it.numbers, true),
-            Self::LoginResponse(it) => (it.numbers, true),
+            // RFC 7143 §11.13.4: a response with an error has no number.
+            Self::LoginResponse(it) => (it.numbers, it.status[0] == 0),
             Self::TextResponse(it) => (it.numbers, true),
             Self::DataIn(it) => (it.numbers, it.status.is_some()),
             Self::LogoutResponse(it) => (it.numbers, true),
@@ -355,7 +358,7 @@ impl TargetPdu {
         Ok(match raw.code() {
             NOP_IN => Self::NopIn(NopIn { lun, task, target_task: raw.word(0), numbers }),
             RESPONSE => Self::Response(Response {
-                residual: Residual::from_raw(&raw),
+                residual: Residual::from_raw(&raw)?,
                 response: first,
                 status: second,
                 task,
@@ -384,7 +387,7 @@ impl TargetPdu {
                 let (continues, target_task) = (raw.flags & CONTINUE != 0, raw.word(0));
                 Self::TextResponse(TextResponse { last, continues, lun, task, target_task, numbers })
             }
-            DATA_IN => Self::DataIn(DataIn::from_raw(&raw)),
+            DATA_IN => Self::DataIn(DataIn::from_raw(&raw)?),
             LOGOUT_RESPONSE => {
                 let [a, b, c, d] = raw.bytes(5);
                 let (time_to_wait, time_to_retain) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
@@ -446,18 +449,19 @@ impl DataIn {
         }
     }
 
-    fn from_raw(raw: &RawHeader) -> Self {
+    fn from_raw(raw: &RawHeader) -> Result<Self, BadPdu> {
         let [_, status] = raw.specific;
-        Self {
+        let has_status = raw.flags & STATUS != 0;
+        Ok(Self {
             last: raw.flags & FINAL != 0,
             acknowledge: raw.flags & ACKNOWLEDGE != 0,
-            status: (raw.flags & STATUS != 0).then(|| (status, Residual::from_raw(raw))),
+            status: if has_status { Some((status, Residual::from_raw(raw)?)) } else { None },
             lun: u64::from_be_bytes(raw.lun),
             task: raw.task.get(),
             target_task: raw.word(0),
             numbers: SequenceNumbers::from_raw(raw),
             data_sn: raw.word(4),
             offset: raw.word(5),
-        }
+        })
     }
 }
