@@ -1,7 +1,8 @@
 //! Helpers that the tests of several crates, and `xtask`, share.
 //!
 //! Without features, this crate uses no other crate of the workspace, so that unit tests of every crate can use it.
-//! The features `engine` and `native` add helpers for integration tests, on top of these two crates.
+//! The features `engine` and `native` add helpers for integration tests, on top of these two crates; `iscsi` adds an
+//! iSCSI target.
 #![allow(clippy::unwrap_used, reason = "a helper that fails fails the test")]
 
 pub mod child;
@@ -10,6 +11,8 @@ pub mod control;
 pub mod engine;
 pub mod fork;
 pub mod hosts;
+#[cfg(feature = "iscsi")]
+pub mod iscsi;
 pub mod limits;
 pub mod long_form;
 pub mod mapping;
