@@ -359,6 +359,7 @@ mod tests {
             SessionLost,
             ReceiveFailed,
             HandedOver,
+            Iscsi,
         ];
         all.extend(CHECKS.into_iter().flat_map(|check| [Local(check), Remote(check)]));
         all.extend(causes().into_iter().flat_map(|it| [Violation(it), Protocol(it), Terminated(it)]));

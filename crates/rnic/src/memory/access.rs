@@ -27,6 +27,7 @@ pub(super) struct Access {
 /// The kinds of entries that an access may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kinds {
+    /// Regions and windows, but not the buffers of an iSCSI command, which only its target may access.
     Any,
     Only(Kind),
 }
@@ -64,7 +65,11 @@ impl Access {
     /// Checks kind, domain and stream, and returns the check that failed.
     #[inline]
     pub(super) fn check_owner(&self, body: &Body) -> Result<(), Check> {
-        if self.kinds != Kinds::Any && self.kinds != Kinds::Only(body.kind) {
+        let is_allowed = match self.kinds {
+            Kinds::Any => body.kind != Kind::IscsiCommand,
+            Kinds::Only(kind) => body.kind == kind,
+        };
+        if !is_allowed {
             return Err(Check::Kind);
         }
         if self.domain != body.domain {

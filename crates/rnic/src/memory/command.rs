@@ -160,11 +160,19 @@ impl Table {
     }
 
     /// Frees the entry of a command of `stream`, valid or not. Waits for guards, as
-    /// [`complete_command`](Self::complete_command) does. The task tag is never valid again.
+    /// [`complete_command`](Self::complete_command) does. The target cannot use the task tag any more: it has completed the
+    /// command, or its connection has ended.
     pub fn free_command(&self, stream: Stream, task: Tag) -> Result<(), Denied> {
         let access = Access::to_command(task, stream);
         drop(self.begin_change_of_instance(&access)?);
         self.deregister(task).map_err(|_| access.deny(Check::Valid, None))
+    }
+
+    /// Frees the entry of a command of `stream` that its target may still transfer data for. As `free_command`, but the
+    /// task tag is never valid again: its index is retired, because instances of commands wrap around.
+    pub fn abort_command(&self, stream: Stream, task: Tag) -> Result<(), Denied> {
+        self.begin_change_of_instance(&Access::to_command(task, stream))?.control.instances_left = 0;
+        self.free_command(stream, task)
     }
 
     /// Takes the guard of a transfer that passes its checks. The rights of an entry are those of its command's direction, so

@@ -1,6 +1,7 @@
 //! Unit tests of the memory table, and helpers that they share.
 
 mod access;
+mod commands;
 mod guessing;
 mod registration;
 mod reregister;
