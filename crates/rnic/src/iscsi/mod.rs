@@ -21,8 +21,8 @@
 //! | [`Opcode::Pdu`] | was Data-In that was placed or an R2T that will be answered, with the number of the command; or any other PDU |
 //! | [`Opcode::RefusedPdu`] | was Data-In, R2T or a response that failed a check. Nothing was placed or will be sent |
 //!
-//! Each command ends once: by [`Opcode::Response`], by [`IscsiQp::abort`], or by a completion of the send queue with
-//! [`Opcode::Command`] and an error.
+//! Each command ends once: by [`Opcode::Response`], whose completion has an error if the receive could not hold it; by
+//! [`IscsiQp::abort`]; or by a completion of the send queue with [`Opcode::Command`] and an error.
 //!
 //! Locks are used as in [`Qp`](crate::qp::Qp): a half first, then `sq` or `rq`, an entry of the memory table or a completion queue
 //! last. A thread that drives the rx half may wait for the tx half, never the reverse.
@@ -45,7 +45,7 @@ use crate::event::AsyncEvent;
 use crate::half::{Half, Left, ROUNDS};
 use crate::link::{Link, Ready};
 use crate::memory::{RegistrationWaiter, Stream};
-use crate::queue::{Completion, Cq, Opcode, ReceiveQueue, ReceiveRequest, Status};
+use crate::queue::{Completion, Cq, Opcode, ReceiveQueue, ReceiveRequest, Status, flushed_completion};
 use crate::state::{IllegalTransition, State};
 use crate::sync::{Mutex, lock};
 use rx::Rx;
@@ -78,6 +78,9 @@ pub struct IscsiQp {
     blocked: AtomicBool,
     /// Whether a PDU waits for a receive.
     starved: AtomicBool,
+    /// Whether the link has reported bytes since the last call that received some. They may have come while no receive
+    /// was posted.
+    arrived: AtomicBool,
     /// Whether the link has reported the end of the connection.
     link_ended: AtomicBool,
     /// Whether a completion was lost because its completion queue was full. The end of the turn handles this.
@@ -89,10 +92,13 @@ impl IscsiQp {
     pub fn new(
         id: u32,
         device: &Arc<Device>,
-        attributes: IscsiAttributes,
+        mut attributes: IscsiAttributes,
         link: Arc<dyn Link>,
         driver: Arc<dyn IscsiDriver>,
     ) -> Arc<Self> {
+        // The length field of a PDU has 24 bits, and data could not be sent in PDUs without any.
+        let max_send_data = &mut attributes.session.max_send_data;
+        *max_send_data = (*max_send_data).clamp(1, 0xff_ffff);
         let IscsiAttributes { domain, send_depth, receive_depth, max_sges, .. } = attributes;
         Arc::new_cyclic(|me| Self {
             id,
@@ -110,6 +116,7 @@ impl IscsiQp {
             rx: Half::new(Rx::default()),
             blocked: AtomicBool::new(false),
             starved: AtomicBool::new(false),
+            arrived: AtomicBool::new(false),
             link_ended: AtomicBool::new(false),
             overrun: AtomicBool::new(false),
         })
@@ -272,7 +279,7 @@ impl IscsiQp {
             if let Some(task) = task {
                 self.detach(tx, id);
                 // Fails if the target's response is being received.
-                self.device.table().free_command(self.stream(), task).map_err(|_| CommandEnded(id))?;
+                self.device.table().abort_command(self.stream(), task).map_err(|_| CommandEnded(id))?;
             }
             let mut sq = lock(&self.sq);
             sq.unpost(id);
@@ -296,6 +303,7 @@ impl IscsiQp {
             self.drive_tx();
         }
         if ready.readable || ready.ended {
+            self.arrived.store(true, Ordering::Release);
             self.drive_rx();
         }
     }
@@ -410,10 +418,12 @@ impl IscsiQp {
         }
     }
 
-    /// Completes all receives of a queue pair in the error state as flushed.
-    fn flush_receives(&self) {
+    /// Completes all receives of a queue pair in the error state as flushed, first that of an unfinished PDU.
+    fn flush_receives(&self, unfinished: Option<ReceiveRequest>) {
         let Some(error) = self.error() else { return };
-        for completion in lock(&self.rq).flush(self.id, &error) {
+        let first = unfinished.map(|request| flushed_completion(&request, self.id, &error));
+        let others = lock(&self.rq).flush(self.id, &error);
+        for completion in first.into_iter().chain(others) {
             self.complete(&self.attributes.receive_cq, completion);
         }
     }
@@ -441,3 +451,6 @@ impl Drop for IscsiQp {
         self.device.events().revoke(&AsyncEvent::of_queue_pair(self.id));
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -94,8 +94,9 @@ impl IscsiQp {
         let mut left = Left::Work;
         for _ in 0..STEPS {
             if self.state() == State::Error {
-                rx.clear(self);
-                self.flush_receives();
+                let unfinished = rx.pdu.take().map(|pdu| pdu.receive.request);
+                rx.release_staging(self);
+                self.flush_receives(unfinished);
                 return Left::Nothing;
             }
             match self.step(rx) {
@@ -109,8 +110,15 @@ impl IscsiQp {
                     Err(error) => self.fail(error),
                 },
                 Ok(Step::Starved) => {
-                    left = Left::Nothing;
-                    break;
+                    // No call to `recv` would report a lost connection.
+                    let is_ended = self.link_ended.load(Ordering::Acquire);
+                    match self.link.lost().filter(|_| is_ended) {
+                        Some(errno) => self.fail(QpError::Lost(errno)),
+                        None => {
+                            left = Left::Nothing;
+                            break;
+                        }
+                    }
                 }
                 Err(error) => self.fail(error),
             }
@@ -138,7 +146,6 @@ impl IscsiQp {
         if pdu.arrived < pdu.layout.data || rx.unparsed().len() < trailer {
             return Ok(Step::Read);
         }
-        let pdu = rx.pdu.take().expect("it was found above");
         let bytes = &rx.unparsed()[..trailer];
         if let Some(mut crc) = pdu.crc.filter(|_| pdu.layout.data > 0) {
             let (padding, digest) = bytes.split_at(trailer - 4);
@@ -147,8 +154,10 @@ impl IscsiQp {
                 return Err(QpError::Iscsi(IscsiFault::DataDigest));
             }
         }
+        let pdu = rx.pdu.take().expect("it was found above");
         rx.start += trailer;
-        rx.large = matches!(pdu.action, Action::Place { .. }) && pdu.layout.data >= LARGE;
+        let is_direct = matches!(pdu.action, Action::Place { .. }) && pdu.crc.is_none();
+        rx.large = is_direct && pdu.layout.data >= LARGE;
         self.finish_pdu(rx, pdu)?;
         Ok(Step::Next)
     }
@@ -274,10 +283,12 @@ impl IscsiQp {
                 Err(denied) => pdu.action = Action::refuse(denied), // the command was aborted
             }
         } else {
-            // A receive has room for what it was posted for: the rest is discarded.
-            let room = usize::try_from(pdu.receive.room).unwrap_or(usize::MAX);
-            let room = room.saturating_sub(HEADER_LEN + pdu.collected.len());
-            pdu.collected.extend_from_slice(&bytes[..len.min(room)]);
+            // A receive has room for what it was posted for: the rest is discarded. So is the rest of data that was placed
+            // until its command was aborted.
+            let room = usize::try_from(pdu.receive.room).unwrap_or(usize::MAX).saturating_sub(HEADER_LEN);
+            let is_whole = pdu.collected.len() == pdu.arrived;
+            let take = if is_whole { len.min(room - pdu.arrived.min(room)) } else { 0 };
+            pdu.collected.extend_from_slice(&bytes[..take]);
         }
         pdu.arrived += len;
         *start += len;
@@ -287,7 +298,10 @@ impl IscsiQp {
     /// Reads from the link: data of a large Data-In into the buffers of its command, everything else into the staging
     /// buffer. Returns false if nothing has arrived.
     fn read(&self, rx: &mut Rx) -> Result<bool, QpError> {
-        if std::mem::take(&mut rx.drained) && !self.link_ended.load(Ordering::Acquire) {
+        // Cleared before the call: what arrives afterwards is reported again.
+        let has_arrived =
+            self.arrived.swap(false, Ordering::AcqRel) || self.link_ended.load(Ordering::Acquire);
+        if std::mem::take(&mut rx.drained) && !has_arrived {
             return Ok(false);
         }
         rx.make_room(self);
@@ -295,7 +309,7 @@ impl IscsiQp {
             Some(pdu) => self.direct_spans(pdu),
             None => (Spans::new(), None, 0),
         };
-        let own = if rx.large || placed >= LARGE { HEADER_READ } else { usize::MAX };
+        let own = if rx.large && rx.pdu.is_none() || placed >= LARGE { HEADER_READ } else { usize::MAX };
         let staging = rx.staging.as_mut().expect("`make_room` has taken one");
         let own_end = rx.end.saturating_add(own).min(staging.len());
         let own = &mut staging[rx.end..own_end];
@@ -360,11 +374,12 @@ impl IscsiQp {
         if let Ok((numbers, true)) = TargetPdu::parse(&header).map(|pdu| pdu.numbers()) {
             self.acknowledge(numbers.stat_sn);
         }
-        self.deliver(&receive, &header, &collected, |len| Completion {
+        let completion = Completion {
             immediate: command.map(|id| id.0),
             cause,
-            ..Completion::succeeded(receive.request.id, opcode, self.id, len)
-        })
+            ..Completion::succeeded(receive.request.id, opcode, self.id, 0)
+        };
+        self.deliver(&receive, &header, &collected, completion)
     }
 
     /// Ends the command with this task tag: deregisters its memory, so that nothing accesses it any more. Returns the opcode of
@@ -402,30 +417,28 @@ impl IscsiQp {
         }
     }
 
-    /// Copies a header and data to the memory of a receive, and completes it.
+    /// Copies a header and data to the memory of a receive, and completes it. If that fails, the completion has an error, but
+    /// also the number of the command, which may have ended.
     fn deliver(
         &self,
         receive: &Receive,
         header: &[u8],
         data: &[u8],
-        completion: impl FnOnce(u32) -> Completion,
+        completion: Completion,
     ) -> Result<(), QpError> {
         let cq = &self.attributes.receive_cq;
         let room = usize::try_from(receive.room).unwrap_or(usize::MAX);
         let mut len = 0;
         for bytes in [&header[..header.len().min(room)], data] {
             if let Err(error) = self.scatter(receive, len, bytes) {
-                let cause = Some(Arc::new(error.clone()));
-                let id = receive.request.id;
-                self.complete(
-                    cq,
-                    Completion::failed(id, Opcode::Pdu, self.id, Status::LocalProtection, cause),
-                );
+                let (status, cause) = (Status::LocalProtection, Some(Arc::new(error.clone())));
+                self.complete(cq, Completion { status, cause, ..completion });
                 return Err(error);
             }
             len += bytes.len();
         }
-        self.complete(cq, completion(u32::try_from(len).unwrap_or(u32::MAX)));
+        let byte_len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.complete(cq, Completion { byte_len, ..completion });
         Ok(())
     }
 
@@ -503,12 +516,6 @@ impl Rx {
         if let Some(staging) = self.staging.take() {
             qp.device.put_staging(staging);
         }
-    }
-
-    /// Drops everything that was received.
-    fn clear(&mut self, qp: &IscsiQp) {
-        self.pdu = None;
-        self.release_staging(qp);
     }
 }
 

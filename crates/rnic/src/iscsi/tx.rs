@@ -119,8 +119,7 @@ impl IscsiQp {
         tx.batch.retain(|pdu| {
             position += 1;
             // The PDU of the command itself must be sent: its number is expected.
-            let is_data = matches!(pdu.data, OutData::Memory(_)) && pdu.command == Some(id);
-            !is_data || position == 1 && begun || is_command(pdu)
+            pdu.command != Some(id) || position == 1 && begun || is_command(pdu)
         });
         for pdu in tx.batch.iter_mut().filter(|pdu| pdu.command == Some(id)) {
             let OutData::Memory(transfer) = &pdu.data else { continue };
@@ -264,7 +263,7 @@ impl IscsiQp {
             lock(&self.sq).bursts.push_front(Burst {
                 command: id,
                 task,
-                lun: header.lun,
+                lun: 0, // reserved without a target's tag (RFC 7143 §11.7.4)
                 target_task: NO_TASK,
                 offset: immediate,
                 end: immediate + rest,
