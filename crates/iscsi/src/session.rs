@@ -33,6 +33,8 @@ const GATHER: Duration = Duration::from_micros(30);
 /// The identifier of requests other than commands, and that of answers to pings.
 const CONTROL: u64 = 0;
 const PING: u64 = 1;
+/// Sense key, code and qualifier of a unit attention: power on, reset, or the like.
+const RESET: [u8; 3] = [6, 0x29, 0];
 /// The task attribute of commands: simple.
 const SIMPLE: u8 = 1;
 /// Number of aborted tasks that are remembered, to tell their late PDUs from others.
@@ -582,10 +584,25 @@ impl Session {
         let Some(account) = self.tasks.get(&task) else { return Ok(()) };
         let result = match status {
             GOOD => Ok(account.transferred(residual)?),
-            status => Err(Error::Scsi(ScsiError::new(status, data))),
+            status => match ScsiError::new(status, data) {
+                // A target that was started again reports that once, instead of executing a command.
+                ScsiError { sense: Some(RESET), .. } if self.reconnects > 0 => {
+                    self.issue_again(task);
+                    return Ok(());
+                }
+                error => Err(Error::Scsi(error)),
+            },
         };
         self.end(task, result);
         Ok(())
+    }
+
+    /// Puts a command that the target has not executed at the front of those that wait.
+    fn issue_again(&mut self, task: TaskId) {
+        if let Some(command) = self.tasks.get_mut(&task).and_then(|account| account.command.take()) {
+            self.posted.remove(&command);
+            self.waiting.push_front(task);
+        }
     }
 
     /// Removes a command, and keeps its result for the program.

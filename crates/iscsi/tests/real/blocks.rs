@@ -1,37 +1,11 @@
-//! Sessions at a real target, tgtd: blocks are written, read back and compared, with and without digests.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
+//! Blocks are written, read back and compared, with and without digests.
 
-use ironwarp::Adapter;
+use super::common::{TIMEOUT, connect, enable_digests, options, pattern};
+use ironwarp::iscsi::Direction;
 use ironwarp::memory::{Access, Buffer};
-use ironwarp_iscsi::{DigestPolicy, Error, Options, Request, Session};
-use ironwarp_testkit::tgtd::{NAME, Tgtd};
+use ironwarp_iscsi::{DigestPolicy, Error, Request};
+use ironwarp_testkit::tgtd::Tgtd;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
-
-const TIMEOUT: Duration = Duration::from_secs(60);
-const INITIATOR: &str = "iqn.2026-01.example.ironwarp:test";
-
-fn options(digest: DigestPolicy) -> Options {
-    Options::new(INITIATOR, NAME).header_digest(digest).data_digest(digest)
-}
-
-fn connect(target: &Tgtd, options: &Options) -> Session {
-    Session::connect(&Adapter::new().unwrap(), target.addr().into(), options).unwrap()
-}
-
-/// Returns `len` bytes: adjacent ones differ, and so do those of different seeds.
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        word ^= word << 13;
-        word ^= word >> 7;
-        word ^= word << 17;
-        bytes.extend_from_slice(&word.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
 
 #[test]
 fn a_logical_unit_tells_what_it_is() {
@@ -51,8 +25,7 @@ fn blocks_are_written_and_read_back() {
     for digest in [DigestPolicy::None, DigestPolicy::Require] {
         let mut target = Tgtd::start(16 << 20);
         if digest == DigestPolicy::Require {
-            target.set("HeaderDigest", "CRC32C");
-            target.set("DataDigest", "CRC32C");
+            enable_digests(&mut target);
         }
         let mut session = connect(&target, &options(digest));
         let digests = session.negotiated().unwrap().digests;
@@ -117,7 +90,7 @@ fn a_command_that_the_target_refuses_fails_alone() {
     cdb[13] = 1;
     let memory = session.domain().register(Buffer::new(512).unwrap(), Access::LOCAL_WRITE).unwrap();
     let list = [memory.slice(..).unwrap()];
-    let request = Request::new(1, cdb, Some((ironwarp::iscsi::Direction::In, &list)));
+    let request = Request::new(1, cdb, Some((Direction::In, &list)));
     let Err(Error::Scsi(error)) = session.execute(request, TIMEOUT) else { panic!("the target accepts it") };
     assert_eq!(error.to_string(), "CHECK CONDITION: illegal request (sense 5/21/00)");
     session.execute(Request::read(1, &capacity, 0, &list).unwrap(), TIMEOUT).unwrap();

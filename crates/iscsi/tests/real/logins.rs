@@ -1,5 +1,4 @@
 //! Logins at tgtd, a target that others wrote.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use ironwarp_iscsi::{ChapError, Credentials, DigestPolicy, LoginError, Negotiated, Options, Status, login};
 use ironwarp_testkit::tgtd::{NAME, Tgtd};
