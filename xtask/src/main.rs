@@ -7,6 +7,7 @@ mod api;
 mod apt;
 mod arguments;
 mod bench;
+mod bench_iscsi;
 mod bench_net;
 mod book;
 mod cabi_fuzz;
@@ -185,6 +186,13 @@ const JOBS: &[Job] = &[
         Neither,
         &["cc", "unshare", "nsenter"],
         bench_net::run,
+    ),
+    job(
+        bench_iscsi::USAGE,
+        "compare the processor time of the iSCSI initiator with libiscsi's",
+        Neither,
+        &["tgtd"],
+        bench_iscsi::run,
     ),
     job(
         startup::USAGE,

@@ -13,12 +13,14 @@
 //!  registration.rs, neighbour.rs   compare registration by call and by control queue
 //!  shared_send.rs   compares private send queues and a shared one
 //!  shares.rs    measures the shares of two bulk classes on one lane
+//!  iscsi.rs     reads from an iSCSI target, for `cargo xtask bench-iscsi`
 //! ```
 //!
 //! A turn runs for a fixed time instead of a fixed count, so a benchmark takes equally long on any machine.
 
 mod bare;
 mod control;
+mod iscsi;
 mod measure;
 mod native;
 mod neighbour;
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
     let done = match words.split_first() {
         Some((first, words)) if first == control::SERVE => serve(words),
         Some((first, _)) if first == control::COMPUTE => control::compute(),
+        Some((first, words)) if first == "iscsi" => iscsi::run(words),
         Some((first, words)) if first == "registration" => registration::run(words),
         Some((first, words)) if first == "shared_send" => shared_send::run(words),
         Some((first, words)) if first == "shares" => shares::run(words),

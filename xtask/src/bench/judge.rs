@@ -14,7 +14,7 @@ pub(super) const REPEATS: usize = 3;
 
 /// CPU time since boot, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Load {
+pub(crate) struct Load {
     /// Total, including idle time.
     total: u64,
     busy: u64,
@@ -28,10 +28,10 @@ pub(super) struct Load {
 
 /// Disturbances during a round, as shares of the CPU time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Disturbance {
-    pub(super) steal: f64,
+pub(crate) struct Disturbance {
+    pub(crate) steal: f64,
     /// Of other processes.
-    pub(super) foreign: f64,
+    pub(crate) foreign: f64,
 }
 
 /// An attempt at a round.
@@ -43,7 +43,7 @@ pub(super) struct Judged {
 }
 
 impl Load {
-    pub(super) fn now() -> Result<Self> {
+    pub(crate) fn now() -> Result<Self> {
         let read = |file: &Path| fs::read_to_string(file).map_err(at(file));
         let me = Path::new("/proc/self/stat");
         // Running children count as ours, too: a link between two hosts may be one.
@@ -71,7 +71,7 @@ impl Load {
     }
 
     /// The disturbances since then.
-    pub(super) fn until(&self, now: &Self) -> Disturbance {
+    pub(crate) fn until(&self, now: &Self) -> Disturbance {
         let total = now.total.saturating_sub(self.total).max(1) as f64;
         let own = now.own.saturating_sub(self.own);
         let foreign = now.busy.saturating_sub(self.busy).saturating_sub(own);
@@ -82,7 +82,7 @@ impl Load {
     }
 
     /// CPU seconds of children that have ended since then.
-    pub(super) fn seconds_of_children(&self, now: &Self) -> f64 {
+    pub(crate) fn seconds_of_children(&self, now: &Self) -> f64 {
         now.ended.saturating_sub(self.ended) as f64 / TICKS
     }
 }
@@ -102,7 +102,7 @@ fn parent(stat: &str) -> Option<u32> {
 const TICKS: f64 = 100.0;
 
 impl Disturbance {
-    pub(super) fn is_too_much(&self) -> bool {
+    pub(crate) fn is_too_much(&self) -> bool {
         self.steal > STEAL || self.foreign > FOREIGN
     }
 }

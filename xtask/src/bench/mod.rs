@@ -22,7 +22,7 @@ mod contender;
 mod curves;
 mod docs;
 mod group;
-mod judge;
+pub(crate) mod judge;
 mod neighbours;
 mod peers;
 mod picture;

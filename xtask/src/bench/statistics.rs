@@ -1,4 +1,4 @@
-//! Medians and quartiles.
+//! Medians, quartiles and ranges.
 
 /// The median of some values, and their quartiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,6 +14,19 @@ impl Summary {
         sorted.sort_by(f64::total_cmp);
         let at = |share| quantile(&sorted, share);
         Self { median: at(0.5), quartiles: [at(0.25), at(0.75)] }
+    }
+}
+
+/// The median, with minimum and maximum, as text.
+pub(crate) fn spread(values: Vec<f64>, digits: usize) -> String {
+    let least = values.iter().copied().reduce(f64::min);
+    let most = values.iter().copied().reduce(f64::max);
+    match (least, most) {
+        (Some(least), Some(most)) => {
+            let median = Summary::of(values).median;
+            format!("{median:.digits$} ({least:.digits$}–{most:.digits$})")
+        }
+        _ => "–".to_owned(),
     }
 }
 

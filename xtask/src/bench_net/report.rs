@@ -2,7 +2,7 @@
 
 use super::measure::Figures;
 use super::tunnel::Tunnel;
-use crate::bench::statistics::Summary;
+use crate::bench::statistics::spread;
 use std::fmt::Write;
 
 /// The results of one tunnel, in the order of rounds.
@@ -43,19 +43,6 @@ pub(super) fn table(rows: &[Row]) -> String {
         let _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
     }
     text
-}
-
-/// The median, with minimum and maximum.
-fn spread(values: Vec<f64>, digits: usize) -> String {
-    let least = values.iter().copied().reduce(f64::min);
-    let most = values.iter().copied().reduce(f64::max);
-    match (least, most) {
-        (Some(least), Some(most)) => {
-            let median = Summary::of(values).median;
-            format!("{median:.digits$} ({least:.digits$}–{most:.digits$})")
-        }
-        _ => "–".to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ const RNIC: &str = "ironwarp-rnic";
 const ENGINE: &str = "ironwarp-engine";
 const IRONWARP: &str = "ironwarp";
 const SIM: &str = "ironwarp-sim";
+const ISCSI: &str = "ironwarp-iscsi";
 const IO_UNIT: &str = "ironwarp-io-unit";
 const PCAP: &str = "ironwarp-pcap";
 const TESTKIT: &str = "ironwarp-testkit";
@@ -26,11 +27,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ironwarp-cli", &[WIRE, RNIC, ENGINE, IRONWARP]),
     (SIM, &[WIRE, RNIC]),
     (IO_UNIT, &[]),
-    ("ironwarp-iscsi", &[WIRE, RNIC, ENGINE, IRONWARP]),
+    (ISCSI, &[WIRE, RNIC, ENGINE, IRONWARP]),
     ("ironwarp-net", &[ENGINE, IRONWARP, IO_UNIT]),
     (PCAP, &[WIRE, CAPTURE]),
     ("ironwarp-fuzz", &[WIRE, RNIC, SHM, ENGINE, IRONWARP, "ironwarp-ibverbs", SIM, PCAP, IO_UNIT]),
-    ("ironwarp-bench", &[IRONWARP]),
+    ("ironwarp-bench", &[IRONWARP, ISCSI]),
     (TESTKIT, &[WIRE, RNIC, ENGINE, IRONWARP]),
     ("xtask", &[TESTKIT]),
 ];
