@@ -79,16 +79,20 @@ pub(crate) fn events(_: &Workspace, _: &[String]) -> Result {
     run(command("cargo", &["test", "--profile", "optimized", "--locked", "--quiet"]).args(test))
 }
 
-pub(crate) const SIM_USAGE: &str = "sim [--full | [--events | --datagrams] [--seed N | --seeds N]]";
+pub(crate) const SIM_USAGE: &str = "sim [--full | [--events | --datagrams | --iscsi] [--seed N | --seeds N]]";
 
 const SIM: [&str; 8] =
     ["run", "--profile", "optimized", "--locked", "--quiet", "--package", "ironwarp-sim", "--"];
 
-/// The simulator's options by default: first whole programs, then events only, then acknowledged datagrams. With `--full` it runs with its
-/// own defaults, which reach everything the simulation is meant to reach, and checks that they do.
-const SOME_SEEDS: [&[&str]; 3] =
-    [&["--seeds", "2000"], &["--events", "--seeds", "600"], &["--datagrams", "--seeds", "1000"]];
-const ALL_SEEDS: [&[&str]; 3] = [&[], &["--events"], &["--datagrams"]];
+/// The simulator's options by default: first whole programs, then events only, then acknowledged datagrams, then
+/// iSCSI. With `--full` it runs with its own defaults, which reach everything the simulation is meant to reach, and checks that they do.
+const SOME_SEEDS: [&[&str]; 4] = [
+    &["--seeds", "2000"],
+    &["--events", "--seeds", "600"],
+    &["--datagrams", "--seeds", "1000"],
+    &["--iscsi", "--seeds", "1000"],
+];
+const ALL_SEEDS: [&[&str]; 4] = [&[], &["--events"], &["--datagrams"], &["--iscsi"]];
 
 /// Deliberate bugs: it does not take back what was not sent, executes an atomic operation again when its
 /// response is sent again, does not wake a queue pair that waits for a shared receive, drops the bytes that arrived

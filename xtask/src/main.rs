@@ -109,7 +109,7 @@ const JOBS: &[Job] = &[
     job("events", "pass ten million events between threads", Nightly, &[], cargo::events),
     job(
         cargo::SIM_USAGE,
-        "simulate 2,000 seeds, 600 with events only and 1,000 with acknowledged datagrams",
+        "simulate 2,000 seeds, 600 with events only, 1,000 with acknowledged datagrams and 1,000 of iSCSI",
         Ci,
         &[],
         cargo::sim,

@@ -253,10 +253,14 @@ pub(crate) fn total_len(spans: &[Span]) -> usize {
 }
 
 /// Returns the pattern of a seed: random bytes.
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng::new(seed);
-    let words = std::iter::repeat_with(|| rng.next().to_le_bytes());
-    words.flatten().take(len).collect()
+    let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
+    while bytes.len() < len {
+        bytes.extend_from_slice(&rng.next().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@
 //! A [`World`] connects queue pairs over simulated links and drives them only when an event occurs, as the engine's
 //! lanes do. [`scenario`] lets two programs do random work in a world, and checks every result. [`notification`]
 //! completes millions of requests and checks the completion events. [`datagrams`] sends acknowledged datagrams over a bad
-//! network. [`out_of_order`] delivers segments out of order,
-//! which no link does.
+//! network. [`iscsi`] runs commands against a target that lies. [`out_of_order`] delivers segments out of order, which no
+//! link does.
 //!
 //! All randomness comes from a seed: the same seed and the same calls yield the same result.
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@
 mod arena;
 mod clock;
 pub mod datagrams;
+pub mod iscsi;
 mod link;
 pub mod notification;
 pub mod out_of_order;

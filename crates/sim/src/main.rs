@@ -1,6 +1,6 @@
 //! `ironwarp-sim`: runs simulations, each from a seed, until one fails.
 
-use ironwarp_sim::{Trace, datagrams, notification, scenario};
+use ironwarp_sim::{Trace, datagrams, iscsi, notification, scenario};
 use std::env::args;
 use std::fmt::Display;
 use std::ops::AddAssign;
@@ -22,6 +22,9 @@ Usage:
   ironwarp-sim --datagrams        run the first 4,000 seeds of acknowledged datagrams
   ironwarp-sim --datagrams --seeds N
   ironwarp-sim --datagrams --seed N
+  ironwarp-sim --iscsi            run the first 10,000 seeds of an iSCSI initiator and its target
+  ironwarp-sim --iscsi --seeds N
+  ironwarp-sim --iscsi --seed N
   ironwarp-sim --help             print this help
 ";
 
@@ -34,6 +37,8 @@ const MIN_EVENTS: u64 = 10_000_000;
 
 /// Number of seeds of acknowledged datagrams that together cover everything.
 const DATAGRAM_SEEDS: u64 = 4_000;
+/// Number of seeds of a full run in iSCSI mode.
+const ISCSI_SEEDS: u64 = 10_000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = args().skip(1).collect();
@@ -57,6 +62,11 @@ fn main() -> ExitCode {
         ["--datagrams", "--seeds", number] => with_number(number, run_datagrams),
         ["--datagrams", "--seed", number] => {
             with_number(number, |seed| print_trace(seed, |keep| datagrams::trace(seed, keep)))
+        }
+        ["--iscsi"] => run_iscsi(ISCSI_SEEDS),
+        ["--iscsi", "--seeds", number] => with_number(number, run_iscsi),
+        ["--iscsi", "--seed", number] => {
+            with_number(number, |seed| print_trace(seed, |keep| iscsi::trace(seed, keep)))
         }
         _ => print_error("invalid arguments"),
     }
@@ -116,6 +126,13 @@ fn run_datagrams(seeds: u64) -> ExitCode {
     let Some(total) = run_seeds(seeds, datagrams::run, "--datagrams ") else { return ExitCode::FAILURE };
     println!("{total} in {seeds} seeds");
     if seeds < DATAGRAM_SEEDS { ExitCode::SUCCESS } else { check_coverage(&total.missing()) }
+}
+
+/// Runs the first `seeds` simulations of iSCSI, and prints what they covered.
+fn run_iscsi(seeds: u64) -> ExitCode {
+    let Some(total) = run_seeds(seeds, iscsi::run, "--iscsi ") else { return ExitCode::FAILURE };
+    println!("{total} in {seeds} seeds");
+    if seeds < ISCSI_SEEDS { ExitCode::SUCCESS } else { check_coverage(&total.missing()) }
 }
 
 /// Fails if anything that the seeds must cover is missing.
