@@ -105,6 +105,30 @@ fn an_abort_within_data_out_sends_the_rest_of_the_pdu_and_nothing_else() {
 }
 
 #[test]
+fn an_abort_ends_an_answer_of_more_pdus_than_a_batch_has() {
+    for ends_by_response in [false, true] {
+        let fixture = Fixture::with_session(|session| {
+            (session.max_send_data, session.immediate_data) = (10, false);
+        });
+        let data = fixture.fill(DATA, 2000, 1);
+        let (id, task) = fixture.start_write(&[(DATA, 2000)]);
+        fixture.link.block();
+        fixture.deliver(TargetPdu::R2t(r2t(task, 0, 2000)), b"");
+        fixture.give_room(50);
+        if ends_by_response {
+            fixture.deliver(response(task), b"");
+        } else {
+            fixture.qp.abort(id).unwrap();
+        }
+        fixture.host.bytes()[DATA as usize..].fill(0x33);
+        fixture.give_room(1 << 20);
+        let sent = fixture.sent();
+        assert_eq!((sent.len(), &sent[0].data[..]), (1, &data[..10]));
+        assert_eq!(fixture.qp.state(), State::ReadyToSend);
+    }
+}
+
+#[test]
 fn an_abort_of_a_command_that_waits_for_the_link_sends_its_pdu() {
     // The command has a number, which the target expects.
     for digests in [false, true] {
