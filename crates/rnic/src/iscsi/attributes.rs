@@ -1,6 +1,5 @@
 //! The attributes of a queue pair in iSCSI mode, and the parameters of its session.
 
-use super::CommandId;
 use crate::context::RegistrationFailure;
 use crate::memory::{Direction, Domain};
 use crate::queue::{Cq, Sges};
@@ -133,8 +132,3 @@ pub trait IscsiDriver: Send + Sync + fmt::Debug {
         0
     }
 }
-
-/// The command does not exist: it has completed, perhaps with a completion that was not polled yet, or has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("command {0} has ended")]
-pub struct CommandEnded(pub CommandId);

@@ -28,14 +28,14 @@
 //! last. A thread that drives the rx half may wait for the tx half, never the reverse.
 
 mod attributes;
+mod incoming;
+mod outgoing;
 mod rx;
 mod send;
 mod tx;
 
-pub use attributes::{
-    CommandEnded, CommandRequest, IscsiAttributes, IscsiDriver, PduRequest, SessionParameters,
-};
-pub use send::CommandId;
+pub use attributes::{CommandRequest, IscsiAttributes, IscsiDriver, PduRequest, SessionParameters};
+pub use send::{CommandEnded, CommandId};
 
 use crate::bug;
 use crate::context::RegistrationFailure;
@@ -48,11 +48,11 @@ use crate::memory::{RegistrationWaiter, Stream};
 use crate::queue::{Completion, Cq, Opcode, ReceiveQueue, ReceiveRequest, Status, flushed_completion};
 use crate::state::{IllegalTransition, State};
 use crate::sync::{Mutex, lock};
-use rx::Rx;
+use incoming::Rx;
+use outgoing::Tx;
 use send::{Posted, SendQueue};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
-use tx::Tx;
 
 /// A queue pair in iSCSI mode.
 #[derive(Debug)]

@@ -3,20 +3,19 @@
 //!
 //! Bytes are read into a staging buffer. Large Data-In without a digest is read directly into the buffers of its command.
 
+use super::incoming::{Action, Incoming, Rx};
 use super::send::Burst;
 use super::{CommandId, IscsiQp};
 use crate::error::{IscsiFault, QpError};
 use crate::half::Left;
-use crate::host::Buffer;
 use crate::link::LinkError;
 use crate::memory::{Denied, Direction, RegistrationWaiter, Rights, Spans, Transfer};
 use crate::queue::{Completion, Opcode, Receive, ReceiveRequest, Status};
 use crate::state::State;
 use crate::sync::lock;
 use ironwarp_wire::Tag;
-use ironwarp_wire::iscsi::{DataIn, HEADER_LEN, PduLayout, R2t, Response, TargetPdu};
+use ironwarp_wire::iscsi::{DataIn, HEADER_LEN, PduLayout, R2t, TargetPdu};
 use ironwarp_wire::mpa::Crc;
-use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -28,54 +27,6 @@ const LARGE: usize = 16 << 10;
 const HEADER_READ: usize = HEADER_LEN + 4;
 /// Maximum number of steps in a turn: PDUs, or reads.
 const STEPS: usize = 256;
-
-/// What only the thread uses that receives.
-#[derive(Default)]
-pub(super) struct Rx {
-    /// The staging buffer. `None` while it would be empty.
-    staging: Option<Buffer>,
-    /// The bytes of the staging buffer that were not parsed.
-    start: usize,
-    end: usize,
-    /// The PDU whose data is being received.
-    pdu: Option<Incoming>,
-    /// Whether large Data-In is expected next.
-    large: bool,
-    /// Whether the last read has emptied the link.
-    drained: bool,
-    /// Whether an R2T is to be answered.
-    has_r2t: bool,
-}
-
-/// A PDU whose header has arrived.
-#[derive(Debug)]
-struct Incoming {
-    header: [u8; HEADER_LEN],
-    layout: PduLayout,
-    receive: Receive,
-    action: Action,
-    /// Number of bytes of data that have arrived.
-    arrived: usize,
-    /// Data for the receive.
-    collected: Vec<u8>,
-    /// The CRC of the data, if it has a digest.
-    crc: Option<Crc>,
-}
-
-/// What a PDU does, after the checks of its header.
-#[derive(Debug)]
-enum Action {
-    /// Places data in the buffers of a command, and may complete it.
-    Place { data: DataIn, command: CommandId },
-    /// Asks for data of a command.
-    Answer(Burst),
-    /// Completes a command.
-    Complete(Response),
-    /// Nothing.
-    Deliver,
-    /// It failed a check.
-    Refuse(Arc<QpError>),
-}
 
 /// The next step of the receiving side.
 enum Step {
@@ -95,7 +46,7 @@ impl IscsiQp {
         for _ in 0..STEPS {
             if self.state() == State::Error {
                 let unfinished = rx.pdu.take().map(|pdu| pdu.receive.request);
-                rx.release_staging(self);
+                rx.release_staging(&self.device);
                 self.flush_receives(unfinished);
                 return Left::Nothing;
             }
@@ -124,7 +75,7 @@ impl IscsiQp {
             }
         }
         if rx.start == rx.end && rx.pdu.is_none() {
-            rx.release_staging(self);
+            rx.release_staging(&self.device);
         }
         if std::mem::take(&mut rx.has_r2t) {
             self.drive_tx();
@@ -304,7 +255,7 @@ impl IscsiQp {
         if std::mem::take(&mut rx.drained) && !has_arrived {
             return Ok(false);
         }
-        rx.make_room(self);
+        rx.make_room(&self.device);
         let (spans, guard, placed) = match &mut rx.pdu {
             Some(pdu) => self.direct_spans(pdu),
             None => (Spans::new(), None, 0),
@@ -465,13 +416,6 @@ impl IscsiQp {
     }
 }
 
-impl Action {
-    /// A PDU that names memory that it may not access.
-    fn refuse(denied: Denied) -> Self {
-        Self::Refuse(Arc::new(QpError::Remote(denied)))
-    }
-}
-
 /// Describes the transfer of `len` bytes of a Data-In, after the first `arrived`.
 fn data_in(data: &DataIn, arrived: usize, len: usize) -> Transfer {
     let arrived = u32::try_from(arrived).unwrap_or(u32::MAX);
@@ -490,38 +434,5 @@ fn unmapped_pdu(pdu: &Incoming) -> QpError {
     match &pdu.action {
         Action::Place { data, .. } => unmapped(&data_in(data, pdu.arrived, pdu.layout.data - pdu.arrived)),
         _ => QpError::HalfSent,
-    }
-}
-
-impl Rx {
-    /// Returns the bytes that were not parsed.
-    fn unparsed(&self) -> &[u8] {
-        self.staging.as_ref().map_or(&[], |staging| &staging[self.start..self.end])
-    }
-
-    /// Makes sure that there is a staging buffer, with room for a header.
-    fn make_room(&mut self, qp: &IscsiQp) {
-        let staging = self.staging.get_or_insert_with(|| qp.device.take_staging());
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        } else if staging.len() - self.start < PduLayout::MAX_HEADER_LEN {
-            staging.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-    }
-
-    /// Gives the empty staging buffer back.
-    fn release_staging(&mut self, qp: &IscsiQp) {
-        (self.start, self.end) = (0, 0);
-        if let Some(staging) = self.staging.take() {
-            qp.device.put_staging(staging);
-        }
-    }
-}
-
-/// Omits the bytes of the staging buffer.
-impl fmt::Debug for Rx {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rx").field("pdu", &self.pdu).finish_non_exhaustive()
     }
 }

@@ -41,6 +41,11 @@ impl fmt::Display for CommandId {
     }
 }
 
+/// The command does not exist: it has completed, perhaps with a completion that was not polled yet, or has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("command {0} has ended")]
+pub struct CommandEnded(pub CommandId);
+
 /// A posted request that was not started.
 #[derive(Debug)]
 pub(super) enum Posted {

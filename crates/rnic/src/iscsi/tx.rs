@@ -3,6 +3,7 @@
 //! Data is sent from the program's memory without a copy, unless it has a digest: the digest must be that of the bytes that
 //! are sent, which the program may change meanwhile.
 
+use super::outgoing::{OutData, Outgoing, Tx};
 use super::send::{Burst, Posted};
 use super::{CommandId, IscsiQp, PduRequest};
 use crate::error::QpError;
@@ -15,7 +16,6 @@ use ironwarp_wire::iscsi::{Command, DataOut, HEADER_LEN, InitiatorPdu, NO_TASK, 
 use ironwarp_wire::mpa::Crc;
 use ironwarp_wire::{RemoteAddr, Tag};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
@@ -26,35 +26,6 @@ const ENOUGH_BYTES: usize = 256 << 10;
 /// Maximum number of batches in a turn.
 const BATCHES: usize = 8;
 
-/// What only the thread uses that sends.
-#[derive(Debug, Default)]
-pub(super) struct Tx {
-    /// PDUs that the link has not taken. It may have taken a part of the first one.
-    batch: VecDeque<Outgoing>,
-}
-
-/// A PDU to send.
-#[derive(Debug)]
-struct Outgoing {
-    /// Header and its digest.
-    head: SmallVec<[u8; 64]>,
-    data: OutData,
-    /// Padding and the digest of the data.
-    trailer: SmallVec<[u8; 8]>,
-    /// Number of bytes that the link has taken.
-    sent: usize,
-    /// The command that the PDU belongs to.
-    command: Option<CommandId>,
-}
-
-/// The data of a PDU.
-#[derive(Debug)]
-enum OutData {
-    Own(Box<[u8]>),
-    /// Memory of the program.
-    Memory(Transfer),
-}
-
 /// What to do after a request was taken off the queue.
 enum Start {
     /// Send this PDU.
@@ -63,21 +34,6 @@ enum Start {
     Nothing,
     /// Wait: the memory of the request is still being registered.
     Wait,
-}
-
-impl OutData {
-    fn len(&self) -> usize {
-        match self {
-            Self::Own(bytes) => bytes.len(),
-            Self::Memory(transfer) => transfer.len,
-        }
-    }
-}
-
-impl Outgoing {
-    fn len(&self) -> usize {
-        self.head.len() + self.data.len() + self.trailer.len()
-    }
 }
 
 impl IscsiQp {
@@ -119,7 +75,7 @@ impl IscsiQp {
         tx.batch.retain(|pdu| {
             position += 1;
             // The PDU of the command itself must be sent: its number is expected.
-            pdu.command != Some(id) || position == 1 && begun || is_command(pdu)
+            pdu.command != Some(id) || position == 1 && begun || pdu.is_command()
         });
         for pdu in tx.batch.iter_mut().filter(|pdu| pdu.command == Some(id)) {
             let OutData::Memory(transfer) = &pdu.data else { continue };
@@ -394,12 +350,6 @@ fn out(task: Tag, offset: u32, len: u32) -> Transfer {
 fn skip_front(transfer: &Transfer, skipped: usize) -> Transfer {
     let offset = transfer.offset + u32::try_from(skipped).unwrap_or(u32::MAX); // at most the length
     Transfer { offset, len: transfer.len - skipped, ..*transfer }
-}
-
-/// Returns whether this is the PDU of a command.
-fn is_command(pdu: &Outgoing) -> bool {
-    let header = pdu.head.first_chunk::<HEADER_LEN>();
-    header.is_some_and(|header| matches!(InitiatorPdu::parse(header), Ok(InitiatorPdu::Command(_))))
 }
 
 /// Appends bytes without the first `skip`, and reduces `skip` by those that were skipped.

@@ -1,11 +1,11 @@
 //! A connection: receives PDUs, checks them, and does what they ask for.
 
-use super::Shared;
 use super::disk::{Operation, Sense, sense_data};
 use super::login::{INITIATOR_ERROR, Parameters, Refusal, pairs};
 use super::outbox::Outbox;
+use super::settings::{NAME, PORTAL_GROUP};
+use super::shared::Shared;
 use super::transfer::{Write, data_in, residual};
-use super::{NAME, PORTAL_GROUP};
 use ironwarp_wire::iscsi::{
     BadPdu, Command, Digests, HEADER_LEN, InitiatorPdu, LoginRequest, LoginResponse, LogoutResponse, NO_TASK,
     NopIn, NopOut, PduLayout, Residual, Response, SequenceNumbers, Stage, TargetPdu, TaskFunction,

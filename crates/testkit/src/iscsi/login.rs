@@ -1,6 +1,6 @@
 //! Negotiation of the parameters of a session (RFC 7143 §6.2, §13).
 
-use super::{NAME, Settings};
+use super::settings::{NAME, Settings};
 use ironwarp_wire::iscsi::Digests;
 
 /// What initiator and target have agreed on.
