@@ -42,7 +42,7 @@ pub use chap::{ChapError, Credentials, InvalidCredentials};
 pub use error::{Error, LoginError, Status};
 pub use login::{Stream, login};
 pub use parameters::{DigestPolicy, Negotiated, Options};
-pub use request::{Finished, Request, TaskId};
+pub use request::{Direction, Finished, Request, TaskId};
 pub use scsi::{Capacity, Inquiry, ScsiError};
 pub use session::Session;
 pub use text::BadText;

@@ -2,9 +2,17 @@
 
 use crate::error::Error;
 use crate::scsi::{self, Capacity};
-use ironwarp::iscsi::Direction;
 use ironwarp::memory::Sge;
 use std::fmt;
+
+/// The direction in which a command transfers data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the initiator.
+    In,
+    /// To the target.
+    Out,
+}
 
 /// A SCSI command with the memory that it transfers.
 #[derive(Clone, Debug)]

@@ -4,11 +4,11 @@
 use crate::connection::{BATCH, Connection, DEPTH, Received};
 use crate::error::Error;
 use crate::parameters::{Negotiated, Options};
-use crate::request::{Finished, Request, TaskId};
+use crate::request::{Direction, Finished, Request, TaskId};
 use crate::scsi::{self, Capacity, GOOD, Inquiry, ScsiError};
 use crate::task::{Task, Violation};
 use ironwarp::completion::{Arm, Completion, Opcode, Status};
-use ironwarp::iscsi::{Command, CommandId, CommandRequest, Direction, PduRequest};
+use ironwarp::iscsi::{Command, CommandId, CommandRequest, PduRequest};
 use ironwarp::memory::{Access, Buffer, MemoryRegion};
 use ironwarp::queue::{QpError, State};
 use ironwarp::{Adapter, ProtectionDomain, WaitError};
@@ -401,10 +401,14 @@ impl Session {
             let (lun, cdb) = (scsi::encode_lun(*lun), *cdb);
             let header = Command { lun, cdb, cmd_sn, attribute: SIMPLE, ..Command::default() };
             cmd_sn = cmd_sn.wrapping_add(1);
-            let data = data.as_ref().map(|(direction, list)| (*direction, list.as_slice().into()));
-            CommandRequest { header, data }
+            let command = CommandRequest::new(header);
+            match data {
+                Some((Direction::In, list)) => command.read_to(list),
+                Some((Direction::Out, list)) => command.write_from(list),
+                None => command,
+            }
         });
-        let Ok(commands) = connection.qp.post_commands(commands.collect()) else {
+        let Ok(commands) = connection.qp.post_commands(commands) else {
             // The connection has just ended, which its completions tell; or a list has too many elements.
             self.waiting.extend(ids);
             return;

@@ -1,8 +1,8 @@
 //! The account of a command: which bytes were transferred, as the headers of the target tell. A target that reports success
 //! without having transferred all bytes is lying, or has lost a PDU.
 
-use crate::request::Request;
-use ironwarp::iscsi::{CommandId, Direction};
+use crate::request::{Direction, Request};
+use ironwarp::iscsi::CommandId;
 use ironwarp_wire::iscsi::{DataIn, R2t, Residual};
 
 /// A command that has not ended.

@@ -11,10 +11,11 @@
 
 mod builder;
 mod queue_pair;
+mod request;
 
 pub use builder::IscsiQueuePairBuilder;
 pub use ironwarp_rnic::error::IscsiFault;
-pub use ironwarp_rnic::iscsi::{CommandEnded, CommandId, CommandRequest, PduRequest, SessionParameters};
-pub use ironwarp_rnic::memory::Direction;
+pub use ironwarp_rnic::iscsi::{CommandEnded, CommandId, PduRequest, SessionParameters};
 pub use ironwarp_wire::iscsi::{BadPdu, Command, Digests, HEADER_LEN};
 pub use queue_pair::IscsiQueuePair;
+pub use request::CommandRequest;

@@ -1,9 +1,10 @@
 //! The queue pair in iSCSI mode: posting commands, receives and other PDUs, and aborting commands.
 
+use super::request::CommandRequest;
 use crate::shared::Shared;
 use ironwarp_engine::IscsiQueuePair as Inner;
 use ironwarp_rnic::error::{PostError, QpError};
-use ironwarp_rnic::iscsi::{CommandEnded, CommandId, CommandRequest, PduRequest};
+use ironwarp_rnic::iscsi::{CommandEnded, CommandId, PduRequest};
 use ironwarp_rnic::qp::{IllegalTransition, State};
 use ironwarp_rnic::queue::{ReceiveRequest, Sge};
 use std::fmt;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use ironwarp::completion::Opcode;
-/// use ironwarp::iscsi::{Command, CommandId, CommandRequest, Direction, SessionParameters};
+/// use ironwarp::iscsi::{Command, CommandId, CommandRequest, SessionParameters};
 /// use ironwarp::prelude::*;
 /// use std::time::Duration;
 ///
@@ -42,8 +43,8 @@ use std::sync::Arc;
 /// qp.post_receive(7, &[region.slice(..256)?])?;
 /// let mut header = Command { lun: 1 << 48, cmd_sn: 1, ..Default::default() };
 /// header.cdb[..10].copy_from_slice(&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0]); // READ(10)
-/// let data = Some((Direction::In, [region.slice(1024..1536)?].as_slice().into()));
-/// let ids = qp.post_commands(vec![CommandRequest { header, data }])?;
+/// let command = CommandRequest::new(header).read_to(&[region.slice(1024..1536)?]);
+/// let ids = qp.post_commands([command])?;
 ///
 /// let completion = cq.wait(Duration::from_secs(5))?.success()?;
 /// assert_eq!((completion.wr_id, completion.opcode), (7, Opcode::Response));
@@ -103,9 +104,6 @@ impl IscsiQueuePair {
     /// Posts commands, all or none, in this order, and returns their numbers at once. Post a receive for each response
     /// before.
     ///
-    /// The adapter sets the task tag, the lengths and flags of the data, and the expected status number; the program
-    /// sets the other fields, among them the sequence number of the command.
-    ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use ironwarp::iscsi::{Command, CommandRequest, SessionParameters};
@@ -116,11 +114,8 @@ impl IscsiQueuePair {
     /// # let region = adapter.protection_domain().register(ironwarp::memory::Buffer::new(96)?, ironwarp::memory::Access::LOCAL_WRITE)?;
     /// # qp.post_receive(1, &[region.slice(..48)?])?;
     /// # qp.post_receive(2, &[region.slice(48..)?])?;
-    /// let command = |cmd_sn| CommandRequest {
-    ///     header: Command { lun: 1 << 48, cmd_sn, ..Default::default() }, // TEST UNIT READY
-    ///     data: None,
-    /// };
-    /// let ids = qp.post_commands(vec![command(1), command(2)])?;
+    /// let ready = |cmd_sn| CommandRequest::new(Command { lun: 1 << 48, cmd_sn, ..Default::default() });
+    /// let ids = qp.post_commands([ready(1), ready(2)])?;
     /// assert_ne!(ids[0], ids[1]);
     /// # Ok(())
     /// # }
@@ -128,8 +123,11 @@ impl IscsiQueuePair {
     ///
     /// # Errors
     /// Fails if too many commands are outstanding, if a list has too many elements, or if the connection has ended.
-    pub fn post_commands(&self, commands: Vec<CommandRequest>) -> Result<Vec<CommandId>, PostError> {
-        self.inner.post_commands(commands)
+    pub fn post_commands(
+        &self,
+        commands: impl IntoIterator<Item = CommandRequest>,
+    ) -> Result<Vec<CommandId>, PostError> {
+        self.inner.post_commands(commands.into_iter().map(|command| command.inner).collect())
     }
 
     /// Posts a PDU that is not a SCSI command: a ping, a task management request, a logout. It completes only if it fails.
@@ -191,7 +189,7 @@ impl IscsiQueuePair {
     /// # let cq = adapter.completion_queue(256)?;
     /// # let qp = adapter.protection_domain().iscsi_queue_pair(&cq, session).create(connection)?;
     /// # let header = Command { lun: 1 << 48, cmd_sn: 1, ..Default::default() };
-    /// let command = qp.post_commands(vec![CommandRequest { header, data: None }])?[0];
+    /// let command = qp.post_commands([CommandRequest::new(header)])?[0];
     /// let task = qp.abort(command)?.expect("the command was sent");
     /// println!("tell the target to abort task {task:#x}");
     /// assert_eq!(qp.abort(command), Err(CommandEnded(command)));

@@ -1,9 +1,8 @@
 //! Blocks are written, read back and compared, with and without digests.
 
 use super::common::{TIMEOUT, connect, enable_digests, options, pattern};
-use ironwarp::iscsi::Direction;
 use ironwarp::memory::{Access, Buffer};
-use ironwarp_iscsi::{DigestPolicy, Error, Request};
+use ironwarp_iscsi::{DigestPolicy, Direction, Error, Request};
 use ironwarp_testkit::tgtd::Tgtd;
 use std::os::unix::fs::FileExt;
 
