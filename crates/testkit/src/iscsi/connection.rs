@@ -147,7 +147,8 @@ impl<'a> Connection<'a> {
         }
         if !immediate {
             self.exp_cmd_sn = cmd_sn.wrapping_add(1);
-            self.outbox.set_window(self.exp_cmd_sn, self.shared.settings.window);
+            let window = self.shared.script.window().unwrap_or(self.shared.settings.window);
+            self.outbox.set_window(self.exp_cmd_sn, window);
         }
         Ok(())
     }

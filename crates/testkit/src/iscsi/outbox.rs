@@ -67,7 +67,8 @@ impl Outbox {
     /// Announces the command numbers that the target accepts.
     pub(super) fn set_window(&self, exp_cmd_sn: u32, window: u32) {
         let numbers = &mut self.state().numbers;
-        (numbers.exp_cmd_sn, numbers.max_cmd_sn) = (exp_cmd_sn, exp_cmd_sn.wrapping_add(window - 1));
+        (numbers.exp_cmd_sn, numbers.max_cmd_sn) =
+            (exp_cmd_sn, exp_cmd_sn.wrapping_add(window).wrapping_sub(1));
     }
 
     /// Returns StatSN of the next status.

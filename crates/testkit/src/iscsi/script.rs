@@ -19,12 +19,21 @@ pub struct Outgoing {
     pub wrong_header_digest: bool,
     /// Sends a wrong data digest, if the connection has data digests.
     pub wrong_data_digest: bool,
+    /// Sends this opcode instead of that of `pdu`.
+    pub opcode: Option<u8>,
 }
 
 impl Outgoing {
     /// A PDU with correct digests, and the sequence numbers of the connection.
     pub fn new(pdu: TargetPdu, data: Vec<u8>) -> Self {
-        Self { pdu, data, own_numbers: false, wrong_header_digest: false, wrong_data_digest: false }
+        Self {
+            pdu,
+            data,
+            own_numbers: false,
+            wrong_header_digest: false,
+            wrong_data_digest: false,
+            opcode: None,
+        }
     }
 
     /// Returns the bytes on the wire. `numbers` are those of the connection.
@@ -36,6 +45,7 @@ impl Outgoing {
             let fields = [stat_sn, numbers.exp_cmd_sn, numbers.max_cmd_sn].map(u32::to_be_bytes);
             header[STAT_SN..STAT_SN + 12].copy_from_slice(fields.as_flattened());
         }
+        header[0] = self.opcode.unwrap_or(header[0]);
         let mut bytes = header.to_vec();
         if digests.header {
             bytes.extend(digest(&header, self.wrong_header_digest));
@@ -84,6 +94,11 @@ pub trait Script: Send + Sync + 'static {
     /// Called with each PDU of the initiator and its data, before the target handles it.
     fn received(&self, pdu: &InitiatorPdu, data: &[u8]) {
         let _ = (pdu, data);
+    }
+
+    /// Returns the number of commands that the target accepts, instead of that of the settings.
+    fn window(&self) -> Option<u32> {
+        None
     }
 }
 
