@@ -174,6 +174,9 @@ pub enum IscsiFault {
         /// The agreed maximum.
         limit: u16,
     },
+    /// A response to a write has arrived before all data was sent that the target has asked for or expects.
+    #[error("response before all data was sent")]
+    Unsent,
 }
 
 /// The party that caused an error.

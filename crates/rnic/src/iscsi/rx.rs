@@ -306,8 +306,11 @@ impl IscsiQp {
         let (opcode, command, cause) = match action {
             Action::Place { data: DataIn { status: Some(_), task, .. }, .. } => self.end_command(Tag(task)),
             Action::Complete(response) => {
-                self.detach_unsent(Tag(response.task));
-                self.end_command(Tag(response.task))
+                let unsent = self.detach_unsent(Tag(response.task));
+                let (opcode, command, cause) = self.end_command(Tag(response.task));
+                // An error of the target is not doubted, but success is: the program must know.
+                let unsent = unsent.then(|| Arc::new(QpError::Iscsi(IscsiFault::Unsent)));
+                (opcode, command, cause.or(unsent))
             }
             Action::Place { command, .. } => (Opcode::Pdu, Some(command), None),
             Action::Answer(burst) => {
@@ -348,14 +351,16 @@ impl IscsiQp {
         }
     }
 
-    /// Makes sure that no data of a command is to be sent: a target may end a write before it has received everything.
-    fn detach_unsent(&self, task: Tag) {
+    /// Makes sure that no data of a command is to be sent: a target may end a write before it has received everything. Returns
+    /// whether there was such data.
+    fn detach_unsent(&self, task: Tag) -> bool {
         let writes = Transfer { task, offset: 0, len: 0, direction: Direction::Out };
-        let Ok(id) = self.admit(&writes) else { return };
-        let ((), left) = self.tx.with(|tx| self.detach(tx, id));
+        let Ok(id) = self.admit(&writes) else { return false };
+        let (unsent, left) = self.tx.with(|tx| self.detach(tx, id));
         if left == Left::Work {
             self.driver.schedule();
         }
+        unsent
     }
 
     /// Records the number of a status that has arrived, which the next PDU to the target acknowledges.

@@ -67,9 +67,13 @@ impl IscsiQp {
     }
 
     /// Makes sure that nothing in the batch and no burst uses the memory of a command: drops PDUs that were not begun, and
-    /// copies the rest of one that was. The target drops the task, or has ended it.
-    pub(super) fn detach(&self, tx: &mut Tx, id: CommandId) {
-        lock(&self.sq).bursts.retain(|burst| burst.command != id);
+    /// copies the rest of one that was. The target drops the task, or has ended it. Returns whether data was not sent.
+    pub(super) fn detach(&self, tx: &mut Tx, id: CommandId) -> bool {
+        let mut sq = lock(&self.sq);
+        let bursts = sq.bursts.len();
+        sq.bursts.retain(|burst| burst.command != id);
+        let unsent = sq.bursts.len() < bursts || tx.batch.iter().any(|pdu| pdu.command == Some(id));
+        drop(sq);
         let begun = tx.batch.front().is_some_and(|first| first.sent > 0);
         let mut position = 0;
         tx.batch.retain(|pdu| {
@@ -83,9 +87,13 @@ impl IscsiQp {
             let (table, host) = (self.device.table(), self.device.host());
             match table.read_transfer(host, self.stream(), transfer, &mut bytes) {
                 Ok(Ok(())) => pdu.data = OutData::Own(bytes),
-                _ => return self.fail(QpError::HalfSent),
+                _ => {
+                    self.fail(QpError::HalfSent);
+                    return true;
+                }
             }
         }
+        unsent
     }
 
     /// Adds PDUs to the batch until it is large enough, or nothing is left to send.
