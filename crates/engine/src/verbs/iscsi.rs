@@ -120,6 +120,14 @@ impl IscsiQueuePair {
         self.qp().abort(id)
     }
 
+    /// As [`abort`](Self::abort), but sends `instead` in the place of a command that the target has not got.
+    pub fn abort_or_replace(&self, id: CommandId, instead: PduRequest) -> Result<Option<u32>, CommandEnded> {
+        if self.creator.is_parent() {
+            return Err(CommandEnded(id));
+        }
+        self.qp().abort_or_replace(id, Some(instead))
+    }
+
     /// Fails in a forked child, which has neither the connection nor the buffers of its parent.
     fn check_process(&self) -> Result<(), PostError> {
         if self.creator.is_parent() { Err(PostError::Inherited) } else { Ok(()) }

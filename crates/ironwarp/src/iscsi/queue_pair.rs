@@ -202,6 +202,19 @@ impl IscsiQueuePair {
     pub fn abort(&self, command: CommandId) -> Result<Option<u32>, CommandEnded> {
         self.inner.abort(command)
     }
+
+    /// As [`abort`](Self::abort), but sends `instead` in the place of a command that the target has not got: without a PDU
+    /// with its number, the target would wait for it, and execute none of the commands behind it.
+    ///
+    /// # Errors
+    /// Fails as [`abort`](Self::abort) does, and then sends nothing instead.
+    pub fn abort_or_replace(
+        &self,
+        command: CommandId,
+        instead: PduRequest,
+    ) -> Result<Option<u32>, CommandEnded> {
+        self.inner.abort_or_replace(command, instead)
+    }
 }
 
 // Not derived: omits the state of the adapter, which is long and internal.

@@ -17,7 +17,7 @@
 //!
 //! | opcode | the PDU |
 //! |---|---|
-//! | [`Opcode::Response`] | has completed a command: the completion has its number, and its memory is deregistered |
+//! | [`Opcode::Response`] | has completed a command: the completion has its number, and its memory is deregistered. It has a cause if not all data was sent |
 //! | [`Opcode::Pdu`] | was Data-In that was placed or an R2T that will be answered, with the number of the command; or any other PDU |
 //! | [`Opcode::RefusedPdu`] | was Data-In, R2T or a response that failed a check. Nothing was placed or will be sent |
 //!
@@ -273,6 +273,16 @@ impl IscsiQp {
     ///
     /// Waits until threads that send or place data of this queue pair have returned from the system call.
     pub fn abort(&self, id: CommandId) -> Result<Option<u32>, CommandEnded> {
+        self.abort_or_replace(id, None)
+    }
+
+    /// As [`abort`](Self::abort), but sends `instead` in the place of a command that the target has not got: the numbers of the
+    /// commands behind it follow without a gap.
+    pub fn abort_or_replace(
+        &self,
+        id: CommandId,
+        instead: Option<PduRequest>,
+    ) -> Result<Option<u32>, CommandEnded> {
         // With the tx half held: no command is started or sent meanwhile.
         let (aborted, left) = self.tx.with(|tx| {
             let task = lock(&self.sq).get(id).ok_or(CommandEnded(id))?.task;
@@ -282,7 +292,7 @@ impl IscsiQp {
                 self.device.table().abort_command(self.stream(), task).map_err(|_| CommandEnded(id))?;
             }
             let mut sq = lock(&self.sq);
-            sq.unpost(id);
+            sq.unpost(id, instead);
             sq.remove(id);
             Ok(task.map(|task| task.0))
         });

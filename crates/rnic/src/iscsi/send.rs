@@ -188,9 +188,17 @@ impl SendQueue {
         self.commands[index_of(id)].1.take()
     }
 
-    /// Removes a command that was not started from the posted ones.
-    pub(super) fn unpost(&mut self, id: CommandId) {
-        self.posted.retain(|posted| !matches!(posted, Posted::Command(other) if *other == id));
+    /// Removes a command that was not started from the posted ones, and posts `instead` in its place.
+    pub(super) fn unpost(&mut self, id: CommandId, instead: Option<PduRequest>) {
+        let is_it = |posted: &Posted| matches!(posted, Posted::Command(other) if *other == id);
+        let Some(at) = self.posted.iter().position(is_it) else { return };
+        match instead {
+            Some(pdu) => {
+                self.posted[at] = Posted::Pdu(pdu);
+                self.pdus += 1;
+            }
+            None => drop(self.posted.remove(at)),
+        }
     }
 
     /// Returns the numbers of all commands that have not ended.
