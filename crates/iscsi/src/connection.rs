@@ -15,6 +15,8 @@ use std::net::{SocketAddr, TcpStream};
 pub(crate) const DEPTH: usize = 128;
 /// Maximum number of other requests at the queue pair.
 const CONTROL_DEPTH: usize = 32;
+/// Maximum number of scatter/gather elements of a command.
+pub(crate) const MAX_SGES: usize = 16;
 /// Number of receives: Data-In and R2T take one each. The connection is not read while all are used.
 const RECEIVES: usize = 256;
 /// Length of a receive: a header, and sense data of at most 252 bytes with its length, or the data of a ping.
@@ -58,6 +60,7 @@ impl Connection {
             .iscsi_queue_pair(&cq, parameters(&session))
             .send_depth(DEPTH + CONTROL_DEPTH)
             .receive_depth(RECEIVES)
+            .max_sges(MAX_SGES)
             .registration_failure(RegistrationFailure::Reactive)
             .create(stream)?;
         let connection = Self { qp, cq, receives, session };
@@ -70,6 +73,11 @@ impl Connection {
         let at = place(index);
         let slice = self.receives.slice(at..at + RECEIVE_LEN).expect("within the region");
         Ok(self.qp.post_receive(index, &[slice])?)
+    }
+
+    /// Returns the task tag of a logout: that of a region, which no command has.
+    pub(crate) fn logout_tag(&self) -> u32 {
+        self.receives.tag().0
     }
 
     /// Returns the PDU that a receive has got.

@@ -1,7 +1,7 @@
 //! A session with a target: one connection at error recovery level 0. Starts commands within the window of the target,
 //! accounts for what the target answers, aborts commands, and reconnects.
 
-use crate::connection::{BATCH, Connection, DEPTH, Received};
+use crate::connection::{BATCH, Connection, DEPTH, MAX_SGES, Received};
 use crate::error::Error;
 use crate::parameters::{Negotiated, Options};
 use crate::request::{Direction, Finished, Request, TaskId};
@@ -10,13 +10,13 @@ use crate::task::{Task, Violation};
 use ironwarp::completion::{Arm, Completion, Opcode, Status};
 use ironwarp::iscsi::{Command, CommandId, CommandRequest, PduRequest};
 use ironwarp::memory::{Access, Buffer, MemoryRegion};
-use ironwarp::queue::{QpError, State};
+use ironwarp::queue::{PostError, QpError, State};
 use ironwarp::{Adapter, ProtectionDomain, WaitError};
 use ironwarp_wire::iscsi::{
-    InitiatorPdu, LogoutRequest, NO_TASK, NopIn, NopOut, Residual, SequenceNumbers, TargetPdu, TaskFunction,
-    TaskRequest,
+    InitiatorPdu, LogoutRequest, LogoutResponse, NO_TASK, NopIn, NopOut, Residual, SequenceNumbers,
+    TargetPdu, TaskFunction, TaskRequest, TaskResponse,
 };
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -86,6 +86,8 @@ pub struct Session {
     control: ControlTask,
     /// Whether the target has answered a logout.
     logged_out: bool,
+    /// Task tags of pings that were sent instead of aborted commands.
+    skips: BTreeSet<u32>,
     /// Task tags of aborted commands, the oldest first.
     aborted: VecDeque<u32>,
     late_pdus: u64,
@@ -110,10 +112,6 @@ enum ControlRequest {
         task: u32,
         cmd_sn: u32,
         lun: u64,
-    },
-    /// Use up the number of a command that was aborted before it was sent.
-    Skip {
-        cmd_sn: u32,
     },
     Logout,
 }
@@ -145,6 +143,7 @@ impl Session {
             finished: VecDeque::new(),
             control: ControlTask::default(),
             logged_out: false,
+            skips: BTreeSet::new(),
             aborted: VecDeque::new(),
             late_pdus: 0,
             reconnects: 0,
@@ -183,7 +182,7 @@ impl Session {
     /// commands.
     ///
     /// # Errors
-    /// Fails if the memory is 4 GiB or longer, or if the connection is lost.
+    /// Fails if the memory is 4 GiB or longer or has more than 16 elements, or if the connection is lost.
     pub fn start(&mut self, request: Request) -> Result<TaskId, Error> {
         let ids = self.start_all([request])?;
         Ok(ids[0])
@@ -199,7 +198,10 @@ impl Session {
         }
         let mut tasks = Vec::new();
         for request in requests {
-            let len = request.len();
+            let (len, have) = (request.len(), request.data.as_ref().map_or(0, |(_, list)| list.len()));
+            if have > MAX_SGES {
+                return Err(PostError::TooManySges { have, limit: MAX_SGES }.into());
+            }
             tasks.push(Task::new(request, u32::try_from(len).map_err(|_| Error::TooLong(len))?));
         }
         let ids: Vec<_> = tasks.into_iter().map(|task| self.add_task(task)).collect();
@@ -217,10 +219,16 @@ impl Session {
 
     /// Returns the next command that has ended. `None` if none has before the timeout, or if none is outstanding.
     ///
+    /// A session has no thread of its own: it answers pings of the target only while the program calls it. A program that is
+    /// idle for longer than the target tolerates calls this from time to time; without outstanding commands, it does not wait.
+    ///
     /// # Errors
     /// Fails if the adapter has stopped. Errors of commands are in their results.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<Finished>, Error> {
         let deadline = Instant::now() + timeout;
+        if self.finished.is_empty() && self.tasks.is_empty() {
+            self.progress(Instant::now())?; // answers pings
+        }
         while self.finished.is_empty() && !self.tasks.is_empty() {
             if !self.progress(deadline)? {
                 break;
@@ -254,7 +262,8 @@ impl Session {
         let (cmd_sn, lun) = (found.cmd_sn, scsi::encode_lun(found.request.lun));
         if let (Some(command), Some(connection)) = (found.command, &self.connection) {
             // First of all, the memory becomes inaccessible.
-            match connection.qp.abort(command) {
+            let (skip, instead) = self.skip(cmd_sn);
+            match connection.qp.abort_or_replace(command, instead) {
                 Ok(Some(tag)) => {
                     if self.aborted.len() == REMEMBERED_ABORTS {
                         self.aborted.pop_front();
@@ -262,7 +271,7 @@ impl Session {
                     self.aborted.push_back(tag);
                     self.control.waiting.push_back(ControlRequest::Abort { task: tag, cmd_sn, lun });
                 }
-                Ok(None) => self.control.waiting.push_back(ControlRequest::Skip { cmd_sn }),
+                Ok(None) => drop(self.skips.insert(skip)),
                 Err(_) => return false, // its completion is in the queue
             }
             self.posted.remove(&command);
@@ -271,6 +280,17 @@ impl Session {
         self.tasks.remove(&task);
         self.post_control();
         true
+    }
+
+    /// Returns a ping that uses up the number of a command that was not sent, and its tag.
+    fn skip(&self, cmd_sn: u32) -> (u32, PduRequest) {
+        // No command has these tags, which differ from that of a region in the low byte, its key.
+        let tags = (1..=u32::from(u8::MAX)).map(|key| self.scratch.tag().0 ^ key);
+        let task = tags.into_iter().find(|tag| !self.skips.contains(tag)).unwrap_or(self.scratch.tag().0);
+        let (immediate, lun, target_task, exp_stat_sn) = (false, 0, NO_TASK, 0);
+        let ping = NopOut { immediate, lun, task, target_task, cmd_sn, exp_stat_sn };
+        let header = InitiatorPdu::NopOut(ping).emit(0);
+        (task, PduRequest { id: PING, header, data: Box::default() })
     }
 
     // --- Queries ---
@@ -327,15 +347,18 @@ impl Session {
     pub fn logout(mut self) -> Result<(), Error> {
         let deadline = Instant::now() + self.options.timeout;
         self.options = self.options.reconnect(Duration::ZERO);
-        self.control.waiting.push_back(ControlRequest::Logout);
+        let mut is_asked = false;
         while !self.logged_out {
             if self.connection.is_none() {
                 return Err(Error::Ended);
             }
-            if self.tasks.is_empty() {
+            if self.tasks.is_empty() && !is_asked {
+                // Does not wait for answers to aborts.
+                self.control = ControlTask { current: None, waiting: [ControlRequest::Logout].into() };
                 self.post_control();
+                is_asked = true;
             }
-            if !self.progress(deadline)? {
+            if !self.progress(deadline)? && self.connection.is_some() && !self.logged_out {
                 return Err(Error::TimedOut(self.options.timeout));
             }
         }
@@ -344,21 +367,23 @@ impl Session {
 
     // --- Progress ---
 
-    /// Waits for completions until the deadline, and handles all that have come. Returns false at the deadline.
+    /// Waits for completions until the deadline, and handles all that have come. Returns false at the deadline, and if the
+    /// connection is lost.
     fn progress(&mut self, deadline: Instant) -> Result<bool, Error> {
         let completions = self.wait(deadline)?;
-        if completions.is_empty() {
-            return Ok(self.connection.is_some() && Instant::now() < deadline);
-        }
-        for completion in completions {
-            if self.connection.is_none() {
-                break; // of a connection that was given up
+        let reconnects = self.reconnects;
+        for completion in &completions {
+            if self.connection.is_none() || self.reconnects != reconnects {
+                break; // of a connection that is gone: the next one uses the same numbers for other commands
             }
-            self.handle(&completion);
+            self.handle(completion);
         }
-        self.post_waiting();
-        self.post_control();
-        Ok(true)
+        if !completions.is_empty() {
+            self.post_waiting();
+            self.post_control();
+        }
+        // Also checked after completions: a target that never stops sending does not stop time.
+        Ok(self.connection.is_some() && Instant::now() < deadline)
     }
 
     /// Returns completions, at least one unless the deadline is over or the event was for one that is gone.
@@ -409,8 +434,8 @@ impl Session {
             }
         });
         let Ok(commands) = connection.qp.post_commands(commands) else {
-            // The connection has just ended, which its completions tell; or a list has too many elements.
-            self.waiting.extend(ids);
+            // The connection has just ended, which its completions tell; or answers to pings fill the send queue.
+            self.waiting = ids.into_iter().chain(std::mem::take(&mut self.waiting)).collect();
             return;
         };
         for (id, command) in ids.into_iter().zip(commands) {
@@ -446,12 +471,8 @@ impl Session {
                     referenced_cmd_sn,
                 })
             }
-            ControlRequest::Skip { cmd_sn } => {
-                let (immediate, lun, target_task) = (false, 0, NO_TASK);
-                InitiatorPdu::NopOut(NopOut { immediate, lun, task, target_task, cmd_sn, exp_stat_sn })
-            }
             ControlRequest::Logout => {
-                let (immediate, reason, cid) = (true, 0, 0);
+                let (immediate, reason, cid, task) = (true, 0, 0, connection.logout_tag());
                 InitiatorPdu::LogoutRequest(LogoutRequest {
                     immediate,
                     reason,
@@ -462,8 +483,12 @@ impl Session {
                 })
             }
         };
-        // If it cannot be posted, the connection has ended, which its completions tell.
-        let _ = connection.qp.post_pdu(PduRequest { id: CONTROL, header: pdu.emit(0), data: Box::default() });
+        let pdu = PduRequest { id: CONTROL, header: pdu.emit(0), data: Box::default() };
+        if connection.qp.post_pdu(pdu).is_err() {
+            // The connection has just ended, which its completions tell; or answers to pings fill the send queue.
+            self.control.waiting.extend(self.control.current.take());
+            self.control.waiting.rotate_right(1);
+        }
     }
 
     /// Handles a completion of the queue pair.
@@ -504,6 +529,9 @@ impl Session {
         let mut behind: Vec<_> = self.posted.values().filter(|task| is_behind(task)).copied().collect();
         behind.sort_unstable();
         self.posted.retain(|_, task| behind.binary_search(task).is_err());
+        for task in &behind {
+            self.tasks.get_mut(task).into_iter().for_each(Task::withdraw);
+        }
         self.waiting = behind.into_iter().chain(std::mem::take(&mut self.waiting)).collect();
         self.cmd_sn = cmd_sn;
         if let Some(connection) = &self.connection {
@@ -531,20 +559,42 @@ impl Session {
                 if response.response != 0 {
                     return Err("the target has failed to execute a command");
                 }
+                if completion.cause.is_some() && response.status == GOOD {
+                    return Err("success is reported, but not all data was sent");
+                }
                 self.finish(task, response.status, response.residual, &received.data)?;
             }
             TargetPdu::NopIn(ping) if ping.task == NO_TASK => self.answer_ping(&ping, &received.data),
-            TargetPdu::NopIn(_) | TargetPdu::TaskResponse(_) => self.control.current = None,
-            TargetPdu::LogoutResponse(_) => {
-                self.control.current = None;
-                self.logged_out = true;
-            }
+            TargetPdu::NopIn(NopIn { task, .. })
+            | TargetPdu::TaskResponse(TaskResponse { task, .. })
+            | TargetPdu::LogoutResponse(LogoutResponse { task, .. }) => self.handle_answer(&pdu, task)?,
             TargetPdu::AsyncMessage(message) if (1..=3).contains(&message.event) => {
                 self.lose(Error::Protocol("the target ends the connection"));
             }
             TargetPdu::AsyncMessage(_) => {}
             TargetPdu::Reject(_) => return Err("the target has rejected a PDU"),
             _ => return Err("unexpected PDU"),
+        }
+        Ok(())
+    }
+
+    /// Handles the answer to a request other than a command.
+    fn handle_answer(&mut self, pdu: &TargetPdu, task: u32) -> Result<(), Violation> {
+        let (abort, logout) = (self.scratch.tag().0, self.connection.as_ref().map(Connection::logout_tag));
+        match (pdu, self.control.current) {
+            (TargetPdu::NopIn(_), _) if self.skips.remove(&task) => {}
+            (TargetPdu::TaskResponse(_), Some(ControlRequest::Abort { .. })) if task == abort => {
+                self.control.current = None;
+            }
+            // A late one: the logout has not waited for it.
+            (TargetPdu::TaskResponse(_), Some(ControlRequest::Logout)) if task == abort => {}
+            (TargetPdu::LogoutResponse(answer), Some(ControlRequest::Logout)) if Some(task) == logout => {
+                if answer.response != 0 {
+                    return Err("the target has refused the logout");
+                }
+                self.logged_out = true;
+            }
+            _ => return Err("an answer to no request"),
         }
         Ok(())
     }
@@ -666,8 +716,10 @@ impl Session {
     fn drop_connection(&mut self) {
         self.connection = None;
         self.posted.clear();
+        self.tasks.values_mut().for_each(Task::withdraw);
         self.waiting.clear();
         self.aborted.clear();
+        self.skips.clear();
         self.control = ControlTask::default();
     }
 

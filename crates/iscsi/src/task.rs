@@ -36,6 +36,11 @@ impl Task {
         self.covered = if is_write { unsolicited.min(self.len) } else { 0 };
     }
 
+    /// Records that the command is not posted any more, and will be posted again.
+    pub(crate) fn withdraw(&mut self) {
+        self.command = None;
+    }
+
     /// Records data that has arrived.
     pub(crate) fn record_data(&mut self, data: &DataIn, len: u32) -> Result<(), Violation> {
         self.record(data.data_sn, data.offset, len)
