@@ -30,6 +30,7 @@ const LONG_FORMS: &str = "test(/^flood::/) + test(/^revocation::/) + test(strang
     + (binary(ports) & test(/^a_program_recovers/)) + (binary(hand_over_protocol) & test(/^instants::/)) \
     + test(/^sys::tcp_repair::tests::moving::/) + (binary(hand_over) & test(/^(host_)?(load|kills)::/)) \
     + (binary(sessions) & test(/^random::/)) + (binary(lies) & test(/^late::/)) \
+    + (binary(real) & test(/^(copies|kills)::/)) \
     + (binary(lan) & test(/^(kills|stalled)::/))";
 
 /// Leaves out the fuzz targets, which have no tests and get their `main` from libFuzzer.

@@ -206,6 +206,24 @@ impl IscsiQueuePair {
     /// As [`abort`](Self::abort), but sends `instead` in the place of a command that the target has not got: without a PDU
     /// with its number, the target would wait for it, and execute none of the commands behind it.
     ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::iscsi::{Command, CommandRequest, PduRequest, SessionParameters};
+    /// # let connection = std::net::TcpStream::connect(ironwarp::example::iscsi_target()?)?;
+    /// # let (adapter, session) = (ironwarp::Adapter::new()?, SessionParameters::default());
+    /// # let cq = adapter.completion_queue(256)?;
+    /// # let qp = adapter.protection_domain().iscsi_queue_pair(&cq, session).create(connection)?;
+    /// # let header = Command { lun: 1 << 48, cmd_sn: 1, ..Default::default() };
+    /// let command = qp.post_commands([CommandRequest::new(header)])?[0];
+    /// let mut header = [0; 48];
+    /// header[1] = 0x80; // NOP-Out
+    /// header[20..24].fill(0xff);
+    /// header[27] = 1; // the number of the command
+    /// qp.abort_or_replace(command, PduRequest { id: 1, header, data: Box::default() })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Fails as [`abort`](Self::abort) does, and then sends nothing instead.
     pub fn abort_or_replace(
