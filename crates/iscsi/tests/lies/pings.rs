@@ -4,7 +4,11 @@ use crate::lab::{Lab, Mode, TIMEOUT, options, settings};
 use ironwarp_testkit::iscsi::Outgoing;
 use ironwarp_testkit::wait;
 use ironwarp_wire::iscsi::{InitiatorPdu, NO_TASK, NopIn, SequenceNumbers, TargetPdu};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the target pings without a pause, at most.
+const FLOOD: Duration = Duration::from_secs(6);
 
 fn ping(target_task: u32, data: &[u8]) -> Outgoing {
     let numbers = SequenceNumbers::default();
@@ -94,18 +98,19 @@ fn a_command_times_out_while_the_target_pings() {
     lab.control.set(Mode::Hold);
     let request = lab.read(0);
     let (session, target) = (&mut lab.session, &lab.target);
-    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !is_over.load(std::sync::atomic::Ordering::SeqCst) {
-                target.send(&ping(NO_TASK, &[]));
+            let began = Instant::now();
+            while !is_over.load(Ordering::SeqCst) && began.elapsed() < FLOOD {
+                target.send(&ping(1, &[])); // to answer takes longer than to ask
             }
         });
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         let result = session.execute(request, Duration::from_millis(100));
-        is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+        is_over.store(true, Ordering::SeqCst);
         assert!(result.is_err(), "the target holds the data");
-        assert!(began.elapsed() < TIMEOUT / 2, "took {:?}", began.elapsed());
+        assert!(began.elapsed() < FLOOD / 2, "took {:?}", began.elapsed());
     });
     lab.target.release();
     lab.check_works();

@@ -1,10 +1,12 @@
 //! The connection is lost in the middle of writes.
 
 use crate::lab::{LEN, Lab, Mode, TIMEOUT, is_end, options, pattern, random, settings};
+use crate::window::open;
 use ironwarp::Adapter;
 use ironwarp::memory::{Access, Buffer};
 use ironwarp_iscsi::{Error, Request, Session};
 use ironwarp_testkit::iscsi::{Script, Sending, Settings, Target};
+use ironwarp_testkit::wait;
 use ironwarp_wire::iscsi::TargetPdu;
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -118,7 +120,7 @@ fn writes_survive_the_loss_of_connections() {
     }
 }
 
-/// A command that waits for the window of a new connection has no number there: its abort ends no other command.
+/// A command that was sent, but waits for the smaller window of the new connection, can be aborted, and no other command ends.
 #[test]
 fn commands_can_be_aborted_after_the_session_has_reconnected() {
     for round in 0..20 {
@@ -128,6 +130,12 @@ fn commands_can_be_aborted_after_the_session_has_reconnected() {
         let requests: Vec<_> = (0..8).map(|index| lab.read(index)).collect();
         let tasks = lab.session.start_all(requests).unwrap();
         lab.target.wait_until_held(8); // of four commands
+        lab.target.send(&open(lab.control.last_command().cmd_sn.wrapping_add(10)));
+        assert!(lab.session.next(Duration::from_millis(1)).unwrap().is_none());
+        wait::until(|| {
+            assert!(lab.session.next(Duration::from_millis(1)).unwrap().is_none());
+            lab.control.commands().len() == 2 + 8 // two of the query of the capacity
+        });
         lab.target.disconnect();
         while lab.session.reconnects() == 0 {
             assert!(lab.session.next(Duration::from_millis(1)).unwrap().is_none());

@@ -2,7 +2,7 @@
 
 use crate::lab::{LEN, Lab, Mode, TIMEOUT, options, pattern, settings};
 use ironwarp::memory::{Access, Buffer};
-use ironwarp_iscsi::Request;
+use ironwarp_iscsi::{Error, Request};
 use ironwarp_testkit::iscsi::{Outgoing, Settings};
 use ironwarp_wire::iscsi::{InitiatorPdu, NO_TASK, NopIn, SequenceNumbers, TargetPdu};
 use std::time::Duration;
@@ -67,8 +67,8 @@ fn a_window_closes_and_opens() {
     assert_eq!(lab.target.violations(), [""; 0]);
 }
 
-/// Returns a ping that opens the window for one command.
-fn open(cmd_sn: u32) -> Outgoing {
+/// Returns a ping that opens the window up to this command.
+pub(crate) fn open(cmd_sn: u32) -> Outgoing {
     let numbers = SequenceNumbers { stat_sn: 0, exp_cmd_sn: cmd_sn, max_cmd_sn: cmd_sn };
     let ping = NopIn { lun: 0, task: NO_TASK, target_task: NO_TASK, numbers };
     Outgoing { own_numbers: true, ..Outgoing::new(TargetPdu::NopIn(ping), Vec::new()) }
@@ -146,4 +146,18 @@ fn aborting_a_command_that_was_not_sent_leaves_no_gap() {
     assert_eq!(lab.target.violations(), [""; 0]);
     let is_write = |(pdu, _): &(InitiatorPdu, Vec<u8>)| matches!(pdu, InitiatorPdu::Command(it) if it.write);
     assert_eq!(lab.control.received().iter().filter(|it| is_write(it)).count(), COUNT - 2);
+}
+
+/// More elements than the queue pair takes: the command is refused at once, and no other waits behind it.
+#[test]
+fn a_command_with_too_many_elements_is_refused() {
+    let mut lab = Lab::start(settings(), &options(true), |_, _| {});
+    let list: Vec<_> =
+        (0..17).map(|index| lab.memory.slice(index * 512..(index + 1) * 512).unwrap()).collect();
+    let request = |count: usize| Request::write(0, &lab.capacity, 0, &list[..count]).unwrap();
+    let (most, too_many) = (request(16), request(17));
+    assert!(matches!(lab.session.start(too_many), Err(Error::Post(_))));
+    assert_eq!(lab.session.outstanding(), 0);
+    assert_eq!(lab.session.execute(most, TIMEOUT).unwrap(), 16 * 512);
+    lab.check_works();
 }
