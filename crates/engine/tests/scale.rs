@@ -42,7 +42,8 @@ impl Side {
     /// Adds a queue pair with two posted receives.
     fn add(&mut self) -> &Arc<QueuePair> {
         let which = self.pairs.len();
-        self.pairs.push(self.side.pair(16, Completes::WhenSent));
+        // Room for all outstanding requests, and for as many whose replies have come before a busy thread has removed them.
+        self.pairs.push(self.side.pair(2 * OUTSTANDING, Completes::WhenSent));
         self.receive(which);
         self.receive(which);
         &self.pairs[which]

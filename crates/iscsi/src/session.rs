@@ -28,8 +28,10 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// While at least this many commands are outstanding, responses are gathered for a moment before the session waits for one:
 /// the target has enough to do meanwhile, and one call receives several.
 const GATHER_FROM: usize = 8;
-/// How long responses are gathered. The kernel adds its timer slack, 50 microseconds by default.
+/// How long responses are gathered at first. The kernel adds its timer slack, 50 microseconds by default.
 const GATHER: Duration = Duration::from_micros(30);
+/// Maximum of that time, which doubles while large data arrives without completing a command.
+const MAX_GATHER: Duration = Duration::from_micros(480);
 /// The identifier of requests other than commands, and that of answers to pings.
 const CONTROL: u64 = 0;
 const PING: u64 = 1;
@@ -393,11 +395,13 @@ impl Session {
         if cq.poll(&mut completions, BATCH)? > 0 {
             return Ok(completions);
         }
-        if self.posted.len() >= GATHER_FROM && Instant::now() + GATHER < deadline {
-            std::thread::sleep(GATHER);
+        let mut pause = GATHER;
+        while self.posted.len() >= GATHER_FROM && pause <= MAX_GATHER && Instant::now() + pause < deadline {
+            std::thread::sleep(pause);
             if cq.poll(&mut completions, BATCH)? > 0 {
                 return Ok(completions);
             }
+            pause *= 2;
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if !left.is_zero() && !cq.arm(Arm::Next) {

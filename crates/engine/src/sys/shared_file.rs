@@ -99,9 +99,10 @@ impl SharedFile {
     /// or an empty file.
     pub(crate) fn open(path: &Path, header: &[u8], limit: u64) -> io::Result<Self> {
         let mut file = open_private(path)?;
-        if !has_header(&file, header)? {
-            // Under the lock the file is checked again: of several processes that find it empty, only the first writes
-            // the header. If an error is returned below, closing the file releases the lock.
+        if !matches!(has_header(&file, header), Ok(true)) {
+            // Under the lock the file is checked again: of several processes that find it empty, or find what another is
+            // just writing, only the first writes the header. If an error is returned below, closing the file releases
+            // the lock.
             lock(&file)?;
             if !has_header(&file, header)? {
                 file.write_all(header)?;

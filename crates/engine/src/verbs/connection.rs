@@ -10,7 +10,7 @@ use crate::reactor::class::Class;
 use crate::reactor::command::Command;
 use crate::reactor::handle::LaneHandle;
 use crate::reactor::member::{Member, Movable, Placement, ServedBy};
-use crate::reactor::poll_set::PollSet;
+use crate::reactor::poll_set::{Arriving, PollSet};
 use crate::reactor::source::Drive;
 use crate::shm::OFFER_LEN;
 use crate::shm::link::RoutedLink;
@@ -147,7 +147,9 @@ impl<P: ConnectionOwner> Connection<P> {
         established: Established,
         early: Vec<u8>,
     ) -> Result<(), ConnectError> {
-        let connection = Self::open(pair, link, established, early)?;
+        // Until the end of this function: a thread that waits for completions of a stopped adapter must know that this
+        // connection will flush its requests.
+        let (connection, _arriving) = Self::open(pair, link, established, early)?;
         connection.drive_all();
         // What happened before the connection was in its poll set is done here: the adapter failed, the lane of the set
         // ended, or all connections in the sets were disconnected because the adapter closes.
@@ -160,23 +162,25 @@ impl<P: ConnectionOwner> Connection<P> {
         Ok(())
     }
 
-    /// Connects the device's queue pair to the link, reports the connection, and adds the socket to its poll set.
+    /// Connects the device's queue pair to the link, reports the connection, and adds the socket to its poll set, to which it
+    /// has been announced before.
     fn open(
         pair: &Arc<P>,
         link: &Arc<TcpLink>,
         established: Established,
         early: Vec<u8>,
-    ) -> Result<Arc<Self>, ConnectError> {
+    ) -> Result<(Arc<Self>, Arriving), ConnectError> {
         let is_initiator = matches!(established.agreed.role, Role::Initiator { .. });
         let addresses = (established.peer, established.local);
         let (connection, stream_link) = Self::assemble(pair, link, is_initiator, addresses)?;
         connection.qp.connect(&stream_link, &established.agreed, early, connection.driver())?;
         pair.set_connection(&connection);
+        let arriving = lock(&connection.state).set.announce();
         let this: Weak<Self> = Arc::downgrade(&connection);
         // The program may use the connection once it was reported, and take its port down, before it is in its set.
         let logical = pair.receive_cq().steering().logical();
         logical.while_observed(this, || connection.report(established))?;
-        Ok(connection)
+        Ok((connection, arriving))
     }
 
     /// Creates a connection for a link between these addresses, remote and local. Returns it with the link for the stream,

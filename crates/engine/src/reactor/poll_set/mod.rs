@@ -36,7 +36,7 @@ use owner::Owner;
 use pace::Timing;
 use std::cell::RefCell;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -114,6 +114,19 @@ pub(crate) struct PollSet {
     was_left_armed: AtomicBool,
     /// Whether the lane was given the set because a socket was full. Not cleared at once when it has room again.
     has_blocked: AtomicBool,
+    /// Number of connections that were or will be reported to the program, and are about to join the set.
+    arriving: AtomicUsize,
+}
+
+/// A connection that is about to join a poll set.
+#[derive(Debug)]
+#[must_use = "it does not count any more once this is dropped"]
+pub(crate) struct Arriving(Arc<PollSet>);
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.0.arriving.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl PollSet {
@@ -131,6 +144,7 @@ impl PollSet {
             channel: SetChannel::default(),
             was_left_armed: AtomicBool::new(false),
             has_blocked: AtomicBool::new(false),
+            arriving: AtomicUsize::new(0),
         });
         register(&set);
         lane.epoll().add(&set.owner.epoll, set.token(), Interest::ReadableEdges)?;
@@ -221,6 +235,18 @@ impl PollSet {
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.members.len()
+    }
+
+    /// Counts a connection that is about to join the set, until the returned value is dropped.
+    pub(crate) fn announce(self: &Arc<Self>) -> Arriving {
+        self.arriving.fetch_add(1, Ordering::SeqCst);
+        Arriving(Arc::clone(self))
+    }
+
+    /// Returns whether no socket is in the set, or about to join it.
+    pub(crate) fn is_deserted(&self) -> bool {
+        // In this order: a socket joins before its announcement ends.
+        self.arriving.load(Ordering::SeqCst) == 0 && self.len() == 0
     }
 
     /// Returns the only member, if there is exactly one and it is a connection.

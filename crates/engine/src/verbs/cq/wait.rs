@@ -95,7 +95,10 @@ impl CompletionQueue {
     /// Returns whether nothing will complete any more: the adapter has stopped, the queue is empty and no connection is
     /// left.
     fn has_stopped(&self) -> bool {
-        self.async_events.is_stopped() && self.cq.is_empty() && self.sets().iter().all(|set| set.len() == 0)
+        // In this order: a connection flushes its requests before it leaves its set.
+        self.async_events.is_stopped()
+            && self.sets().iter().all(|set| set.is_deserted())
+            && self.cq.is_empty()
     }
 }
 
