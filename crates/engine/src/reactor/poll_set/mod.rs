@@ -244,7 +244,7 @@ impl PollSet {
     }
 
     /// Returns whether no socket is in the set, or about to join it.
-    pub(crate) fn is_deserted(&self) -> bool {
+    pub(crate) fn has_no_connections(&self) -> bool {
         // In this order: a socket joins before its announcement ends.
         self.arriving.load(Ordering::SeqCst) == 0 && self.len() == 0
     }

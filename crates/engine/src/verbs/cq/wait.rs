@@ -97,7 +97,7 @@ impl CompletionQueue {
     fn has_stopped(&self) -> bool {
         // In this order: a connection flushes its requests before it leaves its set.
         self.async_events.is_stopped()
-            && self.sets().iter().all(|set| set.is_deserted())
+            && self.sets().iter().all(|set| set.has_no_connections())
             && self.cq.is_empty()
     }
 }
