@@ -44,9 +44,9 @@ const REMEMBERED_ABORTS: usize = 65_536;
 
 /// A session with an iSCSI target.
 ///
-/// Commands are [started](Self::start) and end in any order ([`next`](Self::next)). Their memory belongs to the target while
-/// they are outstanding, and to nobody else afterwards: when a command has ended, was [aborted](Self::abort) or has timed
-/// out, not a byte of its memory changes any more, whatever the target sends.
+/// Commands are [started](Self::start) and end in any order ([`next`](Self::next)). While a command is outstanding, the
+/// target can access its memory. When it has ended, was [aborted](Self::abort) or has timed out, not a byte of its memory
+/// changes any more, whatever the target sends.
 ///
 /// ```no_run
 /// use ironwarp::prelude::*;

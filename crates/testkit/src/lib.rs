@@ -21,6 +21,7 @@ pub mod native;
 pub mod net;
 pub mod packets;
 pub mod path;
+pub mod pattern;
 pub mod process;
 pub mod relay;
 pub mod super_packet;

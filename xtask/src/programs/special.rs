@@ -3,6 +3,7 @@
 use super::hosts::{End, Trial, expect};
 use crate::shell::{Result, at, command, output};
 use ironwarp_testkit::net::listens;
+use ironwarp_testkit::pattern::pattern;
 use ironwarp_testkit::process::Process;
 use std::fs;
 use std::path::Path;
@@ -10,15 +11,7 @@ use std::process::Command;
 
 /// Creates a file whose bytes have a long period.
 fn write_file(path: &Path, len: usize) -> Result<Vec<u8>> {
-    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        word ^= word << 13;
-        word ^= word >> 7;
-        word ^= word << 17;
-        bytes.extend_from_slice(&word.to_le_bytes());
-    }
-    bytes.truncate(len);
+    let bytes = pattern(1, len);
     fs::write(path, &bytes).map_err(at(path))?;
     Ok(bytes)
 }

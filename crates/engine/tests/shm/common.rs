@@ -12,6 +12,7 @@ use ironwarp_rnic::queue::{
 };
 use ironwarp_testkit::child;
 use ironwarp_testkit::mapping::{Mapping, PAGE};
+pub(crate) use ironwarp_testkit::pattern::pattern;
 use ironwarp_testkit::wait::until;
 use ironwarp_wire::{RemoteAddr, Tag};
 use std::net::SocketAddr;
@@ -233,20 +234,6 @@ pub(crate) fn assert_flushed(first: &Completion, rest: &[Completion]) {
         let expected = at_front == Status::Flushed || !receives && at_front == Status::RetryExceeded;
         assert!(expected && failed.all(|it| it.status == Status::Flushed), "{first:?}, {rest:?}");
     }
-}
-
-/// Returns `len` bytes: adjacent ones differ, and so do those of different seeds.
-pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(len + 8);
-    let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    while bytes.len() < len {
-        word ^= word << 13;
-        word ^= word >> 7;
-        word ^= word << 17;
-        bytes.extend_from_slice(&word.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
 }
 
 /// Panics unless the bytes are those of [`pattern`].

@@ -1,8 +1,9 @@
 //! Blocks are written, read back and compared, with and without digests.
 
-use super::common::{TIMEOUT, connect, enable_digests, options, pattern};
+use super::common::{TIMEOUT, connect, enable_digests, options};
 use ironwarp::memory::{Access, Buffer};
 use ironwarp_iscsi::{DigestPolicy, Direction, Error, Request};
+use ironwarp_testkit::pattern::pattern;
 use ironwarp_testkit::tgtd::Tgtd;
 use std::os::unix::fs::FileExt;
 

@@ -1,7 +1,8 @@
 //! The example `iscsi_copy`: a file is written to the logical unit and read back, and libiscsi reads the same.
 
-use super::common::{enable_digests, pattern};
+use super::common::enable_digests;
 use ironwarp_testkit::long_form;
+use ironwarp_testkit::pattern::pattern;
 use ironwarp_testkit::tgtd::{NAME, Tgtd};
 use std::fs::{self, File};
 use std::io::{BufReader, Read};

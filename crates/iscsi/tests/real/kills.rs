@@ -1,9 +1,10 @@
 //! tgtd is killed in the middle of writes: nothing wrong is reported as done.
 
-use super::common::{TIMEOUT, connect, options, pattern};
+use super::common::{TIMEOUT, connect, options};
 use ironwarp::memory::{Access, Buffer, MemoryRegion};
 use ironwarp_iscsi::{DigestPolicy, Error, Request, Session, TaskId};
 use ironwarp_testkit::long_form;
+use ironwarp_testkit::pattern::pattern;
 use ironwarp_testkit::tgtd::Tgtd;
 use std::collections::HashMap;
 use std::fs::File;

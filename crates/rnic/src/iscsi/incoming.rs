@@ -12,7 +12,7 @@ use ironwarp_wire::mpa::Crc;
 use std::fmt;
 use std::sync::Arc;
 
-/// What only the thread uses that receives.
+/// State of the receiving side.
 #[derive(Default)]
 pub(super) struct Rx {
     /// The staging buffer. `None` while it would be empty.
@@ -37,6 +37,8 @@ pub(super) struct Incoming {
     pub(super) layout: PduLayout,
     pub(super) receive: Receive,
     pub(super) action: Action,
+    /// The number of the status that the PDU carries, if it does.
+    pub(super) stat_sn: Option<u32>,
     /// Number of bytes of data that have arrived.
     pub(super) arrived: usize,
     /// Data for the receive.
@@ -54,7 +56,7 @@ pub(super) enum Action {
     Answer(Burst),
     /// Completes a command.
     Complete(Response),
-    /// Nothing.
+    /// Has no effect: it is only delivered.
     Deliver,
     /// It failed a check.
     Refuse(Arc<QpError>),

@@ -6,7 +6,7 @@ use ironwarp_wire::iscsi::{HEADER_LEN, InitiatorPdu};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// What only the thread uses that sends.
+/// State of the sending side.
 #[derive(Debug, Default)]
 pub(super) struct Tx {
     /// PDUs that the link has not taken. It may have taken a part of the first one.

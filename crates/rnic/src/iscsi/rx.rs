@@ -136,9 +136,11 @@ impl IscsiQp {
         let Some(receive) = self.take_receive() else { return Ok(Step::Starved) };
         rx.start += head;
         let action = self.check(&pdu, layout.data);
+        let (numbers, is_status) = pdu.numbers();
+        let stat_sn = is_status.then_some(numbers.stat_sn);
         let crc = session.digests.data.then(Crc::new);
         let collected = Vec::new();
-        rx.pdu = Some(Incoming { header, layout, receive, action, arrived: 0, collected, crc });
+        rx.pdu = Some(Incoming { header, layout, receive, action, stat_sn, arrived: 0, collected, crc });
         Ok(Step::Next)
     }
 
@@ -302,7 +304,7 @@ impl IscsiQp {
 
     /// Does what a PDU asks for, after all of it has arrived and its digest was verified, and completes its receive.
     fn finish_pdu(&self, rx: &mut Rx, pdu: Incoming) -> Result<(), QpError> {
-        let Incoming { header, receive, collected, action, .. } = pdu;
+        let Incoming { header, receive, collected, action, stat_sn, .. } = pdu;
         let (opcode, command, cause) = match action {
             Action::Place { data: DataIn { status: Some(_), task, .. }, .. } => self.end_command(Tag(task)),
             Action::Complete(response) => {
@@ -325,8 +327,8 @@ impl IscsiQp {
             Action::Deliver => (Opcode::Pdu, None, None),
             Action::Refuse(cause) => (Opcode::RefusedPdu, None, Some(cause)),
         };
-        if let Ok((numbers, true)) = TargetPdu::parse(&header).map(|pdu| pdu.numbers()) {
-            self.acknowledge(numbers.stat_sn);
+        if let Some(stat_sn) = stat_sn {
+            self.acknowledge(stat_sn);
         }
         let completion = Completion {
             immediate: command.map(|id| id.0),

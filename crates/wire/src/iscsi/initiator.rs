@@ -1,5 +1,6 @@
 //! The PDUs that an initiator sends (RFC 7143 §11.3, §11.5, §11.7, §11.10, §11.12, §11.14, §11.18).
 
+use super::login_fields::LoginFields;
 use super::raw::{CONTINUE, FINAL, HEADER_LEN, IMMEDIATE, RawHeader};
 use super::{BadPdu, Stage, TaskFunction};
 
@@ -203,14 +204,10 @@ impl InitiatorPdu {
             Self::LoginRequest(login) => {
                 let LoginRequest { next, continues, stage, isid, tsih, task, cid, cmd_sn, exp_stat_sn } =
                     login;
-                let to = next.map_or(0, |next| FINAL | next.to_bits());
-                let flags = to | flag(continues, CONTINUE) | stage.to_bits() << 2;
-                let mut lun = [0; 8];
-                lun[..6].copy_from_slice(&isid);
-                lun[6..].copy_from_slice(&tsih.to_be_bytes());
+                let fields = LoginFields { next, continues, stage, isid, tsih };
                 let words = [u32::from(cid) << 16, cmd_sn, exp_stat_sn, 0, 0, 0, 0].map(Into::into);
                 let task = task.into();
-                RawHeader { lun, task, words, ..RawHeader::new(LOGIN_REQUEST | IMMEDIATE, flags, data_len) }
+                RawHeader { task, words, ..fields.to_raw(LOGIN_REQUEST | IMMEDIATE, data_len) }
             }
             Self::TextRequest(text) => {
                 let TextRequest { last, continues, lun, task, target_task, cmd_sn, exp_stat_sn, .. } = text;
@@ -266,16 +263,13 @@ impl InitiatorPdu {
                 referenced_cmd_sn: raw.word(3),
             }),
             LOGIN_REQUEST => {
-                let stage = |bits: u8, field| {
-                    Stage::from_bits(bits).ok_or(BadPdu::Reserved { field, value: bits & 3 })
-                };
-                let [a, b, c, d, e, f, g, h] = raw.lun;
+                let LoginFields { next, continues, stage, isid, tsih } = LoginFields::read(&raw)?;
                 Self::LoginRequest(LoginRequest {
-                    next: if last { Some(stage(raw.flags, "NSG")?) } else { None },
-                    continues: raw.flags & CONTINUE != 0,
-                    stage: stage(raw.flags >> 2, "CSG")?,
-                    isid: [a, b, c, d, e, f],
-                    tsih: u16::from_be_bytes([g, h]),
+                    next,
+                    continues,
+                    stage,
+                    isid,
+                    tsih,
                     task,
                     cid: cid_of(&raw),
                     cmd_sn,

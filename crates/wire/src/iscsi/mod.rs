@@ -10,6 +10,7 @@
 
 mod initiator;
 mod layout;
+mod login_fields;
 mod raw;
 mod target;
 

@@ -1,5 +1,6 @@
 //! The PDUs that a target sends (RFC 7143 §11.4, §11.6 to §11.9, §11.11, §11.13, §11.15, §11.17, §11.19).
 
+use super::login_fields::LoginFields;
 use super::raw::{CONTINUE, FINAL, HEADER_LEN, RawHeader};
 use super::{BadPdu, NO_TASK, Stage};
 
@@ -304,14 +305,10 @@ impl TargetPdu {
             },
             Self::LoginResponse(login) => {
                 let LoginResponse { next, continues, stage, isid, tsih, task, numbers, status } = login;
-                let to = next.map_or(0, |next| FINAL | next.to_bits());
-                let flags = to | flag(continues, CONTINUE) | stage.to_bits() << 2;
-                let mut lun = [0; 8];
-                lun[..6].copy_from_slice(&isid);
-                lun[6..].copy_from_slice(&tsih.to_be_bytes());
+                let fields = LoginFields { next, continues, stage, isid, tsih };
                 let status = u32::from(u16::from_be_bytes(status)) << 16;
                 let (task, words) = (task.into(), words(0, numbers, [status, 0, 0]));
-                RawHeader { lun, task, words, ..RawHeader::new(LOGIN_RESPONSE, flags, data_len) }
+                RawHeader { task, words, ..fields.to_raw(LOGIN_RESPONSE, data_len) }
             }
             Self::TextResponse(TextResponse { last, continues, lun, task, target_task, numbers }) => {
                 RawHeader {
@@ -367,17 +364,14 @@ impl TargetPdu {
             }),
             TASK_RESPONSE => Self::TaskResponse(TaskResponse { response: first, task, numbers }),
             LOGIN_RESPONSE => {
-                let stage = |bits: u8, field| {
-                    Stage::from_bits(bits).ok_or(BadPdu::Reserved { field, value: bits & 3 })
-                };
-                let [a, b, c, d, e, f, g, h] = raw.lun;
+                let LoginFields { next, continues, stage, isid, tsih } = LoginFields::read(&raw)?;
                 let [class, detail, ..] = raw.bytes(4);
                 Self::LoginResponse(LoginResponse {
-                    next: if last { Some(stage(raw.flags, "NSG")?) } else { None },
-                    continues: raw.flags & CONTINUE != 0,
-                    stage: stage(raw.flags >> 2, "CSG")?,
-                    isid: [a, b, c, d, e, f],
-                    tsih: u16::from_be_bytes([g, h]),
+                    next,
+                    continues,
+                    stage,
+                    isid,
+                    tsih,
                     task,
                     numbers,
                     status: [class, detail],
