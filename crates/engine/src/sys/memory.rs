@@ -97,7 +97,7 @@ impl ProgramMemory {
         let vector = [as_vector(from)];
         let moved = match self.staging.find(into) {
             Some(position) => {
-                std::hint::black_box(into.as_mut_ptr()); // as in `gather`
+                std::hint::black_box(into.as_mut_ptr()); // as in `gather_spans`
                 write_file(position.file, position.offset, &vector)?
             }
             None => self.pool.with(|window| window.gather(&vector, into))?,
@@ -114,16 +114,10 @@ impl ProgramMemory {
         };
         Ok(moved == from.len())
     }
-}
 
-impl Host for ProgramMemory {
-    fn gather(&self, from: &[Span], mut into: &mut [u8]) -> Result<(), Unmapped> {
-        if let [span] = from
-            && is_short(*span, into.len())
-            && self.gather_short(*span, into)?
-        {
-            return Ok(());
-        }
+    /// Copies from any spans. Not inlined: a short copy would have to make room for the iovecs of this one.
+    #[inline(never)]
+    fn gather_spans(&self, from: &[Span], mut into: &mut [u8]) -> Result<(), Unmapped> {
         let (mut cursor, mut vectors) = (Cursor::new(from, into.len()), Vectors::<MAX_SPANS>::new(WINDOW));
         if let Some(mut position) = self.staging.find(into) {
             // The kernel writes to `into` through the file, without its address: the compiler must not assume that
@@ -147,13 +141,9 @@ impl Host for ProgramMemory {
         })
     }
 
-    fn scatter(&self, mut from: &[u8], to: &[Span]) -> Result<(), Unmapped> {
-        if let [span] = to
-            && is_short(*span, from.len())
-            && self.scatter_short(from, *span)?
-        {
-            return Ok(());
-        }
+    /// Copies to any spans, as [`gather_spans`](Self::gather_spans) does.
+    #[inline(never)]
+    fn scatter_spans(&self, mut from: &[u8], to: &[Span]) -> Result<(), Unmapped> {
         let (mut cursor, mut vectors) = (Cursor::new(to, from.len()), Vectors::<MAX_SPANS>::new(WINDOW));
         if let Some(mut position) = self.staging.find(from) {
             while !from.is_empty() {
@@ -172,6 +162,28 @@ impl Host for ProgramMemory {
             }
             Ok(())
         })
+    }
+}
+
+impl Host for ProgramMemory {
+    fn gather(&self, from: &[Span], into: &mut [u8]) -> Result<(), Unmapped> {
+        if let [span] = from
+            && is_short(*span, into.len())
+            && self.gather_short(*span, into)?
+        {
+            return Ok(());
+        }
+        self.gather_spans(from, into)
+    }
+
+    fn scatter(&self, from: &[u8], to: &[Span]) -> Result<(), Unmapped> {
+        if let [span] = to
+            && is_short(*span, from.len())
+            && self.scatter_short(from, *span)?
+        {
+            return Ok(());
+        }
+        self.scatter_spans(from, to)
     }
 
     fn buffer(&self, len: usize) -> Buffer {
@@ -345,6 +357,7 @@ impl Window {
 
     /// Copies from the program's memory at the vectors to the front of `into`. Returns the number of bytes copied: at
     /// least one, and fewer than the vectors have if memory further on is unmapped or a pipe has less room.
+    #[inline]
     fn gather(&self, vectors: &[libc::iovec], into: &mut [u8]) -> Result<usize, Unmapped> {
         match self {
             Self::File { file, map } => {
@@ -352,21 +365,14 @@ impl Window {
                 map.copy_out(&mut into[..moved]);
                 Ok(moved)
             }
-            Self::Pipe { reader, writer } => {
-                let fd = writer.as_raw_fd();
-                // SAFETY: the kernel only reads the memory that the vectors name, and returns EFAULT if it is not
-                // mapped. The vectors outlive the call.
-                let moved =
-                    move_bytes(|| unsafe { libc::writev(fd, vectors.as_ptr(), vector_count(vectors)) })?;
-                drain(reader, &mut into[..moved])?;
-                Ok(moved)
-            }
+            Self::Pipe { reader, writer } => gather_through(reader, writer, vectors, into),
         }
     }
 
     /// Copies from the front of `from`, which is at least as long as the vectors, to the program's memory at the
     /// vectors. Returns the number of bytes copied: at least one, and fewer than the vectors have if memory further on
     /// is unmapped or a pipe has less room.
+    #[inline]
     fn scatter(&self, from: &[u8], vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
         let from = &from[..vectors.iter().map(|vector| vector.iov_len).sum()];
         match self {
@@ -374,30 +380,54 @@ impl Window {
                 map.copy_in(from);
                 read_file(file.as_raw_fd(), 0, vectors)
             }
-            Self::Pipe { reader, writer } => {
-                // Fails only if the program has closed the pipe: it is empty, so there is room.
-                let in_pipe =
-                    rustix::io::retry_on_intr(|| rustix::io::write(writer, from)).map_err(|_| Unmapped)?;
-                let fd = reader.as_raw_fd();
-                // SAFETY: the kernel writes only to the memory that the vectors name, and returns EFAULT if it is not
-                // mapped. The program has registered that memory for writing, and the device holds no reference to it
-                // (`host.rs`). The vectors outlive the call.
-                let moved =
-                    move_bytes(|| unsafe { libc::readv(fd, vectors.as_ptr(), vector_count(vectors)) });
-                // Bytes that were not copied, all of them after an error, must not stay in the pipe, where the next
-                // copy would find them.
-                let left = in_pipe - moved.unwrap_or(0);
-                if left > 0 {
-                    drain(reader, &mut [0; WINDOW][..left])?;
-                }
-                moved
-            }
+            Self::Pipe { reader, writer } => scatter_through(reader, writer, from, vectors),
         }
     }
 }
 
+/// Does what [`Window::gather`] does, with a pipe. Rarely used: sandboxes that deny files in memory are few.
+#[cold]
+fn gather_through(
+    reader: &Fd,
+    writer: &Fd,
+    vectors: &[libc::iovec],
+    into: &mut [u8],
+) -> Result<usize, Unmapped> {
+    let fd = writer.as_raw_fd();
+    // SAFETY: the kernel only reads the memory that the vectors name, and returns EFAULT if it is not mapped. The
+    // vectors outlive the call.
+    let moved = move_bytes(|| unsafe { libc::writev(fd, vectors.as_ptr(), vector_count(vectors)) })?;
+    drain(reader, &mut into[..moved])?;
+    Ok(moved)
+}
+
+/// Does what [`Window::scatter`] does, with a pipe. `from` is as long as the vectors.
+#[cold]
+fn scatter_through(
+    reader: &Fd,
+    writer: &Fd,
+    from: &[u8],
+    vectors: &[libc::iovec],
+) -> Result<usize, Unmapped> {
+    // Fails only if the program has closed the pipe: it is empty, so there is room.
+    let in_pipe = rustix::io::retry_on_intr(|| rustix::io::write(writer, from)).map_err(|_| Unmapped)?;
+    let fd = reader.as_raw_fd();
+    // SAFETY: the kernel writes only to the memory that the vectors name, and returns EFAULT if it is not mapped. The
+    // program has registered that memory for writing, and the device holds no reference to it (`host.rs`). The vectors
+    // outlive the call.
+    let moved = move_bytes(|| unsafe { libc::readv(fd, vectors.as_ptr(), vector_count(vectors)) });
+    // Bytes that were not copied, all of them after an error, must not stay in the pipe, where the next copy would find
+    // them.
+    let left = in_pipe - moved.unwrap_or(0);
+    if left > 0 {
+        drain(reader, &mut [0; WINDOW][..left])?;
+    }
+    moved
+}
+
 /// Copies from the program's memory at the vectors to a file of the adapter. Returns the number of bytes copied: at
 /// least one, and fewer than the vectors have if memory further on is unmapped.
+#[inline]
 fn write_file(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
     let offset = libc::off_t::try_from(offset).map_err(|_| Unmapped)?;
     move_bytes(|| match vectors {
@@ -415,6 +445,7 @@ fn write_file(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usi
 
 /// Copies from a file of the adapter to the program's memory at the vectors. Returns the number of bytes copied: at
 /// least one, and fewer than the vectors have if memory further on is unmapped.
+#[inline]
 fn read_file(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
     let offset = libc::off_t::try_from(offset).map_err(|_| Unmapped)?;
     move_bytes(|| match vectors {

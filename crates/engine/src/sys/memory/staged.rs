@@ -20,9 +20,13 @@ const LISTED: usize = 16;
 ///
 /// Every copy looks for its buffer, so that takes no lock: `listed` repeats the first entries, and `version` tells whether
 /// they have changed meanwhile.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StagingBuffers {
     all: Mutex<Vec<Entry>>,
+    /// The addresses between which all buffers are that ever existed, so that most other addresses need no search. They
+    /// only ever move apart, so whoever has a reference to a buffer finds it between them.
+    lowest: AtomicUsize,
+    highest: AtomicUsize,
     /// Odd while `listed` and `count` are changed, and higher after each change. Written with `all` locked, as these are.
     version: AtomicUsize,
     /// The first entries of `all`.
@@ -91,11 +95,26 @@ struct Staging {
     all: Arc<StagingBuffers>,
 }
 
+impl Default for StagingBuffers {
+    fn default() -> Self {
+        Self {
+            all: Mutex::default(),
+            lowest: AtomicUsize::new(usize::MAX),
+            highest: AtomicUsize::new(0),
+            version: AtomicUsize::new(0),
+            listed: Default::default(),
+            count: AtomicUsize::new(0),
+        }
+    }
+}
+
 impl StagingBuffers {
     /// Creates a staging buffer of `len` bytes.
     pub(super) fn create(self: &Arc<Self>, len: usize) -> io::Result<Buffer> {
         let (file, map) = file_in_memory(WINDOW_NAME, len)?;
         let entry = Entry { start: map.start.addr().get(), len, file: file.as_raw_fd() };
+        self.lowest.fetch_min(entry.start, Ordering::Relaxed);
+        self.highest.fetch_max(entry.start + len, Ordering::Relaxed);
         self.change(|all| all.push(entry));
         Ok(Box::new(Staging { file, map, all: Arc::clone(self) }))
     }
@@ -120,8 +139,18 @@ impl StagingBuffers {
 
     /// Returns the file position of `bytes` if they are in a staging buffer. The position is valid for as long as the
     /// caller has a reference to the bytes.
-    #[inline]
+    #[inline(always)] // a few instructions, and `search` is not
     pub(super) fn find(&self, bytes: &[u8]) -> Option<FilePosition> {
+        let addr = bytes.as_ptr().addr();
+        if addr < self.lowest.load(Ordering::Relaxed) || addr >= self.highest.load(Ordering::Relaxed) {
+            return None; // such as the stack, where the shortest messages are
+        }
+        self.search(bytes)
+    }
+
+    /// Does the same for bytes that are between buffers, or in one.
+    #[inline(never)]
+    fn search(&self, bytes: &[u8]) -> Option<FilePosition> {
         let version = self.version.load(Ordering::Acquire);
         let count = self.count.load(Ordering::Relaxed);
         let found = self.listed.iter().take(count).find_map(|listed| listed.get().find(bytes));
