@@ -31,7 +31,7 @@ const LONG_FORMS: &str = "test(/^flood::/) + test(/^revocation::/) + test(strang
     + test(/^sys::tcp_repair::tests::moving::/) + (binary(hand_over) & test(/^(host_)?(load|kills)::/)) \
     + (binary(sessions) & test(/^random::/)) + (binary(lies) & test(/^late::/)) \
     + (binary(real) & test(/^(copies|kills)::/)) \
-    + (binary(lan) & test(/^(kills|stalled)::/))";
+    + (binary(lan) & test(/^(kills|stalled)::/)) + (binary(adversary) & test(/_is_found$/))";
 
 /// Leaves out the fuzz targets, which have no tests and get their `main` from libFuzzer.
 pub(crate) fn test(workspace: &Workspace, options: &[String]) -> Result {

@@ -70,8 +70,15 @@ impl Home {
 
     /// `ironwarp run -- words`.
     pub(crate) fn ironwarp(&self, persona: &str, words: &[String]) -> Vec<String> {
+        self.ironwarp_with(persona, &[], words)
+    }
+
+    /// `ironwarp run OPTIONS -- words`.
+    pub(crate) fn ironwarp_with(&self, persona: &str, options: &[String], words: &[String]) -> Vec<String> {
         let ironwarp = self.home.join("bin/ironwarp").to_string_lossy().into_owned();
-        let mut line = [&ironwarp, "run", "--persona", persona, "--"].map(String::from).to_vec();
+        let mut line = [&ironwarp, "run", "--persona", persona].map(String::from).to_vec();
+        line.extend_from_slice(options);
+        line.push("--".to_owned());
         line.extend_from_slice(words);
         line
     }

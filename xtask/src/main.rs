@@ -125,6 +125,20 @@ const JOBS: &[Job] = &[
     )
     .nightly(dist::NIGHTLY),
     job(
+        "checked-programs",
+        "run stock RDMA programs under ironwarp run --check, which must find nothing that docs/check.md does not list",
+        Nightly,
+        &["unshare", "nsenter", "setpriv", "mpicc"],
+        programs::checked,
+    ),
+    job(
+        "adverse-programs",
+        "run stock RDMA programs under ironwarp run --adversary, each with 100 seeds",
+        Nightly,
+        &["unshare", "nsenter", "setpriv", "mpicc"],
+        programs::adverse,
+    ),
+    job(
         programs::USAGE,
         "run stock RDMA programs on the drop-in",
         Ci,

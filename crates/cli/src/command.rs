@@ -14,7 +14,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     Devices(devices::Arguments),
     Explain(explain::Arguments),
     Ping(ping::Arguments),
@@ -52,7 +52,7 @@ fn parse_plain_run() -> Option<Command> {
     let mut arguments = std::env::args_os().skip(1);
     let plain = arguments.next()? == "run" && arguments.next()? == "--";
     let program: Vec<_> = arguments.collect();
-    (plain && !program.is_empty()).then(|| Command::Run(run::Arguments::plain(program)))
+    (plain && !program.is_empty()).then(|| Command::Run(Box::new(run::Arguments::plain(program))))
 }
 
 /// Returns the exit code for the result of a command. `Ok(false)` means that the command has reported failures itself.

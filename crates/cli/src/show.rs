@@ -1,5 +1,7 @@
 //! `ironwarp show`: shows the current state of the adapters on this machine, as reported by the programs that use them.
 
+mod events;
+
 use crate::say::{self, Failure};
 use clap::Args;
 use ironwarp_engine::status::{self, Adapter, Answer, Row, printable};
@@ -30,9 +32,12 @@ pub(crate) struct Arguments {
     /// Repeat every SECONDS [default: 1]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     watch: Option<NonZero<u32>>,
-    /// Show all queue pairs and completion queues, not only the busiest
+    /// Show all queue pairs and completion queues, not only the busiest, or all events
     #[arg(long)]
     all: bool,
+    /// Show the last events instead; of PROCESS also if it has crashed or was killed
+    #[arg(long, conflicts_with = "watch")]
+    events: bool,
 }
 
 /// Interval between the two samples from which rates are computed.
@@ -55,6 +60,9 @@ struct Snapshot {
 
 /// Runs the command. Returns false if there is nothing to show.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    if arguments.events {
+        return events::run(arguments.process, arguments.all);
+    }
     let interval = arguments.watch.map_or(INTERVAL, |seconds| Duration::from_secs(seconds.get().into()));
     let mut before = Snapshot::new(arguments.process)?;
     let mut shown = false;

@@ -224,3 +224,62 @@ fn an_adapter_answers_again_once_it_has_descriptors() {
     let shown = show(&[&server.number()]);
     assert!(shown.status.success(), "{shown:?}");
 }
+
+/// Returns the output of `ironwarp show --events` for a process.
+fn events(process: &str) -> String {
+    let shown = show(&["--events", process, "--all"]);
+    assert!(shown.status.success(), "{shown:?}");
+    text(shown.stdout)
+}
+
+#[test]
+fn events_before_a_kill_are_left_behind() {
+    let (mut server, client, _) = pinging();
+    let process = server.number();
+    // Until both have exchanged messages.
+    let running = loop {
+        let page = events(&process);
+        if page.matches("received a").count() > 10 {
+            break page;
+        }
+    };
+    assert!(running.starts_with(&format!("ironwarp (process {process}, running)")), "{running}");
+    server.process.kill().expect("kills");
+    server.process.wait().expect("ends");
+    let left = events(&process);
+    assert!(left.starts_with(&format!("ironwarp (process {process}, has died)")), "{left}");
+    for expected in
+        ["posted receive ", "posted ", "sent ", "received a", "state ready to send", "completed re"]
+    {
+        assert!(left.contains(expected), "no `{expected}` in\n{left}");
+    }
+    let times: Vec<_> = left.trim_end().lines().skip(1).map(|line| line.split_whitespace().next()).collect();
+    assert!(
+        times.iter().all(|time| time.is_some_and(|time| time.len() == "00:00:00.000000".len())),
+        "{left}"
+    );
+    let named = text(show(&["--events"]).stderr);
+    assert!(named.contains(&format!("{process} (ironwarp)")), "{named}");
+    drop(client);
+}
+
+#[test]
+fn a_program_that_exits_leaves_no_events() {
+    let (server, client, address) = pinging();
+    drop(client);
+    let mut short = Running::start(&["ping", &address, "-c", "3", "-i", "0"]);
+    let process = short.number();
+    assert!(short.process.wait().expect("ends").success());
+    drop(server);
+    let shown = show(&["--events", &process]);
+    assert!(!shown.status.success() && shown.stdout.is_empty(), "{shown:?}");
+    assert!(text(shown.stderr).contains("has left no events"));
+}
+
+#[test]
+fn a_process_without_the_setting_records_nothing() {
+    let server =
+        Running::spawn(ironwarp(&["ping", "--listen", "127.0.0.1:0"]).env("IRONWARP_RECORDER", "off"));
+    let shown = show(&["--events", &server.number()]);
+    assert!(!shown.status.success(), "{shown:?}");
+}

@@ -15,7 +15,7 @@ mod trust;
 mod value;
 
 pub use devices::{Devices, InvalidDevices, MAX_DEVICES, MAX_PORTS, Rate};
-pub use dropin::{DeviceName, InvalidDeviceName, LogLevel, Persona, PortPolicy, UnknownKeyword};
+pub use dropin::{Check, DeviceName, InvalidDeviceName, LogLevel, Persona, PortPolicy, UnknownKeyword};
 pub use error::ConfigError;
 pub use key_file::read_private_file;
 pub use plan::{InvalidPortPlan, PortPlan};
@@ -233,6 +233,9 @@ device_settings! { define
         stable pcap: PathBuf = PathBuf::new(),
         /// Maximum size of the capture file, in bytes. Capturing stops there.
         stable pcap_limit: u64 = 1 << 30,
+        /// Record the last events of each thread in a file of the user's runtime directory. A process that crashes leaves it
+        /// behind, and `ironwarp show --events` prints it. It contains no data of the program.
+        experimental recorder: bool = true,
         /// The logical devices of the process (requirement X3): `all` interfaces in one device, one for each of the
         /// `interfaces`, a number such as `8` of devices at addresses of loopback, or interfaces and addresses such as
         /// `eth0+eth1`, the ports of one device. docs/devices.md lists the options.
@@ -253,6 +256,16 @@ device_settings! { define
         /// Verbosity of messages on standard error: `off`, `error`, `warn`, `info`, `debug` or `trace` (drop-in only).
         /// Rust programs install a `tracing` subscriber instead.
         stable log: LogLevel = LogLevel::Warn,
+        /// Report mistakes of the program on standard error (drop-in only), as `ironwarp run --check` does: `on`, or
+        /// `mlx5`, `irdma` or `efa` for the limits of such an adapter as well. docs/check.md lists the checks.
+        experimental check: Check = Check::Off,
+        /// Fill the buffers of receives and Reads with poison until they complete (drop-in only, with `check`), to find
+        /// programs that read them too early. Such programs may then fail.
+        experimental check_poison: bool = false,
+        /// Append each finding of `check` to this file as a line of JSON (drop-in only).
+        experimental check_json: PathBuf = PathBuf::new(),
+        /// A file with findings of `check` that are not reported (drop-in only), in the format of valgrind.
+        experimental check_suppressions: PathBuf = PathBuf::new(),
     }
 }
 

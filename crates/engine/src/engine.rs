@@ -108,8 +108,15 @@ impl Engine {
         logical::check_plan(&config)?;
         let logical = &logical.in_this_process(&config)?;
         config.faults = logical.faults(&config);
+        // The adversary delays what arrives in FPDUs. In shared memory it would have to follow switches of the stream.
+        config.shm &= config.adversary.0.is_none();
         let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
         let cluster_key = config.cluster_key()?.map(Key::Cluster);
+        if config.recorder
+            && let Err(error) = ironwarp_recorder::start()
+        {
+            tracing::debug!(%error, "no events are recorded");
+        }
         let capture = Capture::open(&config, &host);
         let device = create(config.device_config(), host)?;
         let config = Arc::new(config);
@@ -338,6 +345,7 @@ impl Engine {
         self.check_running()?;
         let number = self.shared.next_cq();
         let cq = CompletionQueue::new(number, capacity, self.device(), self.steering(), vector)?;
+        cq.add_adversary(self.device())?;
         self.function.objects().add_cq(&cq);
         Ok(cq)
     }

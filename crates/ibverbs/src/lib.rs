@@ -13,6 +13,7 @@
 //! | module | for |
 //! |---|---|
 //! | [`abi`] | structures, constants and function tables, as the headers lay them out |
+//! | `check` | finds mistakes of the program, for `ironwarp run --check` |
 //! | `support` | errno and the log, the table of live objects, settings, waiting, closing connections at exit |
 //! | `objects` | the objects of verbs: device, context, domains, memory, queues, queue pairs |
 //! | `verbs` | the functions of libibverbs |
@@ -26,6 +27,7 @@
 )]
 
 pub mod abi;
+mod check;
 mod cm;
 mod files;
 mod objects;

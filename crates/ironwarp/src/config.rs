@@ -12,8 +12,9 @@
 //! ```
 
 pub use ironwarp_engine::config::{
-    ClusterKey, Config, ConfigError, DeviceName, Devices, InvalidDeviceName, InvalidDevices, InvalidPortPlan,
-    InvalidPortRange, InvalidUsers, KeyTooShort, LogLevel, Persona, PortPlan, PortPolicy, PortRange, Setting,
-    Stability, UnknownKeyword, Users,
+    Check, ClusterKey, Config, ConfigError, DeviceName, Devices, InvalidDeviceName, InvalidDevices,
+    InvalidPortPlan, InvalidPortRange, InvalidUsers, KeyTooShort, LogLevel, Persona, PortPlan, PortPolicy,
+    PortRange, Setting, Stability, UnknownKeyword, Users,
 };
+pub use ironwarp_rnic::adversary::{AdversarySeed, InvalidSeed};
 pub use ironwarp_rnic::fault::{BadPlan, FaultPlan};

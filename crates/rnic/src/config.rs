@@ -55,6 +55,10 @@ macro_rules! device_settings {
                 stable faults: $crate::fault::FaultPlan = $crate::fault::FaultPlan::default(),
                 /// Seed of the random choices of fault injection. The same seed makes the same choices.
                 stable seed: u64 = 0,
+                /// Seed of the adversary, which makes the choices that the specifications leave to an adapter against the
+                /// program, or `off`. The same seed makes the same choices. Connections stay on TCP. docs/adversary.md lists
+                /// the choices.
+                experimental adversary: $crate::adversary::AdversarySeed = $crate::adversary::AdversarySeed::default(),
             }
             $($rest)*
         }

@@ -1,6 +1,7 @@
 //! The device: state that all queue pairs of a function share. An adapter has one, and one more for each function that was
 //! created in it (requirement X1).
 
+use crate::adversary::Adversary;
 use crate::config::DeviceConfig;
 use crate::event::{
     AsyncEvent, AsyncEvents, CompletionHandler, HANDLER_QUEUES, HandlerId, LANE_QUEUE, Routing, Sizes, Wake,
@@ -78,6 +79,8 @@ pub struct Device {
     table: Table,
     /// The faults to inject. `None` if there are none.
     faults: Option<Arc<Faults>>,
+    /// The adversary. `None` if there is none.
+    adversary: Option<Arc<Adversary>>,
     /// What the functions of the adapter share.
     pool: Arc<AdapterPool>,
     /// The quotas of the function, and what it uses.
@@ -110,10 +113,11 @@ impl Device {
     /// Creates a device that accesses the program's memory through `host`, and derives its tags from `cipher`.
     pub fn new(config: DeviceConfig, host: Arc<dyn Host>, cipher: Arc<TagCipher>) -> Arc<Self> {
         let faults = (config.faults != FaultPlan::default()).then(|| Faults::new(config.faults, config.seed));
+        let adversary = config.adversary.0.map(Adversary::new);
         let parking = Parking::new(config.parked as u64);
         let account = Arc::default();
         let table = Table::with_account(limits_of(&config), cipher, &account);
-        let shared = SharedParts { host, faults, pool: Arc::default(), adapter: None };
+        let shared = SharedParts { host, faults, adversary, pool: Arc::default(), adapter: None };
         Self::with_parts(config, table, shared, account, parking)
     }
 
@@ -127,11 +131,12 @@ impl Device {
         relocate: &mut dyn FnMut(&[Span]) -> Option<Translation>,
     ) -> Result<Arc<Self>, TableError> {
         let faults = (config.faults != FaultPlan::default()).then(|| Faults::new(config.faults, config.seed));
+        let adversary = config.adversary.0.map(Adversary::new);
         let parking = Parking::new(config.parked as u64);
         let account = Arc::default();
         let table = Table::load(limits_of(&config), table, &account, relocate)?;
         let pool = Arc::new(AdapterPool::with_domains(next_domain));
-        let shared = SharedParts { host, faults, pool, adapter: None };
+        let shared = SharedParts { host, faults, adversary, pool, adapter: None };
         Ok(Self::with_parts(config, table, shared, account, parking))
     }
 
@@ -170,6 +175,7 @@ impl Device {
         let shared = SharedParts {
             host: Arc::clone(&self.host),
             faults: self.faults.clone(),
+            adversary: self.adversary.clone(),
             pool: Arc::clone(&self.pool),
             adapter: Some(Arc::downgrade(self)),
         };
@@ -186,11 +192,12 @@ impl Device {
         account: Arc<Account>,
         parking: Parking,
     ) -> Arc<Self> {
-        let SharedParts { host, faults, pool, adapter } = shared;
+        let SharedParts { host, faults, adversary, pool, adapter } = shared;
         let routing = Routing::new(1); // for one lane: the engine sets another map once it knows how many it has
         Arc::new(Self {
             table,
             faults,
+            adversary,
             config,
             host,
             pool,
@@ -227,6 +234,11 @@ impl Device {
     /// The faults to inject, if any.
     pub fn faults(&self) -> Option<&Arc<Faults>> {
         self.faults.as_ref()
+    }
+
+    /// The adversary, if there is one.
+    pub fn adversary(&self) -> Option<&Arc<Adversary>> {
+        self.adversary.as_ref()
     }
 
     /// The quotas of the function, and what it uses.
@@ -482,6 +494,7 @@ impl Device {
 struct SharedParts {
     host: Arc<dyn Host>,
     faults: Option<Arc<Faults>>,
+    adversary: Option<Arc<Adversary>>,
     pool: Arc<AdapterPool>,
     /// The device of the adapter; `None` for that itself.
     adapter: Option<Weak<Device>>,

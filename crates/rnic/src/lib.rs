@@ -2,6 +2,7 @@
 //! `unsafe`: the engine or the simulator provides them through traits.
 #![forbid(unsafe_code)]
 
+pub mod adversary;
 mod blocked;
 mod broken;
 pub mod bug;
@@ -25,6 +26,8 @@ mod pool;
 pub mod qp;
 pub mod queue;
 pub mod quota;
+pub mod recorded;
+pub mod recording;
 pub mod retry;
 mod siphash;
 pub mod snapshot;

@@ -40,6 +40,27 @@ pub enum Status {
     General,
 }
 
+impl Status {
+    /// All statuses, in order.
+    pub(crate) const ALL: [Self; 15] = [
+        Self::Success,
+        Self::LocalLength,
+        Self::LocalQpOperation,
+        Self::LocalProtection,
+        Self::Flushed,
+        Self::WindowBind,
+        Self::BadResponse,
+        Self::LocalAccess,
+        Self::RemoteInvalidRequest,
+        Self::RemoteAccess,
+        Self::RemoteOperation,
+        Self::RetryExceeded,
+        Self::RnrRetryExceeded,
+        Self::Fatal,
+        Self::General,
+    ];
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

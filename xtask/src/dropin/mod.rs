@@ -5,6 +5,7 @@
 //! target/dropin/bin/ironwarp                    the command
 //!               bin/ironwarp-net                the programs of the I/O unit
 //!               lib/ironwarp/libibverbs.so.1    the file
+//!                            libironwarp-watch.so   what `ironwarp run --check` also preloads
 //!                            libibverbs.so, librdmacm.so.1, librdmacm.so    the same, by other names
 //!                            tree             files that programs look for in /sys and /dev
 //! ```
@@ -36,6 +37,8 @@ pub(crate) const USAGE: &str = "dropin [--release]";
 
 const CRATE: &str = "crates/ibverbs";
 const FILE: &str = "libibverbs.so.1";
+/// The library that tells the checker when programs free memory.
+const WATCH: &str = "libironwarp-watch.so";
 const OTHER_NAMES: [&str; 3] = ["libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
 const COMMAND: &str = "ironwarp";
 /// The programs, with their packages.
@@ -72,6 +75,7 @@ pub(crate) fn compare(workspace: &Workspace, _: &[String]) -> Result {
 pub(crate) fn check(Dropin { file, command }: &Dropin, originals: &[PathBuf]) -> Result {
     symbols::compare(file, &Path::new(CRATE).join("compat.S"), originals)?;
     check_glibc(file)?;
+    check_glibc(&file.with_file_name(WATCH))?;
     PROGRAMS.iter().try_for_each(|(name, _)| check_glibc(&command.with_file_name(name)))
 }
 
@@ -104,6 +108,7 @@ pub(crate) fn build_for(architecture: Architecture, workspace: &Workspace, relea
     for name in OTHER_NAMES {
         replace(&libraries.join(name), |new| symlink(FILE, new).map_err(at(new)))?;
     }
+    replace(&libraries.join(WATCH), |new| builder.link_watch(&glibc, new))?;
     tree::lay_out(&Path::new(CRATE).join("tree.txt"), &libraries.join("tree"))?;
 
     let glibc = builder.older_glibc(&objects.join("executable.o"), &["-DEXECUTABLE"])?;
@@ -167,6 +172,17 @@ impl Builder {
             ["-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-c", "xtask/src/dropin/glibc.c", "-o"];
         run_command(self.architecture.compiler().args(arguments).arg(object).args(options))?;
         Ok(object.to_owned())
+    }
+
+    /// Compiles the library that watches memory.
+    fn link_watch(&self, glibc: &Path, file: &Path) -> Result {
+        let mut compiler = self.architecture.compiler();
+        compiler
+            .args(["-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-shared", "-o"])
+            .arg(file);
+        compiler.arg(Path::new(CRATE).join("watch.c")).arg(glibc).arg(format!("-Wl,-soname,{WATCH}"));
+        compiler.args(["-Wl,--gc-sections", "-Wl,-z,defs,-z,relro,-z,now,-z,nodelete"]);
+        run_command(compiler.args(OLDER_LIBRARIES))
     }
 
     /// Links the static library that cargo has built into a shared one.

@@ -46,12 +46,18 @@ macro_rules! same_cm {
     };
 }
 
-/// Programs that are not run in a release of Debian, and why.
-pub(super) const NOT_RUN: &[(&str, &[&str], &str)] = &[(
-    "sid",
-    &["ucx_info -d", "ucx_perftest", "ucp_client_server", "Open MPI, pml ucx"],
-    "its UCX (1.23.0~rc1-1) is built without the InfiniBand transports",
-)];
+/// Runs with an adversary, in [`NOT_RUN`].
+pub(super) const ADVERSARY: &str = "adversary";
+
+/// Programs that are not run in a release of Debian or with an adversary, and why.
+pub(super) const NOT_RUN: &[(&str, &[&str], &str)] = &[
+    (
+        "sid",
+        &["ucx_info -d", "ucx_perftest", "ucp_client_server", "Open MPI, pml ucx"],
+        "its UCX (1.23.0~rc1-1) is built without the InfiniBand transports",
+    ),
+    (ADVERSARY, &["ibv_ud_pingpong"], "it waits for ever for a datagram that was lost (docs/adversary.md)"),
+];
 
 /// cmtime has other options since rdma-core 59: the first argument distinguishes the ends there, and the
 /// second before.

@@ -47,7 +47,9 @@ pub(super) enum End {
 #[derive(Debug)]
 pub(super) struct Environment {
     home: Home,
-    runs: AtomicU32,
+    /// Further options of `ironwarp run`. `{run}` is replaced by the number of the run of the program.
+    options: Vec<String>,
+    trials: AtomicU32,
     /// Our own programs, compiled once.
     compiled: Mutex<HashMap<&'static str, PathBuf>>,
 }
@@ -66,6 +68,9 @@ pub(super) struct Hosts<'e> {
 /// fixed one.
 #[derive(Debug)]
 pub(super) struct Trial<'h> {
+    number: u32,
+    /// The number of the run among those of its program, from 1 on.
+    run: usize,
     pub(super) hosts: &'h Hosts<'h>,
     pub(super) persona: &'h str,
     pub(super) mode: Mode,
@@ -82,9 +87,10 @@ const CLIENT6: &str = "fd77::2";
 const PORTS: Range<u16> = 10_000..32_000;
 
 impl Environment {
-    pub(super) fn new(workspace: &Workspace) -> Result<Self> {
+    /// `options` are further ones of `ironwarp run`.
+    pub(super) fn new(workspace: &Workspace, options: Vec<String>) -> Result<Self> {
         let home = Home::new(workspace, "programs")?;
-        Ok(Self { home, runs: AtomicU32::new(0), compiled: Mutex::default() })
+        Ok(Self { home, options, trials: AtomicU32::new(0), compiled: Mutex::default() })
     }
 
     /// Returns the program that `compile` creates, once.
@@ -140,11 +146,18 @@ impl<'e> Hosts<'e> {
     }
 
     /// A run of a program, with a folder of its own, and a port of its own unless the program has a fixed one.
-    pub(super) fn trial<'h>(&'h self, persona: &'h str, mode: Mode, port: Option<u16>) -> Result<Trial<'h>> {
-        let number = self.environment.runs.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn trial<'h>(
+        &'h self,
+        persona: &'h str,
+        mode: Mode,
+        port: Option<u16>,
+        run: usize,
+    ) -> Result<Trial<'h>> {
+        let number = self.environment.trials.fetch_add(1, Ordering::Relaxed);
         let folder = self.environment.home.room(&number.to_string())?;
         let its_own = u16::try_from(number % u32::from(PORTS.end - PORTS.start)).unwrap_or_default();
-        Ok(Trial { hosts: self, persona, mode, port: port.unwrap_or(PORTS.start + its_own), folder })
+        let port = port.unwrap_or(PORTS.start + its_own);
+        Ok(Trial { number, run, hosts: self, persona, mode, port, folder })
     }
 }
 
@@ -167,7 +180,10 @@ impl Trial<'_> {
         let host = &self.hosts.processes[usize::from(end == End::Client && self.mode != Mode::Local)];
         let mut line: Vec<String> = vec!["nsenter".into(), network(&host.id().to_string()), "--".into()];
         line.extend(user.iter().map(|word| (*word).to_owned()));
-        line.extend(self.hosts.environment.home.ironwarp(self.persona, words));
+        let Environment { home, options, .. } = self.hosts.environment;
+        let run = self.run.to_string();
+        let options: Vec<String> = options.iter().map(|word| word.replace("{run}", &run)).collect();
+        line.extend(home.ironwarp_with(self.persona, &options, words));
         let mut command = Command::new(&line[0]);
         command.args(&line[1..]).current_dir(&self.folder).env("HOME", &self.folder);
         command
@@ -203,8 +219,8 @@ impl Trial<'_> {
 
     /// Runs `ibv_devinfo` at the client of this mode.
     fn find_gids(&self, mode: Mode) -> Result<[usize; 2]> {
-        let folder = self.folder.clone();
-        let asking = Trial { hosts: self.hosts, persona: self.persona, mode, port: 0, folder };
+        let &Self { number, run, hosts, persona, .. } = self;
+        let asking = Trial { number, run, hosts, persona, mode, port: 0, folder: self.folder.clone() };
         let words = ["ibv_devinfo", "-v"].map(String::from);
         let printed = output(&mut asking.command(End::Client, &words))?;
         let index = |of: &str| {

@@ -21,18 +21,22 @@ use crate::arguments::Arguments;
 use crate::dropin;
 use crate::inside::run_inside;
 use crate::roots;
-use crate::shell::Result;
+use crate::shell::{Result, at};
 use crate::workspace::Workspace;
-use catalogue::{NOT_RUN, PROGRAMS};
+use catalogue::{ADVERSARY, NOT_RUN, PROGRAMS};
 use hosts::{Environment, Hosts, Mode};
 use program::Program;
 use std::num::NonZero;
+use std::path::Path;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 use table::{Row, Table};
 
-pub(crate) const USAGE: &str = "programs [--full [--minutes N]] [--json FILE] [--persona roce|iwarp] [--only TEXT] [--runs N] [--jobs N]";
+pub(crate) const USAGE: &str = "programs [--full [--minutes N]] [--json FILE] [--persona roce|iwarp] [--only TEXT] [--runs N] [--jobs N] [--check | --adversary]";
+
+/// Mistakes of the programs: docs/check.md lists them.
+const KNOWN_FINDINGS: &str = "xtask/src/programs/known.supp";
 
 /// A full run repeats programs that take less than this very often.
 const QUICK: Duration = Duration::from_secs(1);
@@ -49,6 +53,10 @@ struct Options {
     within: Option<Duration>,
     /// Number of programs that run at once, each on hosts of its own.
     jobs: usize,
+    /// Whether programs are checked for mistakes.
+    check: bool,
+    /// Whether each run has an adversary, with the number of the run as its seed.
+    adversary: bool,
     /// Set if the job can create network namespaces.
     inside: bool,
 }
@@ -60,7 +68,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
         return run_inside("programs", &["--mount"], arguments);
     }
     let rows = Rows::new(&options);
-    let environment = Environment::new(workspace)?;
+    let environment = Environment::new(workspace, run_options(&options)?)?;
     thread::scope(|scope| {
         let workers: Vec<_> = (0..options.jobs)
             .map(|number| {
@@ -80,10 +88,33 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
     table.verdict()
 }
 
-/// All programs run on one host; representative ones also between two.
-fn modes(program: &Program) -> Vec<Mode> {
+/// Returns further options of `ironwarp run`.
+fn run_options(options: &Options) -> Result<Vec<String>> {
+    if options.adversary {
+        return Ok(["--adversary", "{run}"].map(String::from).to_vec());
+    }
+    if !options.check {
+        return Ok(Vec::new());
+    }
+    let known = std::path::absolute(KNOWN_FINDINGS).map_err(at(Path::new(KNOWN_FINDINGS)))?;
+    Ok(vec!["--check".to_owned(), "--suppressions".to_owned(), known.to_string_lossy().into_owned()])
+}
+
+/// Runs the programs under `ironwarp run --check`, on one host and with one persona.
+pub(crate) fn checked(workspace: &Workspace, _: &[String]) -> Result {
+    run(workspace, &["--check", "--persona", "roce"].map(String::from))
+}
+
+/// Runs the programs with an adversary, on one host and with one persona, each with 100 seeds.
+pub(crate) fn adverse(workspace: &Workspace, _: &[String]) -> Result {
+    run(workspace, &["--adversary", "--persona", "roce", "--runs", "100"].map(String::from))
+}
+
+/// All programs run on one host; representative ones also between two, except with an adversary, whose choices do not
+/// depend on the network.
+fn modes(program: &Program, options: &Options) -> Vec<Mode> {
     let mut modes = vec![Mode::Local];
-    if program.representative {
+    if program.representative && !options.adversary {
         modes.extend([Mode::Veth4, Mode::Veth6]);
     }
     modes
@@ -118,8 +149,10 @@ impl Rows {
         };
         let release = roots::release();
         let left_out = |program: &Program| {
-            let of_release = NOT_RUN.iter().filter(|(of, ..)| Some(*of) == release.as_deref());
-            of_release.filter(|(_, names, _)| names.contains(&program.name)).map(|(_, _, why)| *why).next()
+            let is_of =
+                |case: &str| Some(case) == release.as_deref() || options.adversary && case == ADVERSARY;
+            let of_this = NOT_RUN.iter().filter(|(of, ..)| is_of(of));
+            of_this.filter(|(_, names, _)| names.contains(&program.name)).map(|(_, _, why)| *why).next()
         };
         for program in PROGRAMS.iter().filter(|program| named(program)) {
             if let Some(why) = left_out(program) {
@@ -131,7 +164,7 @@ impl Rows {
         let personas = ["roce", "iwarp"].into_iter();
         for persona in personas.filter(|name| options.persona.as_ref().is_none_or(|wanted| wanted == name)) {
             for program in PROGRAMS.iter().filter(|program| program.serves(persona) && named(program)) {
-                tasks.extend(modes(program).into_iter().map(|mode| Task {
+                tasks.extend(modes(program, options).into_iter().map(|mode| Task {
                     program,
                     row: Row::new(program.name, persona, mode),
                     wanted: options.runs.unwrap_or(if options.full { SOME } else { 1 }),
@@ -160,14 +193,14 @@ impl Rows {
     fn work(&self, environment: &Environment, number: usize) -> Result {
         let hosts = Hosts::new(environment, number)?;
         loop {
-            let (index, program, persona, mode) = {
+            let (index, program, persona, mode, run) = {
                 let mut tasks = self.tasks.lock().map_err(|error| error.to_string())?;
                 let Some((index, task)) = self.next(&mut tasks) else { return Ok(()) };
                 task.begun += 1;
-                (index, task.program, task.row.persona, task.row.mode)
+                (index, task.program, task.row.persona, task.row.mode, task.begun)
             };
             let start = Instant::now();
-            let outcome = program.run(&hosts, persona, mode);
+            let outcome = program.run(&hosts, persona, mode, run);
             self.tasks.lock().map_err(|error| error.to_string())?[index].note(start.elapsed(), outcome);
         }
     }
@@ -205,12 +238,16 @@ fn parse(arguments: &[String]) -> Result<Options> {
         runs: None,
         within: None,
         jobs,
+        check: false,
+        adversary: false,
         inside: false,
     };
     let mut arguments = Arguments::new(arguments, USAGE);
     while let Some(argument) = arguments.next() {
         match argument {
             "--full" => options.full = true,
+            "--check" => options.check = true,
+            "--adversary" => options.adversary = true,
             "--inside" => options.inside = true,
             "--json" => options.json = Some(arguments.value()?.into()),
             "--persona" => options.persona = Some(arguments.value()?.into()),

@@ -72,9 +72,9 @@ impl Program {
         Self { port: Some(port), ..self }
     }
 
-    /// Runs the program once.
-    pub(super) fn run(&self, hosts: &Hosts<'_>, persona: &str, mode: Mode) -> Result {
-        let trial = hosts.trial(persona, mode, self.port)?;
+    /// Runs the program once, for the time that `run` says.
+    pub(super) fn run(&self, hosts: &Hosts<'_>, persona: &str, mode: Mode, run: usize) -> Result {
+        let trial = hosts.trial(persona, mode, self.port, run)?;
         let outcome = match self.shape {
             Shape::Alone(words) => self.alone(&trial, words),
             Shape::Pair { server, client } => self.pair(&trial, server, client),

@@ -6,6 +6,7 @@ use crate::workspace::{Dependency, Member, Workspace};
 const WIRE: &str = "ironwarp-wire";
 const CAPTURE: &str = "ironwarp-capture";
 const SHM: &str = "ironwarp-shm";
+const RECORDER: &str = "ironwarp-recorder";
 const RNIC: &str = "ironwarp-rnic";
 const ENGINE: &str = "ironwarp-engine";
 const IRONWARP: &str = "ironwarp";
@@ -18,13 +19,14 @@ const TESTKIT: &str = "ironwarp-testkit";
 /// Every crate of the workspace, and the crates of the workspace that it may use.
 const MAY_USE: &[(&str, &[&str])] = &[
     (WIRE, &[]),
-    (RNIC, &[WIRE]),
+    (RECORDER, &[]),
+    (RNIC, &[WIRE, RECORDER]),
     (CAPTURE, &[]),
     (SHM, &[]),
-    (ENGINE, &[WIRE, RNIC, CAPTURE, SHM]),
+    (ENGINE, &[WIRE, RNIC, CAPTURE, SHM, RECORDER]),
     (IRONWARP, &[WIRE, RNIC, ENGINE]),
-    ("ironwarp-ibverbs", &[WIRE, RNIC, ENGINE, IRONWARP]),
-    ("ironwarp-cli", &[WIRE, RNIC, ENGINE, IRONWARP]),
+    ("ironwarp-ibverbs", &[WIRE, RNIC, ENGINE, IRONWARP, RECORDER]),
+    ("ironwarp-cli", &[WIRE, RNIC, ENGINE, IRONWARP, RECORDER]),
     (SIM, &[WIRE, RNIC]),
     (IO_UNIT, &[]),
     (ISCSI, &[WIRE, RNIC, ENGINE, IRONWARP]),
@@ -37,7 +39,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Crates whose tests must not use the crates above them. Tests of other crates may use any crate.
-const TESTED_ALONE: &[&str] = &[WIRE, RNIC, SHM, IO_UNIT];
+const TESTED_ALONE: &[&str] = &[WIRE, RNIC, SHM, IO_UNIT, RECORDER];
 /// Test tools, which tests of every crate may use.
 const TEST_TOOLS: &[&str] = &[SIM, PCAP, TESTKIT];
 

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// File name of the library. Symbolic links with its other names are in the same directory.
 pub(super) const FILE: &str = "libibverbs.so.1";
 
+/// File name of the library that tells the checker when memory is freed.
+const WATCH: &str = "libironwarp-watch.so";
+
 /// Where to search, relative to the directory of this executable: as installed; in the same directory; as built by
 /// `cargo xtask dropin`, for an executable that cargo built.
 const DIRECTORIES: [&str; 3] = ["../lib/ironwarp", "", "../dropin/lib/ironwarp"];
@@ -45,12 +48,18 @@ impl Library {
         self.directory.join(FILE)
     }
 
-    /// Returns the new value of LD_PRELOAD, with our library first.
-    pub(super) fn preload(&self, current: Option<&OsStr>) -> OsString {
-        let path = self.file();
+    /// Returns the new value of LD_PRELOAD, with our library first. `watches` adds the one that watches memory, before it.
+    pub(super) fn preload(&self, current: Option<&OsStr>, watches: bool) -> OsString {
+        let preload = self.preload_file(FILE, current);
+        if watches { self.preload_file(WATCH, Some(&preload)) } else { preload }
+    }
+
+    /// Returns the value of LD_PRELOAD with one of our files first.
+    fn preload_file(&self, file: &str, current: Option<&OsStr>) -> OsString {
+        let path = self.directory.join(file);
         // LD_PRELOAD cannot contain a path with a space. The loader searches a name without a slash in LD_LIBRARY_PATH.
         let blank = path.as_os_str().as_bytes().contains(&b' ');
-        prepend(if blank { FILE.as_ref() } else { path.as_os_str() }, current, b": ")
+        prepend(if blank { file.as_ref() } else { path.as_os_str() }, current, b": ")
     }
 
     /// Returns the new value of LD_LIBRARY_PATH, with our directory first.
@@ -59,17 +68,18 @@ impl Library {
     }
 }
 
-/// Prepends an element to a list, unless it is already the first. It is if a program that `ironwarp run` executes calls
-/// `ironwarp run` itself.
+/// Moves an element to the front of a list, or adds it there: a program that `ironwarp run` executes may call `ironwarp
+/// run` itself.
 fn prepend(first: &OsStr, list: Option<&OsStr>, separators: &[u8]) -> OsString {
     let list = list.filter(|list| !list.is_empty());
     let Some(list) = list else { return first.to_owned() };
-    if list.as_bytes().split(|byte| separators.contains(byte)).next() == Some(first.as_bytes()) {
-        return list.to_owned();
-    }
     let mut longer = first.to_owned();
-    longer.push(":");
-    longer.push(list);
+    for element in list.as_bytes().split(|byte| separators.contains(byte)) {
+        if element != first.as_bytes() {
+            longer.push(":");
+            longer.push(OsStr::from_bytes(element));
+        }
+    }
     longer
 }
 
@@ -101,10 +111,12 @@ mod tests {
         for (current, preload) in [
             (None, file.to_owned()),
             (Some(""), file.to_owned()),
-            (Some("a.so b.so"), format!("{file}:a.so b.so")),
+            (Some("a.so b.so"), format!("{file}:a.so:b.so")),
         ] {
-            assert_eq!(library.preload(current.map(OsStr::new)), *preload);
+            assert_eq!(library.preload(current.map(OsStr::new), false), *preload);
         }
+        let watched = format!("/opt/lib/ironwarp/libironwarp-watch.so:{file}:a.so");
+        assert_eq!(library.preload(Some(OsStr::new("a.so")), true), *watched);
         assert_eq!(library.search_path(None), "/opt/lib/ironwarp");
         assert_eq!(library.search_path(Some("/a:/b".as_ref())), "/opt/lib/ironwarp:/a:/b");
     }
@@ -114,15 +126,18 @@ mod tests {
         let library = library("/opt/lib/ironwarp");
         for current in [None, Some("a.so"), Some("/opt/lib/ironwarp")] {
             let current = current.map(OsStr::new);
-            let (preload, search) = (library.preload(current), library.search_path(current));
-            assert_eq!(library.preload(Some(&preload)), preload);
+            let (preload, search) = (library.preload(current, true), library.search_path(current));
+            assert_eq!(library.preload(Some(&preload), true), preload);
             assert_eq!(library.search_path(Some(&search)), search);
         }
     }
 
     #[test]
     fn a_path_with_a_space_is_searched_by_name() {
-        assert_eq!(library("/my files/ironwarp").preload(Some("a.so".as_ref())), "libibverbs.so.1:a.so");
+        assert_eq!(
+            library("/my files/ironwarp").preload(Some("a.so".as_ref()), false),
+            "libibverbs.so.1:a.so"
+        );
         assert_eq!(library("/my files/ironwarp").search_path(None), "/my files/ironwarp");
     }
 

@@ -35,6 +35,7 @@ Examples:
   ironwarp run -- ib_write_bw -R 10.0.0.2                 run any RDMA program, unmodified
   ironwarp run --devices '8 numa=0,1' -- ./my-program     show eight devices, on two NUMA nodes in turn
   ironwarp run --faults cut@0.001 --seed 7 -- ./my-test   cut connections at random, reproducibly
+  ironwarp run --check -- ./my-program                    report mistakes of the program, such as buffers reused too early
   ironwarp run --pcap trace.pcap -- mpirun -n 2 ./app     capture the traffic for Wireshark, without root
 
 Devices: groups separated by semicolons. A group is `all`, `interfaces`, a number of devices, or the ports of one device
@@ -47,6 +48,7 @@ The seed of --faults is random by default, and printed. That of IRONWARP_FAULTS,
 
 All settings can be set by environment variables, such as IRONWARP_CRC=off.
 
+With --check, a program with findings that would exit with 0 exits with 99.
 The exit code is that of the program, 127 if it was not found, 126 if it cannot be run, or 125 if this command failed.";
 
 /// Run an unmodified program that uses libibverbs or librdmacm on the adapter
@@ -101,7 +103,7 @@ fn execute(arguments: &Arguments) -> Result<Never, Failure> {
     let mut variables = Variables(std::env::vars_os().collect());
     variables.0.retain(|(name, _)| !settings.removed.contains(name));
     settings.set.into_iter().for_each(|(name, value)| variables.set(&name, value));
-    variables.set(PRELOAD, library.preload(variables.get(PRELOAD)));
+    variables.set(PRELOAD, library.preload(variables.get(PRELOAD), settings.checks));
     variables.set(SEARCH_PATH, library.search_path(variables.get(SEARCH_PATH)));
     let error = exec::exec(&found.path, program, &variables.0);
     let text = format!("failed to execute `{}`: {error}", program[0].to_string_lossy());

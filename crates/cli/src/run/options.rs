@@ -2,7 +2,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use ironwarp_engine::config::{DeviceName, Devices, LogLevel, Persona};
+use ironwarp_engine::config::{Check, DeviceName, Devices, LogLevel, Persona};
 use ironwarp_rnic::fault::FaultPlan;
 use std::path::PathBuf;
 
@@ -33,6 +33,27 @@ pub(super) struct Options {
     #[arg(long, value_name = "N")]
     pub(super) seed: Option<u64>,
 
+    /// Report mistakes of the program, also those beyond the limits of a device: mlx5, irdma or efa
+    #[arg(long, value_name = "DEVICE", num_args = 0..=1, require_equals = true, default_missing_value = "on",
+        value_parser = named_values(Check::ALL, Check::as_str), hide_possible_values = true)]
+    pub(super) check: Option<Check>,
+
+    /// With --check, fill receive buffers with poison until they complete, to find programs that read them too early
+    #[arg(long, requires = "check")]
+    pub(super) poison: bool,
+
+    /// Append each finding of --check to this file, as a line of JSON
+    #[arg(long, value_name = "FILE", requires = "check")]
+    pub(super) check_json: Option<PathBuf>,
+
+    /// Findings of --check that are not reported, in the format of valgrind
+    #[arg(long, value_name = "FILE", requires = "check")]
+    pub(super) suppressions: Option<PathBuf>,
+
+    /// Make every choice that the specifications allow against the program, by this seed
+    #[arg(long, value_name = "SEED")]
+    pub(super) adversary: Option<u64>,
+
     /// Capture the adapter's traffic to this file
     #[arg(long, value_name = "FILE")]
     pub(super) pcap: Option<PathBuf>,
@@ -52,6 +73,11 @@ impl Options {
             "port_plan" => self.port_plan.is_some(),
             "faults" => self.faults.is_some(),
             "seed" => self.seed.is_some(),
+            "check" => self.check.is_some(),
+            "check_poison" => self.poison,
+            "check_json" => self.check_json.is_some(),
+            "check_suppressions" => self.suppressions.is_some(),
+            "adversary" => self.adversary.is_some(),
             "pcap" => self.pcap.is_some(),
             "log" => self.log.is_some(),
             _ => false,

@@ -3,7 +3,7 @@
 
 use super::options::Options;
 use crate::say::Failure;
-use ironwarp_engine::config::{Config, ConfigError, Devices, PREFIX};
+use ironwarp_engine::config::{Check, Config, ConfigError, Devices, PREFIX};
 use ironwarp_engine::logical;
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -18,6 +18,8 @@ pub(super) struct Settings {
     pub(super) removed: Vec<OsString>,
     /// Notices for the user.
     pub(super) notices: Vec<String>,
+    /// Whether the program is checked for mistakes.
+    pub(super) checks: bool,
 }
 
 impl Settings {
@@ -42,11 +44,16 @@ impl Settings {
         if let Some(path) = &options.pcap {
             settings.set("pcap", create_capture(path)?);
         }
+        settings.checks = config.check != Check::Off;
         let has_faults = config.faults != Config::default().faults;
         // Logical devices may have faults of their own, which use the seed as well.
         let seed_is_unused = options.seed.is_some() && config.devices == Devices::default();
         if has_faults || seed_is_unused {
             settings.report_seed(&config, has_faults);
+        }
+        if let Some(seed) = config.adversary.0 {
+            let notice = format!("adversary with seed {seed}; reproduce with --adversary {seed}");
+            settings.notices.push(notice);
         }
         Ok(settings)
     }
@@ -104,9 +111,26 @@ impl Settings {
         if let Some(level) = options.log {
             self.set("log", level.as_str());
         }
+        if let Some(check) = options.check {
+            config.check = check;
+            self.set("check", check.as_str());
+        }
+        if options.poison {
+            self.set("check_poison", "on");
+        }
+        if let Some(path) = &options.check_json {
+            self.set("check_json", absolute(path));
+        }
+        if let Some(path) = &options.suppressions {
+            self.set("check_suppressions", absolute(path));
+        }
         if let Some(faults) = options.faults {
             config.faults = faults;
             self.set("faults", faults.to_string());
+        }
+        if let Some(seed) = options.adversary {
+            config.adversary = seed.into();
+            self.set("adversary", seed.to_string());
         }
         if let Some(seed) = options.seed.or_else(|| options.faults.map(|_| seed_of(config))) {
             config.seed = seed;
@@ -144,6 +168,11 @@ fn seed_of(config: &Config) -> u64 {
     }
 }
 
+/// Returns the absolute path of a file: child processes may run in other directories.
+fn absolute(path: &Path) -> OsString {
+    std::path::absolute(path).map_or_else(|_| path.into(), Into::into)
+}
+
 /// Creates or truncates the capture file, to which the program and its child processes append. Returns its absolute
 /// path.
 fn create_capture(path: &Path) -> Result<OsString, Failure> {
@@ -176,6 +205,11 @@ mod tests {
             log: Some(LogLevel::Debug),
             faults: Some("cut@0.5".parse().unwrap()),
             seed: Some(7),
+            check: Some(Check::Irdma),
+            poison: true,
+            check_json: Some("/a/b.json".into()),
+            suppressions: None,
+            adversary: Some(5),
             pcap: None,
         };
         let settings = settings(&options, &[("IRONWARP_PERSONA", "roce"), ("HOME", "/")]).unwrap();
@@ -186,11 +220,20 @@ mod tests {
                 "IRONWARP_PERSONA=iwarp",
                 "IRONWARP_DEVICES=8 rate=1g",
                 "IRONWARP_LOG=debug",
+                "IRONWARP_CHECK=irdma",
+                "IRONWARP_CHECK_POISON=on",
+                "IRONWARP_CHECK_JSON=/a/b.json",
                 "IRONWARP_FAULTS=cut@0.5",
+                "IRONWARP_ADVERSARY=5",
                 "IRONWARP_SEED=7"
             ]
         );
-        assert_eq!(settings.notices, ["injecting faults cut@0.5 with seed 7; reproduce with --seed 7"]);
+        assert!(settings.checks);
+        let notices = [
+            "injecting faults cut@0.5 with seed 7; reproduce with --seed 7",
+            "adversary with seed 5; reproduce with --adversary 5",
+        ];
+        assert_eq!(settings.notices, notices);
     }
 
     #[test]

@@ -154,6 +154,22 @@ keywords! {
     }
 }
 
+keywords! {
+    /// Whether the drop-in looks for mistakes of the program, and for which device's limits.
+    Check {
+        /// No checks.
+        Off = "off",
+        /// Mistakes that are mistakes on every adapter.
+        On = "on",
+        /// Also requests beyond the limits of adapters that the Linux driver mlx5 supports.
+        Mlx5 = "mlx5",
+        /// Also requests beyond the limits of adapters that the Linux driver irdma supports.
+        Irdma = "irdma",
+        /// Also requests beyond the limits of the Elastic Fabric Adapter.
+        Efa = "efa",
+    }
+}
+
 /// The error for a value that is none of the keywords of a setting. It contains the keywords.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownKeyword(&'static [&'static str]);
@@ -183,6 +199,9 @@ mod tests {
         }
         for level in LogLevel::ALL {
             assert_eq!(level.to_string().parse(), Ok(*level));
+        }
+        for check in Check::ALL {
+            assert_eq!(check.to_string().parse(), Ok(*check));
         }
         assert!(LogLevel::ALL.is_sorted(), "a level includes those before it");
     }

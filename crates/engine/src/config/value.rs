@@ -1,11 +1,12 @@
 //! Conversion of settings from and to text.
 
 use super::devices::Devices;
-use super::dropin::{DeviceName, LogLevel, Persona, PortPolicy};
+use super::dropin::{Check, DeviceName, LogLevel, Persona, PortPolicy};
 use super::duration;
 use super::plan::PortPlan;
 use super::ports::PortRange;
 use super::trust::{ClusterKey, Users};
+use ironwarp_rnic::adversary::AdversarySeed;
 use ironwarp_rnic::fault::FaultPlan;
 use ironwarp_rnic::steering::HashKey;
 use std::path::PathBuf;
@@ -69,6 +70,20 @@ macro_rules! impl_value_by_display {
     )*};
 }
 impl_value_by_display!(
-    u16, u64, usize, Devices, FaultPlan, HashKey, PortPlan, PortRange, ClusterKey, Users, DeviceName,
-    Persona, PortPolicy, LogLevel
+    u16,
+    u64,
+    usize,
+    AdversarySeed,
+    Devices,
+    FaultPlan,
+    HashKey,
+    PortPlan,
+    PortRange,
+    ClusterKey,
+    Users,
+    DeviceName,
+    Persona,
+    PortPolicy,
+    LogLevel,
+    Check
 );

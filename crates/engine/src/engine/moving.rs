@@ -318,6 +318,7 @@ impl Engine {
         for frozen in cqs {
             let cq =
                 CompletionQueue::new(frozen.id, frozen.capacity, engine.device(), engine.steering(), None)?;
+            cq.add_adversary(engine.device())?;
             engine.function.objects().add_cq(&cq);
             objects.cqs.insert(frozen.id, Arc::clone(&cq));
             restored.completion_queues.push(cq);

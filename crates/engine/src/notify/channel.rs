@@ -86,6 +86,10 @@ pub trait EventSink<E>: Send + Sync + fmt::Debug {
     /// Both directions of the queue pair's connection are closed: by now, all of its requests have completed or were
     /// flushed. May be called more than once, on the thread that closes the connection. The default does nothing.
     fn on_closed(&self) {}
+
+    /// A message of the peer has begun to wait until the program posts a receive to the queue pair `qp`, or to its shared
+    /// receive queue. Called on the thread that received the message. The default does nothing.
+    fn on_receive_missing(&self, _qp: u32) {}
 }
 
 /// A queue of events with a descriptor that is readable while an event is pending.

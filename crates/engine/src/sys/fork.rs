@@ -314,6 +314,7 @@ extern "C" fn release_locks() {
 /// Fork handler for the child: closes the child's copies of all registered descriptors, and releases the locks.
 extern "C" fn close_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    ironwarp_recorder::forget_in_child();
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok();
     for (at, word) in REGISTERED.iter().enumerate() {
         let mut bits = word.swap(0, Ordering::Relaxed);

@@ -21,10 +21,12 @@ use ironwarp_rnic::connect::Role;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::fault::Pacer;
+use ironwarp_rnic::fault::Stream;
 use ironwarp_rnic::link::Link;
 use ironwarp_rnic::qp::{Qp, Ready, StreamDriver};
 use ironwarp_rnic::queue::Cq;
 use ironwarp_rnic::sync::lock;
+use ironwarp_wire::mpa::Framing;
 use ironwarp_wire::private::Capabilities;
 use shaped::ShapedLink;
 use std::fmt;
@@ -69,6 +71,9 @@ pub(crate) trait ConnectionOwner: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Reports that the stream has ended, and why.
     fn on_stream_ended(&self, error: &Arc<QpError>);
+
+    /// A message of the peer waits for a receive.
+    fn on_receive_missing(&self);
 
     /// Reports that both directions of the socket are closed.
     fn on_closed(&self);
@@ -124,7 +129,7 @@ struct State {
 #[derive(Debug)]
 struct Driver<P>(Weak<Connection<P>>);
 
-/// The clock and timer for the injected faults of a connection. Times count from `start`.
+/// The clock and timer for the injected faults of a connection, and for its adversary. Times count from `start`.
 #[derive(Debug)]
 struct FaultClock<P> {
     connection: Weak<Connection<P>>,
@@ -172,7 +177,8 @@ impl<P: ConnectionOwner> Connection<P> {
     ) -> Result<(Arc<Self>, Arriving), ConnectError> {
         let is_initiator = matches!(established.agreed.role, Role::Initiator { .. });
         let addresses = (established.peer, established.local);
-        let (connection, stream_link) = Self::assemble(pair, link, is_initiator, addresses)?;
+        let framing = Some(established.agreed.receive);
+        let (connection, stream_link) = Self::assemble(pair, link, is_initiator, addresses, framing)?;
         connection.qp.connect(&stream_link, &established.agreed, early, connection.driver())?;
         pair.set_connection(&connection);
         let arriving = lock(&connection.state).set.announce();
@@ -184,12 +190,14 @@ impl<P: ConnectionOwner> Connection<P> {
     }
 
     /// Creates a connection for a link between these addresses, remote and local. Returns it with the link for the stream,
-    /// to which faults and the limits of the device are added.
+    /// to which faults, the adversary and the limits of the device are added. `framing` is that of the receiving direction;
+    /// `None` if the stream has begun elsewhere.
     fn assemble(
         pair: &Arc<P>,
         link: &Arc<TcpLink>,
         is_initiator: bool,
         (peer, local): (SocketAddr, SocketAddr),
+        framing: Option<Framing>,
     ) -> Result<(Arc<Self>, Arc<dyn Link>), ConnectError> {
         let cq = pair.receive_cq();
         let set = cq.find_or_create_set(pair.send_cq(), peer, local)?;
@@ -213,10 +221,14 @@ impl<P: ConnectionOwner> Connection<P> {
             let pacer = ShapeClock { connection: Arc::downgrade(&connection), shaper: Arc::clone(shaper) };
             stream_link = Arc::new(ShapedLink::new(stream_link, shaper, pair.device(), Arc::new(pacer)));
         }
-        if let Some(faults) = pair.device().faults() {
-            let stream = pair.next_stream_number();
-            let clock =
-                Arc::new(FaultClock { connection: Arc::downgrade(&connection), start: Instant::now() });
+        let device = pair.device();
+        if device.faults().is_none() && device.adversary().is_none() {
+            return Ok((connection, stream_link));
+        }
+        let stream = Stream { number: pair.next_stream_number(), qp: qp.id() };
+        let clock = Arc::new(FaultClock { connection: Arc::downgrade(&connection), start: Instant::now() });
+        stream_link = qp.wrap_link(stream.number, stream_link, framing, Arc::<FaultClock<P>>::clone(&clock));
+        if let Some(faults) = device.faults() {
             stream_link = faults.wrap_link(stream, stream_link, Arc::<FaultClock<P>>::clone(&clock));
             qp.set_faults(faults.receive_faults(stream, clock));
         }
@@ -568,6 +580,12 @@ impl<P: ConnectionOwner> StreamDriver for Driver<P> {
     fn on_peer_not_ready(&self) {
         if let Some(connection) = self.0.upgrade() {
             connection.on_peer_not_ready();
+        }
+    }
+
+    fn on_receive_missing(&self) {
+        if let Some(connection) = self.0.upgrade() {
+            connection.pair.on_receive_missing();
         }
     }
 

@@ -1,6 +1,6 @@
 //! A completion queue whose poll also serves the sockets of its queue pairs. `wait.rs` has the sleeping wait.
 
-use crate::notify::handler::{CompletionHandler, ServiceFollower};
+use crate::notify::handler::{CompletionHandler, LaneTimer, ServiceFollower};
 use crate::notify::sockets::ChannelSockets;
 use crate::reactor::class::{Class, ServicePolicy};
 use crate::reactor::lane::Lane;
@@ -11,7 +11,7 @@ use crate::steering::Steering;
 use crate::sys::fork::Creator;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::event::{AsyncEvent, AsyncEvents};
-use ironwarp_rnic::queue::{Arm, Completion, Cq, Moderation, Overrun};
+use ironwarp_rnic::queue::{Arm, Completion, Cq, HeldTimer, Moderation, Overrun};
 use ironwarp_rnic::quota::{Place, Resource};
 use ironwarp_rnic::sync::{self, lock};
 use std::io;
@@ -68,6 +68,8 @@ pub struct CompletionQueue {
     channel: ChannelState,
     event_sleeps: EventSleeps,
     creator: Creator,
+    /// What adds completions that the adversary held back. Not set without an adversary.
+    held_timer: OnceLock<Arc<HeldTimer>>,
     /// Its place in the quota of its function.
     _place: Place,
 }
@@ -117,8 +119,18 @@ impl CompletionQueue {
             channel: ChannelState::default(),
             event_sleeps: EventSleeps::default(),
             creator: Creator::this(),
+            held_timer: OnceLock::new(),
             _place: place,
         }))
+    }
+
+    /// Has the adversary of the device hold completions back, if it has one. Called before the queue is used.
+    pub(crate) fn add_adversary(&self, device: &Device) -> io::Result<()> {
+        let Some(adversary) = device.adversary() else { return Ok(()) };
+        let lane = self.steering.default_lane()?;
+        let timer = self.held_timer.get_or_init(|| self.cq.held_timer());
+        self.cq.set_adversary(adversary, LaneTimer::new(lane.handle(), timer));
+        Ok(())
     }
 
     /// Returns the device's completion queue.

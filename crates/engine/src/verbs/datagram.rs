@@ -12,7 +12,7 @@ use crate::reactor::poll_set::PollSet;
 use crate::sys::random::random;
 use crate::sys::udp::{LocalAddress, UdpPort, UdpSocket};
 use ironwarp_rnic::datagram::{
-    Arrived, DatagramAttributes, DatagramLink, DatagramQp, SendTo, Sent, qpn_of_port,
+    Arrived, DatagramAttributes, DatagramLink, DatagramQp, SendTo, Sent, lose_datagrams, qpn_of_port,
 };
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::QpError;
@@ -149,7 +149,10 @@ impl DatagramQueuePair {
             start: Instant::now(),
             qp: OnceLock::new(),
         });
-        let device_link: Arc<dyn DatagramLink> = Arc::<UdpLink>::clone(&link);
+        let mut device_link: Arc<dyn DatagramLink> = Arc::<UdpLink>::clone(&link);
+        if let Some(adversary) = device.adversary() {
+            device_link = lose_datagrams(adversary, device_link);
+        }
         let mut attributes = attributes.clone().map_cqs(|cq| Arc::clone(cq.cq()));
         if attributes.completes == Completes::WhenAcknowledged {
             attributes.secret = Secret(random()?);

@@ -251,6 +251,11 @@ impl QueuePair {
 
     /// Closes the connection by calling `close`, and cancels a manual connection in progress. Does nothing in a forked
     /// child, which has no connection: a thread of the parent may have held a lock of it at the fork.
+    /// Returns whether the program has asked to disconnect.
+    pub fn is_disconnecting(&self) -> bool {
+        self.disconnect_requested.load(Ordering::SeqCst)
+    }
+
     fn close(&self, close: impl FnOnce(&Arc<Connection<Self>>)) {
         if self.creator.is_parent() {
             return;
@@ -509,6 +514,12 @@ impl ConnectionOwner for QueuePair {
 
     fn on_stream_ended(&self, error: &Arc<QpError>) {
         self.send_event(|| ConnectionEventKind::Ended(error.as_ref().clone()));
+    }
+
+    fn on_receive_missing(&self) {
+        if let Some(events) = &self.events {
+            events.on_receive_missing(self.id());
+        }
     }
 
     fn on_closed(&self) {

@@ -32,3 +32,27 @@ fn children_find_the_devices_whatever_threads_of_the_parent_do() {
         stop.store(true, Ordering::Relaxed);
     });
 }
+
+/// A child records its own events, in a file of its own, and leaves that of its parent alone.
+#[test]
+fn a_child_records_events_of_its_own() {
+    const QP: u32 = 0x77_0001;
+    let _parents = Engine::new(Config::default().name("recorded0".parse().unwrap())).unwrap();
+    let file = ironwarp_recorder::file().expect("the engine starts the recorder");
+    ironwarp_recorder::record(1, QP, 1);
+    in_forked_child(|| {
+        assert_eq!(ironwarp_recorder::file(), None);
+        ironwarp_recorder::record(1, QP, 2); // nowhere
+        let _childs = Engine::new(Config::default().name("recorded0".parse().unwrap())).unwrap();
+        let own = ironwarp_recorder::file().expect("the child records");
+        assert!(own != file && own.exists() && file.exists());
+        ironwarp_recorder::record(1, QP, 3);
+        let events = ironwarp_recorder::last_events(QP, 8);
+        assert_eq!(events.iter().map(|event| event.argument).collect::<Vec<_>>(), [3]);
+        std::fs::remove_file(own).unwrap(); // the child ends without exit handlers
+    });
+    ironwarp_recorder::record(1, QP, 4);
+    let [ours] = &ironwarp_recorder::of_process(std::process::id())[..] else { panic!("one file") };
+    let ours = ours.events.iter().filter(|event| event.qp == QP);
+    assert_eq!(ours.map(|event| event.argument).collect::<Vec<_>>(), [1, 4]);
+}

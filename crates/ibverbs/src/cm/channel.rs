@@ -30,7 +30,7 @@ unsafe impl CObject for CmChannel {
 
 impl CmChannel {
     pub(super) fn new() -> Result<Arc<Self>, Errno> {
-        let queue = Arc::new(EventQueue::new()?);
+        let queue = EventQueue::new()?;
         let c = CCell::new(rdma_event_channel { fd: queue.fd() });
         let channel = publish(Self { c, queue, reader: AtomicI32::new(0) }, Uses::default());
         // A new channel may have the address of a destroyed one.

@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI, and fields that rsockets read")]
 
 use crate::abi::*;
+use crate::check;
 use crate::objects::context::Context;
 use crate::objects::device::{device_of, guid, logical_device_at, logical_devices};
 use crate::objects::limits::MAX_REQUESTS;
@@ -92,6 +93,9 @@ impl CmDevice {
     fn open(logical: &Arc<LogicalDevice>) -> Result<&'static Self, Errno> {
         let context = Context::open(tables(), logical)?;
         let pd = Pd::new(&context, context.engine().device().allocate_domain(), Alias::default());
+        if let Some(checker) = check::active() {
+            checker.kept(pd.c() as usize);
+        }
         let depth = Self::max_depth_of(&context);
         let null = std::ptr::null_mut();
         let legacy = LegacyDevice {

@@ -66,6 +66,10 @@ fn destroy_cqs(id: &Id) {
     let c = id.c();
     // SAFETY: `id` keeps its structure alive, and calls on one id take turns (see `Id`).
     unsafe {
+        // The completion queue is that of the shared receive queue, which is destroyed later.
+        if id.qp_type() == IBV_QPT_XRC_RECV && !(*c).srq.is_null() {
+            return;
+        }
         // The program may have set both fields to one object, which is destroyed once.
         let (send, receive) = ((*c).send_cq, (*c).recv_cq);
         for cq in [receive, if send == receive { ptr::null_mut() } else { send }] {

@@ -1,24 +1,43 @@
 //! A queue of events with a descriptor that programs can wait on.
 
+use super::device::CmDevice;
 use crate::support::errno::Errno;
+use crate::support::persona::config;
 use crate::support::wake::ChannelWake;
+use ironwarp_engine::Engine;
+use ironwarp_rnic::adversary::{Adversary, Choice, Sequence};
 use ironwarp_rnic::event::Wake;
+use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::sync::lock;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 /// Events that the program has not taken yet.
 #[derive(Debug)]
 pub(super) struct EventQueue<E> {
-    events: Mutex<VecDeque<E>>,
-    /// Makes the descriptor readable. While `events` is not locked, its count equals the number of events.
+    events: Mutex<Events<E>>,
+    /// Makes the descriptor readable. While `events` is not locked, its count equals the number of events that the program
+    /// can take.
     wake: ChannelWake,
 }
 
-impl<E> EventQueue<E> {
-    pub(super) fn new() -> Result<Self, Errno> {
-        Ok(Self { events: Mutex::default(), wake: ChannelWake::new()? })
+/// Events in order.
+#[derive(Debug)]
+struct Events<E> {
+    /// The events that the program can take.
+    ready: VecDeque<E>,
+    /// The events after them that the adversary delays.
+    late: VecDeque<E>,
+    /// The draws of the adversary. `None` before the first one.
+    rng: Option<Rng>,
+}
+
+impl<E: Send + 'static> EventQueue<E> {
+    pub(super) fn new() -> Result<Arc<Self>, Errno> {
+        let events = Events { ready: VecDeque::new(), late: VecDeque::new(), rng: None };
+        Ok(Arc::new(Self { events: Mutex::new(events), wake: ChannelWake::new()? }))
     }
 
     /// The descriptor, which is readable while there are events.
@@ -26,18 +45,45 @@ impl<E> EventQueue<E> {
         self.wake.fd()
     }
 
-    /// Appends an event.
-    pub(super) fn push(&self, event: E) {
+    /// Appends an event. The adversary may delay it, with all that follow it.
+    pub(super) fn push(self: &Arc<Self>, event: E) {
+        let engine = adverse_engine();
         let mut events = self.events();
-        events.push_back(event);
+        if !events.late.is_empty() {
+            events.late.push_back(event); // its order is kept
+            return;
+        }
+        let delay = engine.and_then(|engine| {
+            let adversary = engine.device().adversary()?;
+            Some((engine, adversary, events.draw_delay(adversary)?))
+        });
+        if let Some((engine, adversary, delay)) = delay {
+            let this = Arc::clone(self);
+            // Fails only if the lanes cannot be started.
+            if engine.call_at(Instant::now() + delay, move || this.release()).is_ok() {
+                adversary.record(Choice::LateConnectionEvent);
+                events.late.push_back(event);
+                return;
+            }
+        }
+        events.ready.push_back(event);
         self.wake.signal();
+    }
+
+    /// Lets the program take the events that were delayed.
+    fn release(&self) {
+        let mut events = self.events();
+        while let Some(event) = events.late.pop_front() {
+            events.ready.push_back(event);
+            self.wake.signal();
+        }
     }
 
     /// Takes the oldest event. `on_take` runs before the queue is unlocked, so that [`extract`](Self::extract)
     /// finds the event either in the queue or already counted.
     pub(super) fn next(&self, on_take: impl FnOnce(&E)) -> Option<E> {
         let mut events = self.events();
-        let event = events.pop_front()?;
+        let event = events.ready.pop_front()?;
         self.wake.consume();
         on_take(&event);
         Some(event)
@@ -46,13 +92,30 @@ impl<E> EventQueue<E> {
     /// Removes the events that match, and returns them in order.
     pub(super) fn extract(&self, matches: impl Fn(&E) -> bool) -> Vec<E> {
         let mut events = self.events();
-        let (extracted, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *events).into_iter().partition(matches);
-        *events = rest.into();
+        let (mut extracted, ready): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut events.ready).into_iter().partition(&matches);
         extracted.iter().for_each(|_| self.wake.consume());
+        let (late, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut events.late).into_iter().partition(&matches);
+        (events.ready, events.late) = (ready.into(), rest.into());
+        extracted.extend(late);
         extracted
     }
 
-    fn events(&self) -> MutexGuard<'_, VecDeque<E>> {
+    fn events(&self) -> MutexGuard<'_, Events<E>> {
         lock(&self.events)
     }
+}
+
+impl<E> Events<E> {
+    /// Draws whether to delay an event, and by how much.
+    fn draw_delay(&mut self, adversary: &Adversary) -> Option<Duration> {
+        let new = || adversary.sequence(Sequence::Events, adversary.next_number(Sequence::Events));
+        adversary.draw_event_delay(self.rng.get_or_insert_with(new))
+    }
+}
+
+/// Returns the adapter with the adversary, if there is one.
+fn adverse_engine() -> Option<&'static Engine> {
+    config().adversary.0?;
+    Some(CmDevice::first().ok()?.context.engine())
 }

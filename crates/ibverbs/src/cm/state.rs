@@ -5,10 +5,11 @@ use super::address;
 use super::addrinfo::AddrInfoList;
 use super::queue::EventQueue;
 use crate::abi::{ibv_ah_attr, rdma_cm_event_type, rdma_port_space};
+use crate::support::acknowledge::wait_until_acknowledged;
 use crate::support::errno::Errno;
 use ironwarp_engine::sys::tcp::Bound;
 use ironwarp_engine::{ConnectOptions, Incoming, Listening, QueuePair};
-use ironwarp_rnic::sync::{self, lock};
+use ironwarp_rnic::sync::lock;
 use ironwarp_wire::private::CmHeader;
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
@@ -303,10 +304,8 @@ impl Shared {
 
     /// Waits until the program has acknowledged all events that it has taken.
     pub(super) fn wait_for_acknowledgements(&self) {
-        let mut unacknowledged = lock(&self.unacknowledged);
-        while *unacknowledged > 0 {
-            unacknowledged = sync::wait(&self.acknowledged, unacknowledged);
-        }
+        let unacknowledged = lock(&self.unacknowledged);
+        drop(wait_until_acknowledged(&self.acknowledged, unacknowledged, "rdma_cm_id", |it| *it as u64));
     }
 }
 

@@ -2,10 +2,11 @@
 //! event, and destroying an object waits until all its events are acknowledged.
 
 use crate::abi::*;
+use crate::support::acknowledge::wait_until_acknowledged;
 use crate::support::wake::ChannelWake;
 use ironwarp_engine::Engine;
 use ironwarp_rnic::event::AsyncEvent;
-use ironwarp_rnic::sync::{self, lock};
+use ironwarp_rnic::sync::lock;
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once};
@@ -78,9 +79,10 @@ impl AsyncEventPort {
         if objects.get(&subject).is_none_or(|count| count.c != c as usize) {
             return;
         }
-        while objects.get(&subject).is_some_and(|count| count.pending > 0) {
-            objects = sync::wait(&self.acknowledged, objects);
-        }
+        let pending = |objects: &HashMap<Subject, EventCount>| {
+            objects.get(&subject).map_or(0, |count| count.pending as u64)
+        };
+        objects = wait_until_acknowledged(&self.acknowledged, objects, "object", pending);
         objects.remove(&subject);
     }
 

@@ -124,6 +124,11 @@ impl Context {
         &self.engine
     }
 
+    /// Returns what identifies the adapter in the checker.
+    pub(crate) fn adapter_key(&self) -> usize {
+        Arc::as_ptr(&self.engine) as usize
+    }
+
     /// Returns whether another context has the same adapter, by `ibv_import_device`.
     pub(crate) fn shares_adapter_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.engine, &other.engine)

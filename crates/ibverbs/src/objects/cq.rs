@@ -2,15 +2,17 @@
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
+use crate::check;
 use crate::objects::async_event::Subject;
 use crate::objects::channel::{Channel, EventTarget};
 use crate::objects::context::Context;
 use crate::objects::limits::MAX_CQE;
+use crate::support::acknowledge::wait_until_acknowledged;
 use crate::support::errno::Errno;
 use crate::support::object::{CCell, CObject, Uses, begin_destroy, find, publish};
 use crate::support::turn::Turn;
 use ironwarp_engine::CompletionQueue;
-use ironwarp_rnic::sync::{self, lock};
+use ironwarp_rnic::sync::lock;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::{Arc, Condvar, Mutex};
@@ -107,6 +109,9 @@ impl Cq {
             context.check_same_adapter(channel.context(), "completion channel")?;
             uses = uses.and(&**channel)?;
         }
+        if let Some(checker) = check::active() {
+            checker.creating_cq(attributes.cqe.unsigned_abs());
+        }
         let capacity = attributes.cqe.unsigned_abs() as usize;
         // Each vector is a lane (requirement N5). Programs that do not care pass 0, so vector 0 only means lane 0 if
         // the program uses another vector as well.
@@ -137,6 +142,9 @@ impl Cq {
             context: Arc::clone(context),
         };
         let cq = publish(cq, uses);
+        if let Some(checker) = check::active() {
+            checker.cq_created(cq.c() as usize, id, capacity);
+        }
         context.events().add(Subject::Cq(id), cq.c());
         if let Some(channel) = channel {
             let target = Arc::downgrade(&cq); // weak, because the queue holds the channel
@@ -167,9 +175,8 @@ impl Cq {
     fn wait_for_acknowledgements(&self) {
         let mut pending = lock(&self.pending);
         pending.awaited = true;
-        while pending.count > 0 {
-            pending = sync::wait(&self.acknowledged, pending);
-        }
+        let name = format!("completion queue {}", self.inner.cq().id());
+        drop(wait_until_acknowledged(&self.acknowledged, pending, &name, |it| it.count));
     }
 }
 
@@ -192,6 +199,9 @@ pub(crate) fn destroy(c: *mut ibv_cq_ex) -> Result<(), Errno> {
     }
     cq.wait_for_acknowledgements();
     cq.context.events().remove(Subject::Cq(cq.inner.cq().id()), c);
+    if let Some(checker) = check::active() {
+        checker.cq_destroyed(c as usize);
+    }
     cq.finish();
     Ok(())
 }

@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
+use crate::check::{self, Region, Stack};
 use crate::objects::dm::{Bytes as DeviceMemory, Dm};
 use crate::objects::pd::Pd;
 use crate::support::errno::Errno;
@@ -81,6 +82,9 @@ impl Mr {
             lkey: tag.0,
             rkey: tag.0,
         };
+        if let Some(checker) = check::active() {
+            checker.registered(pd.context().adapter_key(), tag.0, region(range, access, dm.is_none()));
+        }
         let state = Mutex::new(State { pd, tag, access });
         let memory = dm.map(|dm| Arc::clone(dm.bytes()));
         Ok(publish(Self { c: CCell::new(c), state, memory }, uses))
@@ -158,6 +162,14 @@ impl Mr {
             uses.exchange(self, &*state.pd);
             state.pd = new_pd;
         }
+        if let Some(checker) = check::active() {
+            checker.reregistered(state.pd.context().adapter_key(), state.tag.0, |region| {
+                region.access = state.access;
+                if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+                    (region.addr, region.len, region.start) = (range.addr, range.len as u64, range.start);
+                }
+            });
+        }
         // SAFETY: `c` is valid, and the program must not use the region during this call (ibv_rereg_mr(3)).
         let c = unsafe { &mut *self.c.get() };
         (c.lkey, c.rkey, c.pd) = (state.tag.0, state.tag.0, state.pd.c());
@@ -165,6 +177,18 @@ impl Mr {
             (c.addr, c.length) = (range.addr as *mut c_void, range.len);
         }
         Ok(())
+    }
+}
+
+/// Describes a region to the checker. `accessible` says whether the program can access the memory.
+fn region(range: Range, access: c_uint, accessible: bool) -> Region {
+    Region {
+        addr: range.addr,
+        len: range.len as u64,
+        start: range.start,
+        access,
+        accessible,
+        created: Stack::capture(),
     }
 }
 
@@ -229,7 +253,11 @@ pub(crate) fn destroy(c: *mut ibv_mr) -> Result<(), Errno> {
     let mr = begin_destroy::<Mr>(c)?;
     {
         let state = mr.state();
-        state.pd.context().engine().device().table().deregister(state.tag)?;
+        let context = state.pd.context();
+        if let Some(checker) = check::active() {
+            checker.deregistered(context.adapter_key(), state.tag.0);
+        }
+        context.engine().device().table().deregister(state.tag)?;
     }
     mr.finish();
     Ok(())

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use crate::abi::*;
+use crate::check;
 use crate::objects::async_event::Subject;
 use crate::objects::context::Context;
 use crate::objects::cq::Cq;
@@ -52,10 +53,14 @@ impl Srq {
                 attr.max_wr, attr.max_sge
             )));
         }
+        if let Some(checker) = check::active() {
+            checker.creating_srq();
+        }
         attr.max_sge = attr.max_sge.max(1);
         let context = Arc::clone(pd.context());
         let size = SrqSize { depth: attr.max_wr as usize, max_sges: attr.max_sge as usize };
         let mut uses = Uses::of(&*pd)?;
+        let completion_queue = xrc.as_ref().map_or(0, |xrc| xrc.cq.c() as usize);
         let inner = match xrc {
             None => context.engine().create_srq(pd.domain(), size).map_err(io::Error::from)?,
             Some(XrcParts { xrcd, cq }) => {
@@ -76,6 +81,9 @@ impl Srq {
         c.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         c.cond = libc::PTHREAD_COND_INITIALIZER;
         let srq = publish(Self { c: CCell::new(c), inner, _pd: pd, context }, uses);
+        if let Some(checker) = check::active() {
+            checker.srq_created(srq.c() as usize, srq.inner.id(), completion_queue);
+        }
         srq.context.events().add(Subject::Srq(srq.inner.id()), srq.c());
         Ok(srq)
     }
@@ -94,6 +102,9 @@ impl Srq {
 pub(crate) fn destroy(c: *mut ibv_srq) -> Result<(), Errno> {
     let srq = begin_destroy::<Srq>(c)?;
     srq.context.events().remove(Subject::Srq(srq.inner.id()), c);
+    if let Some(checker) = check::active() {
+        checker.srq_destroyed(c as usize, srq.context.adapter_key());
+    }
     srq.finish();
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | `turn` | sequences of calls that one thread makes at a time |
+//! | `acknowledge` | waiting until the program acknowledges events |
 //! | `cancel` | protection from `pthread_cancel` |
 //! | `clock` | clocks of the system |
 //! | `persona` | the settings, and the kind of adapter that programs see |
@@ -13,6 +14,7 @@
 //! | `wake` | descriptors of event channels |
 //! | `exit` | closing connections when the process exits |
 
+pub(crate) mod acknowledge;
 pub(crate) mod cancel;
 pub(crate) mod clock;
 pub(crate) mod errno;

@@ -16,6 +16,7 @@
 //! and destroying an inherited object does nothing.
 #![expect(unsafe_code, reason = "objects live behind raw pointers, because C holds them")]
 
+use crate::check;
 use crate::support::errno::Errno;
 use ironwarp_engine::sys::fork;
 use ironwarp_rnic::sync::lock;
@@ -24,7 +25,7 @@ use std::cell::{RefCell, UnsafeCell};
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, Weak};
 
 /// An object that contains a C structure.
 ///
@@ -176,6 +177,9 @@ pub(crate) fn publish<T: CObject>(object: T, mut uses: Uses) -> Arc<T> {
         destroying: false,
     };
     live().insert(object.key(), entry);
+    if let Some(checker) = check::active() {
+        checker.created(c_name::<T>(), object.key());
+    }
     object
 }
 
@@ -199,6 +203,9 @@ fn find_in<T: CObject>(live: &mut Live, c: *const T::C) -> Result<(Arc<T>, &mut 
     let Some(entry) = live.get_mut(&(c as Key)) else { return Err(not_found::<T>(c, None)) };
     let object = entry.object().ok_or_else(|| not_found::<T>(c, Some(entry.name)))?;
     if !entry.is_usable::<T>() {
+        if let Some(checker) = check::active() {
+            checker.inherited(c_name::<T>(), c as Key);
+        }
         return Err(
             Errno::INHERITED.because("it belongs to the parent process: open the device again after fork")
         );
@@ -211,6 +218,9 @@ fn find_in<T: CObject>(live: &mut Live, c: *const T::C) -> Result<(Arc<T>, &mut 
 #[cold]
 fn not_found<T: CObject>(c: *const T::C, found: Option<&'static str>) -> Errno {
     let expected = c_name::<T>();
+    if let Some(checker) = check::active() {
+        checker.not_found(c as Key);
+    }
     match found {
         _ if c.is_null() => Errno::null(expected),
         Some(name) => Errno::INVALID.because(format_args!("{c:p} is of type {name}, expected {expected}")),
@@ -247,6 +257,7 @@ pub(crate) fn begin_destroy<T: CObject>(c: *const T::C) -> Result<Destroying<T>,
             Ok(Destroying(object))
         }
         users => {
+            report_users::<T>(&live, c as Key);
             Err(Errno::BUSY.because(format_args!("{users} other objects still use it: destroy them first")))
         }
     }
@@ -272,10 +283,29 @@ pub(crate) fn remove_object<T: CObject>(c: *const T::C) -> Result<Arc<T>, Errno>
         return Err(being_destroyed::<T>(c));
     }
     let removed = remove(&mut live, object.key());
+    report_destroyed::<T>(&object);
     // In this order: dropping the object may drop others, which lock the table.
     drop(live);
     drop(removed);
     Ok(object)
+}
+
+/// Tells the checker that an object was removed from the table.
+fn report_destroyed<T: CObject>(object: &Arc<T>) {
+    if let Some(checker) = check::active() {
+        let memory = Arc::downgrade(object) as Weak<dyn Any + Send + Sync>;
+        checker.destroyed(c_name::<T>(), object.key(), memory);
+    }
+}
+
+/// Tells the checker that an object cannot be destroyed, because others depend on it.
+#[cold]
+fn report_users<T: CObject>(live: &Live, key: Key) {
+    if let Some(checker) = check::active() {
+        let users = live.iter().filter(|(_, entry)| entry.uses.contains(&key));
+        let users: Vec<(&'static str, usize)> = users.map(|(key, entry)| (entry.name, *key)).collect();
+        checker.destroyed_busy(c_name::<T>(), key, &users);
+    }
 }
 
 /// An object that this thread is destroying. Other threads still find the object in the table, because the program
@@ -287,6 +317,7 @@ impl<T: CObject> Destroying<T> {
     /// Completes the destruction: removes the object from the table, and returns it.
     pub(crate) fn finish(self) -> Arc<T> {
         let removed = remove(&mut live(), self.0.key());
+        report_destroyed::<T>(&self.0);
         drop(removed); // after the table was unlocked: see `remove`
         Arc::clone(&self.0) // not moved out, because `drop` below uses it
     }

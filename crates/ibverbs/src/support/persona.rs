@@ -4,6 +4,7 @@
 use crate::abi::{
     IBV_NODE_CA, IBV_NODE_RNIC, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP, ibv_node_type, ibv_transport_type,
 };
+use crate::check;
 use crate::support::stderr;
 use ironwarp_engine::config::{Config, Persona};
 use std::sync::OnceLock;
@@ -16,6 +17,7 @@ pub(crate) fn config() -> &'static Config {
         let (config, mistakes) = Config::from_env_leniently();
         stderr::install(config.log);
         mistakes.iter().for_each(|error| tracing::warn!("{error}"));
+        check::start(&config);
         config
     })
 }

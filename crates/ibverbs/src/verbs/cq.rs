@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
+use crate::check;
 use crate::objects::completion;
 use crate::objects::context::Context;
 use crate::objects::cq::{self, Cq, CqAttributes};
@@ -9,7 +10,7 @@ use crate::objects::limits::MAX_CQE;
 use crate::support::errno::{Errno, code, destroy_code, object};
 use crate::support::object::{CObject, Uses, find, find_unchecked};
 use crate::support::report;
-use ironwarp_rnic::queue::{Arm, Status};
+use ironwarp_rnic::queue::{Arm, Completion, Status};
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
@@ -38,6 +39,9 @@ pub extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
         cq.inner().cq().resize(cqe.unsigned_abs() as usize).map_err(|error| Errno::INVALID.because(error))?;
         // SAFETY: `cq` keeps the structure alive. The program must not read this field while it resizes the queue.
         unsafe { (*cq.c()).cqe = cqe };
+        if let Some(checker) = check::active() {
+            checker.cq_resized(cq.c() as usize, cqe.unsigned_abs() as usize);
+        }
         Ok(())
     }))
 }
@@ -73,18 +77,34 @@ pub extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 
 /// Takes up to `max` completions and writes them to `to`. Returns their number, or -1 if the queue has overrun. This
 /// is the data path, so the queue is not looked up in the table of live objects.
-pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, mut to: *mut ibv_wc) -> c_int {
-    let Ok(max) = usize::try_from(max) else { return -1 };
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, to: *mut ibv_wc) -> c_int {
     // SAFETY: inline code of the headers got here through the context of this queue, so the queue is alive.
     let cq: &Cq = unsafe { find_unchecked(cq.cast()) };
+    // SAFETY: the caller has room for `max` completions.
+    unsafe { poll_each(cq, max, to, |_, _| {}) }
+}
+
+/// Polls as [`poll_cq`] does, and calls `each` with every completion before the program gets it.
+///
+/// # Safety
+/// `to` has room for `max` completions.
+pub(super) unsafe fn poll_each(
+    cq: &Cq,
+    max: c_int,
+    mut to: *mut ibv_wc,
+    mut each: impl FnMut(&Completion, &ibv_wc),
+) -> c_int {
+    let Ok(max) = usize::try_from(max) else { return -1 };
     if cq.context().is_inherited() {
         return -1;
     }
     let mut failed = Vec::new();
     let polled = cq.inner().poll(max, |completion| {
+        let wc = completion::to_c(&completion);
+        each(&completion, &wc);
         // SAFETY: the caller has room for `max` completions, and the closure runs at most `max` times.
         unsafe {
-            to.write(completion::to_c(&completion));
+            to.write(wc);
             to = to.add(1);
         }
         if completion.status != Status::Success {

@@ -4,7 +4,9 @@
 //! A thread that polls has the queue's `turn` from a successful `start_poll` to `end_poll`.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
+use super::checked;
 use crate::abi::*;
+use crate::check;
 use crate::objects::completion;
 use crate::objects::context::Context;
 use crate::objects::cq::{Cq, CqAttributes, Current};
@@ -138,6 +140,9 @@ unsafe fn advance(c: *mut ibv_cq_ex) -> c_int {
         report::log_failed_request(&completion);
     }
     let (wc, time) = (completion::to_c(&completion), completion.time);
+    if let Some(checker) = check::active() {
+        checked::completed(checker, cq, &completion, &wc);
+    }
     // SAFETY: only the thread that has the turn accesses `current` and these fields of the C structure.
     unsafe {
         (&raw mut (*c).wr_id).write(wc.wr_id);

@@ -7,6 +7,7 @@
 //! | `cq`, `cq_ex`, `channel`, `async_event` | completions and events |
 //! | `qp`, `srq`, `xrc`, `ah` | queue pairs, shared receive queues, XRC domains, address handles |
 //! | `work_request`, `post`, `qp_ex` | converting work requests, posting a chain, building and posting by extended calls |
+//! | `checked` | posting and polling under `ironwarp run --check` |
 //! | `import` | importing objects that another part of the program created |
 //! | `vtable` | the tables of functions that inline code of the headers calls |
 //! | [`text`] | names of statuses and events, link rates |
@@ -18,6 +19,7 @@ pub(crate) mod ah;
 pub(crate) mod async_event;
 pub(crate) mod buf;
 pub(crate) mod channel;
+mod checked;
 pub(crate) mod cq;
 pub(crate) mod cq_ex;
 pub(crate) mod device;

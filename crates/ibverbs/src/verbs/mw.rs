@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
+use crate::check;
 use crate::objects::mw::{self, Mw};
 use crate::objects::pd::Pd;
 use crate::objects::qp::Qp;
@@ -15,6 +16,9 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
         if !matches!(kind, IBV_MW_TYPE_1 | IBV_MW_TYPE_2) {
             return Err(Errno::INVALID
                 .because(format_args!("type {kind} is neither IBV_MW_TYPE_1 nor IBV_MW_TYPE_2")));
+        }
+        if let Some(checker) = check::active() {
+            checker.allocating_window();
         }
         Mw::new(pd, kind).map(|mw| mw.c())
     }))

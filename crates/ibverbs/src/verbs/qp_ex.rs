@@ -9,10 +9,12 @@
 //! ([`Builder`]) need no other lock than the `turn` that `wr_start` takes.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
+use super::checked;
 use super::work_request::{
     Unaligned, compare_swap, convert_sges, fetch_add, inline_data, is_signaled, sge_list,
 };
 use crate::abi::*;
+use crate::check;
 use crate::objects::ah::Ah;
 use crate::objects::mw;
 use crate::objects::qp::{Builder, Kind, Qp};
@@ -128,7 +130,12 @@ unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
     // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
     let (qp, builder) = unsafe { builder(c) };
     let posted = match builder.error.take() {
-        _ if qp.context().is_inherited() => Err(Errno::INHERITED),
+        _ if qp.context().is_inherited() => {
+            if let Some(checker) = check::active() {
+                checker.inherited("ibv_qp", c as usize);
+            }
+            Err(Errno::INHERITED)
+        }
         Some(errno) => Err(errno),
         None => post(qp, builder),
     };
@@ -142,6 +149,17 @@ fn post(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     if builder.requests.is_empty() {
         return Ok(());
     }
+    match check::active() {
+        None => post_all(qp, builder),
+        Some(checker) => {
+            let requests = builder.requests.clone();
+            checked::post_built(qp, &requests, || post_all(qp, builder), checker)
+        }
+    }
+}
+
+/// Posts all requests, of which there is at least one, or none.
+fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     let first = builder.requests.first().map_or(0, |request| request.id);
     let requests = builder.requests.drain(..);
     let posted = match qp.kind() {

@@ -1,7 +1,8 @@
 //! Fills the tables of functions that inline code of the headers calls through a context.
 
-use super::{buf, cq, cq_ex, dm, mr, mw, post, qp, query, srq, td, unsupported, xrc};
+use super::{buf, checked, cq, cq_ex, dm, mr, mw, post, qp, query, srq, td, unsupported, xrc};
 use crate::abi::*;
+use crate::check;
 
 /// Returns the tables for a new context. All other fields are zero.
 pub(crate) fn tables() -> verbs_context {
@@ -38,5 +39,11 @@ pub(crate) fn tables() -> verbs_context {
     ops.post_srq_recv = Some(post::post_srq_recv);
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
+    if check::active().is_some() {
+        ops.poll_cq = Some(checked::poll_cq);
+        ops.post_srq_recv = Some(checked::post_srq_recv);
+        ops.post_send = Some(checked::post_send);
+        ops.post_recv = Some(checked::post_recv);
+    }
     verbs
 }

@@ -24,7 +24,7 @@ pub(super) struct Unaligned<T: Copy>(pub(super) T);
 
 impl<T: Copy> Unaligned<T> {
     /// Returns a copy of the structure.
-    fn get(self) -> T {
+    pub(super) fn get(self) -> T {
         self.0
     }
 }

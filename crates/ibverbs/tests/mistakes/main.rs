@@ -35,8 +35,18 @@ fn compile(scratch: &Path, source: &str) -> PathBuf {
     program
 }
 
-/// Runs a program with the drop-in. Returns the lines of its output, then those that Ironwarp logs.
+/// Whether a line is one of the events that are logged with an error, which differ from run to run.
+fn is_event(line: &str) -> bool {
+    line.contains(" µs before: ")
+}
+
+/// Runs a program with the drop-in. Returns the lines of its output, then those that Ironwarp logs, without events.
 fn run(program: &Path, arguments: &[&str]) -> Vec<String> {
+    run_with_events(program, arguments).into_iter().filter(|line| !is_event(line)).collect()
+}
+
+/// Runs a program with the drop-in. Returns the lines of its output, then those that Ironwarp logs.
+fn run_with_events(program: &Path, arguments: &[&str]) -> Vec<String> {
     let output = common::with_dropin(program).args(arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let (printed, logged) = (text(&output.stdout), text(&output.stderr));
@@ -88,6 +98,19 @@ fn ten_typical_mistakes_are_explained_as_the_page_says() {
     for mistake in MISTAKES {
         assert_documented(mistake, &run(&program, &[mistake]));
     }
+    std::fs::remove_dir_all(scratch).unwrap();
+}
+
+#[test]
+fn the_events_before_an_error_are_logged() {
+    let scratch = common::scratch("events");
+    let lines = run_with_events(&compile(&scratch, "mistakes.c"), &["wrong rkey"]);
+    let events: Vec<_> = lines.iter().filter(|line| is_event(line)).collect();
+    assert!((2..=16).contains(&events.len()), "{lines:#?}"); // up to eight at each end
+    assert!(events.iter().any(|line| line.contains("Terminate")), "{events:#?}");
+    assert!(events.iter().any(|line| line.contains("posted")), "{events:#?}");
+    // The line above them says so.
+    assert!(!events.iter().any(|line| line.contains("its status")), "{events:#?}");
     std::fs::remove_dir_all(scratch).unwrap();
 }
 

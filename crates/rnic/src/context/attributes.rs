@@ -139,6 +139,8 @@ pub trait StreamDriver: Send + Sync + fmt::Debug {
     /// [`Qp::on_rnr_timeout`](crate::qp::Qp::on_rnr_timeout) after
     /// [`QpContext::rnr_timeout`](crate::qp::QpContext::rnr_timeout).
     fn on_peer_not_ready(&self);
+    /// Called when a message of the peer has begun to wait until the program posts a receive.
+    fn on_receive_missing(&self) {}
     /// Called once, when the capabilities of the peer have arrived. `peer` lacks optional features that this end does not
     /// use on the stream.
     fn on_peer_capabilities(&self, peer: Capabilities) {

@@ -7,6 +7,7 @@ use crate::event::AsyncEvent;
 use crate::queue::{
     Begun, Completion, Cq, Opcode, Overrun, Receive, ReceiveQueue, SendQueue, Status, flushed_completion,
 };
+use crate::recording::{Kind, low, record};
 use crate::sync::{MutexGuard, lock};
 use ironwarp_wire::Terminate;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ impl QpContext {
     pub(crate) fn retire_from(&self, sq: &mut SendQueue) {
         let mut batch = self.attributes.send_cq.push_batch(|| self.lane());
         sq.retire(self.id(), |completion| {
+            self.record(&completion);
             self.push_or_record_overrun(completion, |completion| batch.push(completion));
         });
     }
@@ -86,16 +88,32 @@ impl QpContext {
 
     /// Adds a completion to the completion queue of the send queue.
     pub(crate) fn complete_send(&self, completion: Completion) {
+        self.record(&completion);
         self.complete(&self.attributes.send_cq, completion);
     }
 
     /// Adds the completion of `receive` to its completion queue.
     pub(crate) fn complete_receive(&self, receive: &Receive, completion: Completion) {
+        self.record(&completion);
         self.complete(receive.cq.as_ref().unwrap_or(&self.attributes.receive_cq), completion);
     }
 
-    /// Adds the completion of a receive from the queue pair's own receive queue.
+    /// Records a completion, unless the request was flushed, which the end of the stream explains.
+    #[inline]
+    fn record(&self, completion: &Completion) {
+        match completion.status {
+            Status::Success => record(Kind::Completed, self.id(), low(completion.wr_id)),
+            Status::Flushed => {}
+            status => {
+                record(Kind::Failed, self.id(), low(completion.wr_id));
+                record(Kind::Status, self.id(), status as u32);
+            }
+        }
+    }
+
+    /// Adds the completion of a receive from the queue pair's own receive queue, by a Send of one segment.
     pub(crate) fn complete_own_receive(&self, completion: Completion) {
+        record(Kind::Received, completion.qp, low(completion.wr_id));
         self.complete(&self.attributes.receive_cq, completion);
     }
 

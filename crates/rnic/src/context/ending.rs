@@ -6,6 +6,7 @@ use crate::bug::{self, Bug};
 use crate::error::{ErrorOrigin, QpError};
 use crate::event::AsyncEvent;
 use crate::queue::{BlamedRequest, Completes, Receive, SendQueue, Status};
+use crate::recording::{Kind, record};
 use crate::state::State;
 use crate::sync::lock;
 use ironwarp_wire::ddp::DdpHeader;
@@ -28,6 +29,8 @@ impl QpContext {
             return;
         }
         self.state.store(State::Error as u8, Ordering::Release);
+        record(Kind::Ended, self.id(), error.vendor_err());
+        record(Kind::State, self.id(), State::Error as u32);
         tracing::debug!(qp = self.id(), %error, "stream ended");
         self.raise_failure(&error);
         {

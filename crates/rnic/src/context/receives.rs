@@ -10,6 +10,7 @@ use super::attributes::{Owner, Receives};
 use crate::error::Protocol;
 use crate::memory::RegistrationWaiter;
 use crate::queue::{QueueOwner, Receive, ReceiveRequest};
+use crate::recording::{Kind, record};
 use crate::sync::lock;
 use ironwarp_wire::{Header, SendWord, Tag};
 use std::sync::atomic::Ordering;
@@ -60,6 +61,7 @@ impl QpContext {
     /// The caller must try to take a receive again afterwards, because one may have been posted before the mark.
     pub(crate) fn wait_for_receive(&self, header: &Header) {
         self.message_waiting.store(true, Ordering::Release);
+        record(Kind::NoReceive, self.id(), 0);
         let queue = match &self.attributes.receives {
             Receives::Own(_) => None,
             Receives::Shared(queue) => Some(Arc::clone(queue)),

@@ -5,6 +5,7 @@ use super::QpContext;
 use super::attributes::RegistrationFailure;
 use crate::error::QpError;
 use crate::queue::Status;
+use crate::recording::{Kind, record};
 use crate::state::State;
 use crate::sync::lock;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ impl QpContext {
         // With `sq` locked, so that a thread that polls the completion finds the drained state and can move it back.
         let (from, to) = (State::ReadyToSend as u8, State::Drained as u8);
         let _ = self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        record(Kind::State, self.id(), self.state() as u32);
         self.retire_from(&mut sq);
         behind
     }

@@ -111,6 +111,14 @@ impl QpContext {
         }
     }
 
+    /// Tells the driver that a message waits for a receive.
+    #[cold]
+    pub(crate) fn report_receive_missing(&self) {
+        if let Some(driver) = self.driver.get() {
+            driver.on_receive_missing();
+        }
+    }
+
     /// Tells the driver that the stream is in use. Called once by each half.
     #[cold]
     pub(crate) fn report_traffic(&self) {

@@ -18,6 +18,7 @@
 //! Lock order: a half first, then at most one of the others, a completion queue last.
 
 mod acknowledged;
+mod adversary;
 mod grh;
 mod link;
 mod request;
@@ -25,6 +26,7 @@ mod rx;
 mod sessions;
 mod tx;
 
+pub use adversary::lose_datagrams;
 pub use grh::Grh;
 pub use link::{Arrived, DatagramLink, SendTo, Sent};
 pub use request::{AddressHandle, DatagramRequest, Destination};
@@ -38,6 +40,7 @@ use crate::half::{Half, Left, ROUNDS};
 use crate::link::Ready;
 use crate::memory::{Domain, RegistrationWaiter};
 use crate::queue::{Completes, Completion, Cq, ReceiveQueue, ReceiveRequest, SharedReceiveQueue};
+use crate::recording::{Kind, record};
 use crate::retry::Retries;
 use crate::state::{IllegalTransition, State};
 use crate::sync::{Mutex, lock};
@@ -367,6 +370,7 @@ impl DatagramQp {
             _ => {}
         }
         self.state.store(to as u8, Ordering::Release);
+        record(Kind::State, self.id, to as u32);
         Ok(())
     }
 
@@ -393,8 +397,10 @@ impl DatagramQp {
             return;
         }
         tracing::debug!(qp = self.id, %error, "connectionless queue pair failed");
+        record(Kind::Ended, self.id, error.vendor_err());
         errors.error = Some(Arc::new(error));
         self.state.store(State::Error as u8, Ordering::Release);
+        record(Kind::State, self.id, State::Error as u32);
     }
 
     /// Moves the send queue to its error state (SQE) because a request failed. The receive queue continues.
@@ -403,6 +409,7 @@ impl DatagramQp {
         if matches!(self.state(), State::ReadyToSend | State::Drained) {
             errors.send_error = Some(Arc::clone(error));
             self.state.store(State::SendError as u8, Ordering::Release);
+            record(Kind::State, self.id, State::SendError as u32);
         }
     }
 

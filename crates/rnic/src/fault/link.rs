@@ -1,7 +1,7 @@
 //! A link that injects faults into the byte stream. It is put between a stream and its real link.
 
 use super::plan::{FaultPlan, RandomDelay};
-use super::{Faults, Injected, Pacer, Rng, Sequence, rng_for};
+use super::{Faults, Injected, Pacer, Rng, Sequence, Stream, rng_for};
 use crate::host::Span;
 use crate::link::{Link, LinkError, Piece, Route, first_pieces, first_spans, replace_link};
 use crate::sync::{
@@ -26,8 +26,7 @@ pub struct FaultyLink {
     /// The real link.
     inner: Mutex<Arc<dyn Link>>,
     faults: Arc<Faults>,
-    /// The number of the stream.
-    stream: u64,
+    stream: Stream,
     pacer: Arc<dyn Pacer>,
     tx: Mutex<Half>,
     rx: Mutex<Half>,
@@ -64,23 +63,23 @@ impl Faults {
     /// Wraps the link of a stream, to inject faults. The seed and the number of the stream determine the faults.
     pub fn wrap_link(
         self: &Arc<Self>,
-        stream: u64,
+        stream: impl Into<Stream>,
         inner: Arc<dyn Link>,
         pacer: Arc<dyn Pacer>,
     ) -> Arc<FaultyLink> {
-        Arc::new(FaultyLink::new(self, stream, inner, pacer))
+        Arc::new(FaultyLink::new(self, stream.into(), inner, pacer))
     }
 }
 
 impl FaultyLink {
     pub(super) fn new(
         faults: &Arc<Faults>,
-        stream: u64,
+        stream: Stream,
         inner: Arc<dyn Link>,
         pacer: Arc<dyn Pacer>,
     ) -> Self {
         let half = |verb, which| {
-            let mut rng = rng_for(faults.seed, stream, which);
+            let mut rng = rng_for(faults.seed, stream.number, which);
             let next = Draw::new(&mut rng, &faults.plan);
             Mutex::new(Half { verb, calls: 0, rng, next, delayed_until: Duration::ZERO })
         };

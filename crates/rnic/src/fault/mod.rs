@@ -16,6 +16,7 @@ pub use link::FaultyLink;
 pub use plan::{BadPlan, Chance, FaultPlan};
 pub use rng::Rng;
 
+use crate::recording::{Kind, record};
 use crate::sync::{Mutex, lock};
 use plan::Time;
 use std::collections::VecDeque;
@@ -63,8 +64,7 @@ pub struct Faults {
 #[derive(Debug)]
 pub struct ReceiveFaults {
     faults: Arc<Faults>,
-    /// The number of the stream.
-    stream: u64,
+    stream: Stream,
     pacer: Arc<dyn Pacer>,
     /// Draws the receives that are withheld.
     receives: Mutex<Rng>,
@@ -85,6 +85,39 @@ pub enum Injected {
     WithheldReceive,
     /// A registration failed.
     FailedRegistration,
+}
+
+/// The stream into which faults are injected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    /// The number, which with the seed determines the faults.
+    pub number: u64,
+    /// The number of its queue pair, for the flight recorder. Zero if it has none.
+    pub qp: u32,
+}
+
+impl From<u64> for Stream {
+    fn from(number: u64) -> Self {
+        Self { number, qp: 0 }
+    }
+}
+
+/// The names of injected faults, in the order of their kinds.
+pub(crate) const NAMES: [&str; 6] =
+    ["split", "delay", "stall", "cut connection", "withheld receive", "failed registration"];
+
+impl Injected {
+    /// Returns the index of the fault in [`NAMES`].
+    const fn number(self) -> u32 {
+        match self {
+            Self::Split => 0,
+            Self::Delay(_) => 1,
+            Self::Stall(_) => 2,
+            Self::Cut => 3,
+            Self::WithheldReceive => 4,
+            Self::FailedRegistration => 5,
+        }
+    }
 }
 
 /// The number of faults injected, by kind.
@@ -134,8 +167,13 @@ impl Faults {
     }
 
     /// Creates the faults that withhold receives from the stream with this number.
-    pub fn receive_faults(self: &Arc<Self>, stream: u64, pacer: Arc<dyn Pacer>) -> ReceiveFaults {
-        let receives = Mutex::new(rng_for(self.seed, stream, Sequence::Receives));
+    pub fn receive_faults(
+        self: &Arc<Self>,
+        stream: impl Into<Stream>,
+        pacer: Arc<dyn Pacer>,
+    ) -> ReceiveFaults {
+        let stream = stream.into();
+        let receives = Mutex::new(rng_for(self.seed, stream.number, Sequence::Receives));
         ReceiveFaults { faults: Arc::clone(self), stream, pacer, receives }
     }
 
@@ -155,8 +193,10 @@ impl Faults {
         Report { plan: self.plan, seed: self.seed, counts: log.counts, recent }
     }
 
-    /// Logs and counts a fault of a stream, or of the device if `None`. `at` says where it was injected.
-    fn record(&self, stream: Option<u64>, fault: Injected, at: fmt::Arguments<'_>) {
+    /// Logs, records and counts a fault of a stream, or of the device if `None`. `at` says where it was injected.
+    fn record(&self, stream: Option<Stream>, fault: Injected, at: fmt::Arguments<'_>) {
+        record(Kind::Fault, stream.map_or(0, |stream| stream.qp), fault.number());
+        let stream = stream.map(|stream| stream.number);
         tracing::debug!(stream, %at, %fault, "injected fault");
         let mut log = lock(&self.log);
         *log.counts.count_mut(fault) += 1;

@@ -46,6 +46,7 @@ use crate::half::{Half, Left, ROUNDS};
 use crate::link::{Link, Ready};
 use crate::memory::{RegistrationWaiter, Stream};
 use crate::queue::{Completion, Cq, Opcode, ReceiveQueue, ReceiveRequest, Status, flushed_completion};
+use crate::recording::{Kind, record};
 use crate::state::{IllegalTransition, State};
 use crate::sync::{Mutex, lock};
 use incoming::Rx;
@@ -171,6 +172,7 @@ impl IscsiQp {
             return Err(IllegalTransition { from, to });
         }
         self.state.store(to as u8, Ordering::Release);
+        record(Kind::State, self.id, to as u32);
         Ok(())
     }
 
@@ -192,8 +194,10 @@ impl IscsiQp {
             return;
         }
         tracing::debug!(qp = self.id, error = %cause, "iSCSI queue pair failed");
+        record(Kind::Ended, self.id, cause.vendor_err());
         *error = Some(Arc::new(cause));
         self.state.store(State::Error as u8, Ordering::Release);
+        record(Kind::State, self.id, State::Error as u32);
         drop(error);
         self.link.abort();
         self.driver.schedule(); // both halves flush

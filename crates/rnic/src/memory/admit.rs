@@ -105,6 +105,11 @@ impl Table {
         done
     }
 
+    /// Whether the memory of a tag is one-touch. False if the tag is not valid.
+    pub(crate) fn is_one_touch(&self, tag: Tag) -> bool {
+        self.guard(tag).is_some_and(|guard| guard.body.one_touch)
+    }
+
     /// Describes the access of a remote message, for the checks of requirement M9.
     #[inline]
     fn remote_access(&self, stream: Stream, addr: RemoteAddr, len: usize, need: Rights) -> Access {

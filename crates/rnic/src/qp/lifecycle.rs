@@ -9,6 +9,7 @@ use crate::half::Left;
 use crate::link::Link;
 use crate::outbound::TxObligations;
 use crate::queue::Completes;
+use crate::recording::{Kind, record};
 use crate::state::{IllegalTransition, State};
 use crate::stream::{Rx, Tx};
 use crate::sync::lock;
@@ -41,13 +42,17 @@ impl Qp {
                 self.state.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire);
             match moved {
                 Ok(_) if to == State::ReadyToSend => {
+                    record(Kind::State, self.id(), to as u32);
                     sq.stop_refusing();
                     // Cancel the event that the queue is drained, if it was not raised: a later refusal drains the
                     // queue as well, and must not raise it.
                     self.drain_requested.store(false, Ordering::Release);
                     break;
                 }
-                Ok(_) => break,
+                Ok(_) => {
+                    record(Kind::State, self.id(), to as u32);
+                    break;
+                }
                 Err(now) => from = State::from_bits(now), // the stream failed meanwhile
             }
         }
@@ -113,6 +118,7 @@ impl Qp {
             // Fails if the stream has ended meanwhile: the error state stays.
             let (from, to) = (State::Init as u8, State::ReadyToSend as u8);
             let _ = self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+            record(Kind::State, self.id(), self.state() as u32);
         }
         Ok(())
     }

@@ -28,11 +28,14 @@ pub use crate::state::{IllegalTransition, State};
 
 use crate::context::Owner;
 use crate::device::Device;
+use crate::fault::Pacer;
 use crate::half::Half;
+use crate::link::Link;
 use crate::memory::RegistrationWaiter;
 use crate::parking::RoomWaiter;
 use crate::queue::QueueOwner;
-use crate::stream::{Rx, Tx};
+use crate::stream::{AdverseLink, HasContext, Rx, Tx};
+use ironwarp_wire::mpa::Framing;
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
@@ -55,6 +58,26 @@ impl Qp {
             tx: Half::new(None),
             rx: Half::new(None),
         })
+    }
+
+    /// Puts the adversary of the device between the stream with this number and its link, if there is one. `framing` is
+    /// that of the receiving direction, which begins now; `None` if the stream has begun elsewhere.
+    pub fn wrap_link(
+        self: &Arc<Self>,
+        stream: u64,
+        inner: Arc<dyn Link>,
+        framing: Option<Framing>,
+        pacer: Arc<dyn Pacer>,
+    ) -> Arc<dyn Link> {
+        let Some(adversary) = self.context.device().adversary() else { return inner };
+        let this: Weak<Self> = Arc::downgrade(self);
+        Arc::new(AdverseLink::new(adversary, stream, inner, this, framing, pacer))
+    }
+}
+
+impl HasContext for Qp {
+    fn context(&self) -> &QpContext {
+        &self.context
     }
 }
 

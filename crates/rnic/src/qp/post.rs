@@ -7,6 +7,7 @@ use crate::half::ROUNDS;
 use crate::queue::{
     Completes, InlineData, QueueOwner, ReceiveRequest, SendQueue, SharedSendQueue, WorkRequest, check_request,
 };
+use crate::recording::{Kind, is_started, low, record};
 use crate::state::State;
 use crate::sync::{MutexGuard, lock};
 use std::sync::atomic::Ordering;
@@ -27,6 +28,8 @@ impl Qp {
         if requests.size_hint() == (1, Some(1)) {
             return self.post_one(&mut requests.next());
         }
+        // Of requests that are refused, because not all of them fit, some are recorded as well.
+        let requests = requests.inspect(|request| record(Kind::Posted, self.id(), low(request.id)));
         self.post_queued(lock(&self.sq), |sq| sq.post(requests))
     }
 
@@ -57,7 +60,14 @@ impl Qp {
             }
         }
         let sq = locked.unwrap_or_else(|| lock(&self.sq));
-        self.post_queued(sq, |sq| sq.post_one(request))
+        self.post_queued(sq, |sq| {
+            if is_started()
+                && let Some(request) = request
+            {
+                record(Kind::Posted, self.id(), low(request.id)); // even if the queue is full
+            }
+            sq.post_one(request)
+        })
     }
 
     /// Adds requests to the locked send queue with `post`, and sends those that can be sent at once.
@@ -79,6 +89,8 @@ impl Qp {
         requests: impl IntoIterator<Item = WorkRequest>,
     ) -> Result<(), PostError> {
         self.check_may_post()?;
+        let requests = requests.into_iter();
+        let requests = requests.inspect(|request| record(Kind::Posted, self.id(), low(request.id)));
         self.post_queued(lock(&self.sq), |sq| sq.post_shared(from, requests))
     }
 
@@ -142,6 +154,7 @@ impl Qp {
         if has_ended && self.device().is_shut_down() {
             return Err(PostError::ShutDown);
         }
+        record(Kind::PostedReceive, self.id(), low(request.id)); // even if the queue is full
         rq.post(request)?;
         drop(rq);
         // Drive the rx half if a message waits for the receive, or if the stream has ended and the receive has to be

@@ -7,7 +7,9 @@
 //! completion and does not contend for the lock. The lock `target`, taken only to raise an event or to move the queue
 //! to another handler, prevents an event from reaching a handler that the queue has left (requirement N4).
 
+mod adversary;
 mod frozen;
+mod held;
 mod ring;
 mod target;
 
@@ -16,10 +18,12 @@ mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use self::adversary::HeldTimer;
 pub use self::frozen::{CqTooLarge, FrozenCq};
+
 pub use self::ring::Arm;
 
-use self::ring::{Full, OVERRUN, Ring};
+use self::ring::{OVERRUN, Ring};
 use self::target::EventTarget;
 use super::moderation::{EventDecision, Moderation, ModerationState};
 use super::{Completion, Status};
@@ -265,7 +269,7 @@ impl Cq {
 
     /// Maximum number of completions.
     pub fn capacity(&self) -> usize {
-        lock(&self.ring).capacity
+        lock(&self.ring).max_len()
     }
 
     /// Changes the maximum number of completions to `capacity`. Keeps existing completions and the arming. Fails if the
@@ -273,14 +277,17 @@ impl Cq {
     pub fn resize(&self, capacity: usize) -> Result<(), TooSmall> {
         let mut completions = VecDeque::with_capacity(capacity);
         let mut ring = lock(&self.ring);
-        let waiting = ring.completions.len();
+        let waiting = ring.total_len();
         if capacity < waiting.max(1) {
             return Err(TooSmall { cq: self.id, capacity, waiting });
         }
         if broken::is("resize") {
             ring.completions.pop_back();
         }
-        ring.capacity = capacity;
+        match &mut ring.held {
+            None => ring.capacity = capacity,
+            Some(held) => held.capacity = capacity,
+        }
         completions.append(&mut ring.completions);
         std::mem::swap(&mut ring.completions, &mut completions);
         drop(ring); // unlock before the old ring, now in `completions`, is freed
@@ -291,18 +298,22 @@ impl Cq {
     /// that is being reset or destroyed, and adds no more.
     pub fn purge(&self, qp: u32) -> usize {
         let mut ring = lock(&self.ring);
-        let before = ring.completions.len();
+        let before = ring.total_len();
         ring.completions.retain(|completion| completion.qp != qp);
+        if let Some(held) = &mut ring.held {
+            held.completions.retain(|completion| completion.qp != qp);
+        }
         ring.waking =
             ring.completions.iter().filter(|completion| completion.raises_solicited_event()).count();
         self.ready.store(ring.ready(), Ordering::Relaxed);
-        before - ring.completions.len()
+        before - ring.total_len()
     }
 
     /// Whether the queue holds the completion of a request of `qp` that succeeded.
     pub(crate) fn has_success_of(&self, qp: u32) -> bool {
         let of = |completion: &Completion| completion.qp == qp && completion.status == Status::Success;
-        lock(&self.ring).completions.iter().any(of)
+        let ring = lock(&self.ring);
+        ring.completions.iter().chain(ring.held.iter().flat_map(|held| &held.completions)).any(of)
     }
 
     /// The identifier of the current handler, if there is one. If there is one for each lane, that of lane 0.
@@ -364,25 +375,56 @@ impl<L: Fn() -> u16> PushBatch<'_, L> {
     /// Appends a completion, as [`Cq::push`] does.
     #[inline]
     pub(crate) fn push(&mut self, completion: Completion) -> Result<(), Overrun> {
-        let ring = self.ring.get_or_insert_with(|| lock(&self.cq.ring));
+        if self.ring.get_or_insert_with(|| lock(&self.cq.ring)).has_room() {
+            self.append(completion);
+            Ok(())
+        } else {
+            self.push_without_room(completion)
+        }
+    }
+
+    /// Appends a completion to the locked queue, which has room.
+    #[inline]
+    fn append(&mut self, completion: Completion) {
+        let Some(ring) = &mut self.ring else { return };
         let (wakes, failed) = (completion.raises_solicited_event(), completion.status != Status::Success);
-        let overrun_before = ring.overrun;
-        let pushed = ring.push(completion, wakes);
-        if ring.is_due(wakes || pushed.is_err()) {
-            match ring.decide_event(failed || pushed.is_err()) {
-                EventDecision::Raise => {
-                    self.due = true;
-                    self.cq.armed.store(false, Ordering::Relaxed);
-                }
-                EventDecision::StartTimer(period, timer) => {
-                    ring.held_lane = (self.lane)();
-                    self.timer = Some((period, timer));
-                }
-                EventDecision::Hold => ring.held_lane = (self.lane)(),
+        ring.append(completion, wakes);
+        if ring.is_due(wakes) {
+            self.decide_event(failed);
+        }
+    }
+
+    /// Decides what to do with the event that is due.
+    #[inline]
+    fn decide_event(&mut self, failed: bool) {
+        let Some(ring) = &mut self.ring else { return };
+        match ring.decide_event(failed) {
+            EventDecision::Raise => {
+                self.due = true;
+                self.cq.armed.store(false, Ordering::Relaxed);
+            }
+            EventDecision::StartTimer(period, timer) => {
+                ring.held_lane = (self.lane)();
+                self.timer = Some((period, timer));
+            }
+            EventDecision::Hold => ring.held_lane = (self.lane)(),
+        }
+    }
+
+    /// Loses a completion, because the queue is full. Afterwards every call fails, even if there is room again: later
+    /// completions would hide that some are missing. Every completion comes here if the adversary may hold it back.
+    #[cold]
+    fn push_without_room(&mut self, completion: Completion) -> Result<(), Overrun> {
+        if self.push_adversely(completion) {
+            return Ok(());
+        }
+        if let Some(ring) = &mut self.ring {
+            self.first_overrun |= !std::mem::replace(&mut ring.overrun, true);
+            if ring.is_due(true) {
+                self.decide_event(true);
             }
         }
-        self.first_overrun |= pushed.is_err() && !overrun_before;
-        pushed.map_err(|Full| Overrun { cq: self.cq.id })
+        Err(Overrun { cq: self.cq.id })
     }
 }
 

@@ -19,7 +19,7 @@ mod shared_send;
 
 pub use crate::status::Status;
 pub use completion::{Completes, Completion, Opcode, RequestError, Sender, WrId};
-pub use cq::{Arm, Cq, CqTooLarge, FrozenCq, Overrun, TooSmall};
+pub use cq::{Arm, Cq, CqTooLarge, FrozenCq, HeldTimer, Overrun, TooSmall};
 pub(crate) use entry::{MAX_MESSAGE, OutstandingRead, ReadKind, check_request};
 pub use inline::InlineData;
 pub use moderation::Moderation;

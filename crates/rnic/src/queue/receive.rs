@@ -140,6 +140,11 @@ impl ReceiveQueue {
         if self.posted.front().is_some_and(ready) { self.take() } else { None }
     }
 
+    /// Returns the oldest receive and the protection domain of its buffers, without taking it.
+    pub(crate) fn oldest(&self) -> Option<(&ReceiveRequest, Domain)> {
+        Some((self.posted.front()?, self.domain))
+    }
+
     /// Takes the oldest receive, for a message that begins.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Receive> {

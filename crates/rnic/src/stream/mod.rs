@@ -10,11 +10,13 @@
 //! Between two calls, a half holds no guard and borrows no buffer, and stores unfinished segments itself. Any thread
 //! can therefore drive it next.
 
+mod adversary;
 mod atomic;
 mod park;
 pub(crate) mod rx;
 pub(crate) mod tx;
 
+pub(crate) use adversary::{AdverseLink, HasContext};
 pub(crate) use rx::Rx;
 pub(crate) use tx::Tx;
 

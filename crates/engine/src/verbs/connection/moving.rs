@@ -62,7 +62,7 @@ impl<P: ConnectionOwner> Connection<P> {
         is_initiator: bool,
         addresses: (SocketAddr, SocketAddr),
     ) -> Result<Arc<Self>, ConnectError> {
-        let (connection, stream_link) = Self::assemble(pair, link, is_initiator, addresses)?;
+        let (connection, stream_link) = Self::assemble(pair, link, is_initiator, addresses, None)?;
         lock(&connection.state).lifecycle.begin_frozen();
         connection.qp.resume(halves, &stream_link, connection.driver());
         pair.set_connection(&connection);

@@ -3,6 +3,7 @@
 
 use super::{Builder, EventRelay, Kind, Qp};
 use crate::abi::*;
+use crate::check::{self, PairAttributes};
 use crate::objects::async_event::Subject;
 use crate::objects::context::Context;
 use crate::objects::cq::Cq;
@@ -118,6 +119,9 @@ impl Qp {
     /// Creates a queue pair in `pd`, which is NULL for an XRC receive queue pair. The `init` of the result has the
     /// capacities that were granted.
     pub(crate) fn new(pd: *mut ibv_pd, mut attributes: QpAttributes) -> Result<Arc<Self>, Errno> {
+        if let Some(checker) = check::active() {
+            checker.creating_pair(&attributes.init);
+        }
         grant(&mut attributes.init.cap)?;
         let parts = Parts::find(pd, &attributes)?;
         parts.context.events().watch_port();
@@ -208,6 +212,19 @@ fn assemble(parts: Parts, kind: Kind, attributes: QpAttributes) -> Arc<Qp> {
         context,
     };
     let qp = publish(qp, uses);
+    if let Some(checker) = check::active() {
+        checker.pair_created(&PairAttributes {
+            adapter: qp.context.adapter_key(),
+            number: qp.number(),
+            send_cq: init.send_cq as usize,
+            receive_cq: init.recv_cq as usize,
+            srq: init.srq as usize,
+            engine: match &qp.kind {
+                Kind::Stream(pair) => Some(Arc::downgrade(pair)),
+                _ => None,
+            },
+        });
+    }
     super::close_at_exit();
     qp.refresh_state();
     qp.context.events().add(Subject::Qp(qp.number()), qp.c());

@@ -22,6 +22,7 @@ pub(crate) use create::{ExtendedCalls, QpAttributes};
 pub(crate) use relay::EventRelay;
 
 use crate::abi::*;
+use crate::check;
 use crate::objects::async_event::Subject;
 use crate::objects::context::Context;
 use crate::objects::pd::Pd;
@@ -209,6 +210,9 @@ fn close_all() -> Box<dyn FnOnce(Instant)> {
 pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {
     let qp = begin_destroy::<Qp>(c)?;
     let is_last = qp.handles.fetch_sub(1, Ordering::AcqRel) == 1;
+    if let Some(checker) = check::active() {
+        checker.pair_destroyed(qp.context.adapter_key(), qp.number());
+    }
     // A UD queue pair has no connection to close: it is destroyed when it is dropped.
     if let Kind::Stream(pair) = &qp.kind
         && is_last

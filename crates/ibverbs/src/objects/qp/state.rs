@@ -4,6 +4,7 @@
 use super::required::check_transition;
 use super::{Kind, Qp};
 use crate::abi::*;
+use crate::check;
 use crate::objects::gids::{gid_index_of_lid, gid_of_lid};
 use crate::objects::mr::remote_rights;
 use crate::support::errno::Errno;
@@ -17,6 +18,11 @@ use std::ffi::c_int;
 impl Qp {
     /// Sets the attributes that `mask` names, and changes the state if `mask` has `IBV_QP_STATE`.
     pub(crate) fn modify(&self, attr: &ibv_qp_attr, mask: c_int) -> Result<(), Errno> {
+        if mask.cast_unsigned() & IBV_QP_MAX_QP_RD_ATOMIC != 0
+            && let Some(checker) = check::active()
+        {
+            checker.setting_reads(attr.max_rd_atomic.into());
+        }
         let mask = mask.cast_unsigned();
         if mask & IBV_QP_PORT != 0 {
             self.context().port(attr.port_num)?;

@@ -1,16 +1,26 @@
 //! Logs requests that failed, and connections that ended or could not be established.
 
 use super::pairs;
+use crate::check;
 use ironwarp_engine::{ConnectError, ConnectionEvent, ConnectionEventKind, EventSink};
+use ironwarp_rnic::adversary;
 use ironwarp_rnic::error::{ErrorOrigin, PostError, QpError};
 use ironwarp_rnic::fault::{Counts, FaultPlan};
 use ironwarp_rnic::queue::{Completion, RequestError, Status, WrId};
+use ironwarp_rnic::recorded::Recorded;
+use ironwarp_rnic::sync::lock;
 use ironwarp_wire::private::Unreadable;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use tracing::field::display;
+
+/// Maximum number of events that are logged with an error.
+const MAX_EVENTS: usize = 8;
+/// Maximum number of queue pairs whose events are logged.
+const MAX_QUEUE_PAIRS: usize = 16;
 
 /// Logs a request that failed: as a warning, unless it was flushed because another request or the connection failed.
 pub(crate) fn log_failed_request(completion: &Completion) {
@@ -21,6 +31,28 @@ pub(crate) fn log_failed_request(completion: &Completion) {
         tracing::info!(qp = %Hex(qp), peer, %vendor_err, "{error}");
     } else {
         tracing::warn!(qp = %Hex(qp), peer, %vendor_err, "{error}");
+        log_last_events(qp);
+    }
+}
+
+/// Logs the last events of a queue pair, once: what happened before its error.
+fn log_last_events(qp: u32) {
+    static LOGGED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+    let mut logged = lock(&LOGGED);
+    if logged.len() >= MAX_QUEUE_PAIRS || !logged.insert(qp) {
+        return;
+    }
+    drop(logged);
+    let events = ironwarp_recorder::last_events(qp, MAX_EVENTS + 2);
+    let last = events.iter().filter_map(|event| event.time).max().unwrap_or_default();
+    for event in &events {
+        let before = event.time.map_or(0, |time| last.saturating_sub(time)) / 1000;
+        let recorded = Recorded { kind: event.kind, argument: event.argument };
+        // Two events: the line above says the same.
+        if recorded.is_failure() {
+            continue;
+        }
+        tracing::warn!(qp = %Hex(qp), "  {before} µs before: {recorded}");
     }
 }
 
@@ -70,6 +102,11 @@ pub(crate) fn log_injected_faults(plan: &FaultPlan, seed: u64, counts: &Counts) 
     tracing::warn!("faults {plan}, seed {seed}: {counts}");
 }
 
+/// Logs how many choices of each kind the adversary has made.
+pub(crate) fn log_adversary(seed: u64, counts: &adversary::Counts) {
+    tracing::warn!("adversary {seed}: {counts}");
+}
+
 /// Logs that a request was not posted: as a warning, unless the queue is full, because some programs post until they
 /// get that error.
 pub(crate) fn log_not_posted(qp: u32, wr_id: u64, error: &PostError) {
@@ -114,6 +151,12 @@ impl ConnectionLog {
 }
 
 impl EventSink<ConnectionEvent> for ConnectionLog {
+    fn on_receive_missing(&self, qp: u32) {
+        if let Some(checker) = check::active() {
+            checker.receive_missing(qp);
+        }
+    }
+
     fn send(&self, event: ConnectionEvent) {
         match (&event.kind, &self.manager) {
             (ConnectionEventKind::Ended(error), _) => log_ended(event.qp, error),

@@ -51,11 +51,12 @@ impl Cq {
     pub fn freeze(&self) -> FrozenCq {
         let event = lock(&self.target).take_untaken();
         let mut ring = lock(&self.ring);
+        ring.add_held();
         let completions = ring.completions.drain(..).collect(); // the queue keeps its memory
         ring.waking = 0;
         let frozen = FrozenCq {
             id: self.id,
-            capacity: ring.capacity,
+            capacity: ring.max_len(),
             completions,
             armed: ring.armed.take(),
             overrun: ring.overrun,

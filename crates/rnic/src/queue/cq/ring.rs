@@ -2,6 +2,7 @@
 
 use super::super::Completion;
 use super::super::moderation::{EventDecision, ModerationState};
+use super::held::Held;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -17,7 +18,7 @@ pub enum Arm {
 /// The completions of a queue, and the arming.
 #[derive(Debug)]
 pub(super) struct Ring {
-    /// Maximum number of completions.
+    /// Maximum number of completions. Zero if the adversary holds completions back, which has the real number.
     pub(super) capacity: usize,
     /// The completions to be polled, the oldest first.
     pub(super) completions: VecDeque<Completion>,
@@ -35,13 +36,12 @@ pub(super) struct Ring {
     pub(super) moderation: Option<ModerationState>,
     /// The lane that an event belongs to which is held back.
     pub(super) held_lane: u16,
+    /// The completions that the adversary holds back. `None` without an adversary.
+    pub(super) held: Option<Box<Held>>,
 }
 
 /// The bit of [`Cq::ready`](super::Cq::ready) that is set after a completion was lost.
 pub(super) const OVERRUN: usize = 1 << (usize::BITS - 1);
-
-/// The queue is full.
-pub(super) struct Full;
 
 impl Ring {
     /// Creates an empty ring for `capacity` completions.
@@ -56,24 +56,33 @@ impl Ring {
             clock: None,
             moderation: None,
             held_lane: 0,
+            held: None,
         }
+    }
+
+    /// Adds all completions that are held back, without events.
+    pub(super) fn add_held(&mut self) {
+        let Some(held) = &mut self.held else { return };
+        let completions = std::mem::take(&mut held.completions);
+        for completion in completions {
+            let wakes = completion.raises_solicited_event();
+            self.append(completion, wakes);
+        }
+    }
+
+    /// Maximum number of completions, also if the adversary holds some back.
+    pub(super) fn max_len(&self) -> usize {
+        self.held.as_ref().map_or(self.capacity, |held| held.capacity)
+    }
+
+    /// Number of completions to be polled, or held back by the adversary.
+    pub(super) fn total_len(&self) -> usize {
+        self.completions.len() + self.held.as_ref().map_or(0, |held| held.completions.len())
     }
 
     /// Whether a completion can be added.
     pub(super) fn has_room(&self) -> bool {
         !self.overrun && self.completions.len() < self.capacity
-    }
-
-    /// Appends a completion. `wakes` tells whether it raises an event for solicited completions.
-    #[inline]
-    pub(super) fn push(&mut self, completion: Completion, wakes: bool) -> Result<(), Full> {
-        // Fail even if there is room again after an overrun: later completions would hide that some are missing.
-        if !self.has_room() {
-            self.overrun = true;
-            return Err(Full);
-        }
-        self.append(completion, wakes);
-        Ok(())
     }
 
     /// Appends a completion, for which there must be [room](Self::has_room).

@@ -1,6 +1,7 @@
 //! Tests of the completion queue, with one thread and with many.
 
 mod frozen;
+mod held;
 
 use super::super::{Opcode, Status};
 use super::*;

@@ -9,6 +9,7 @@ use crate::error::{Protocol, QpError};
 use crate::memory::Denied;
 use crate::outbound::{Opening, RemoteRequest, Response};
 use crate::queue::{Completes, Completion, Opcode, Status};
+use crate::recording::{Kind, low, record};
 use crate::sync::lock;
 use ironwarp_wire::mpa::Fpdu;
 use ironwarp_wire::private::{SendImmediate, Signal, Unreadable};
@@ -48,6 +49,7 @@ impl Rx {
         if let Target::Park(payload) = target {
             if self.park.is_empty() {
                 qp.wait_for_receive(&fpdu.header);
+                qp.report_receive_missing();
                 qp.obligations.lock().not_ready = Some(self.delivered);
                 self.tx_has_work = true;
             }
@@ -90,11 +92,12 @@ impl Rx {
                 self.end_v2_response(qp, response, len);
                 Ok(())
             }
-            Header::Terminate(terminate) => Err(RxFailure {
-                error: QpError::Terminated(*terminate),
-                cause: None, // a Terminate is not answered
-                receive: None,
-            }),
+            Header::Terminate(terminate) => {
+                let error = QpError::Terminated(*terminate);
+                record(Kind::TerminateReceived, qp.id(), error.vendor_err());
+                // A Terminate is not answered.
+                Err(RxFailure { error, cause: None, receive: None })
+            }
         };
         // The caller reports the header of a segment that failed, which it finds in `self.segment`.
         ended.inspect_err(|_| {
@@ -159,6 +162,7 @@ impl Rx {
                 // The signal also acknowledges the `count` messages before the one that waits. The waiting message
                 // itself may be partly sent, so it is not among the acknowledgeable ones yet.
                 self.handle_acknowledgement(qp, count)?;
+                record(Kind::PeerNotReady, qp.id(), low(count));
                 qp.record_peer_not_ready(count)?;
                 self.ack_parked(qp);
                 Ok(())
@@ -181,6 +185,7 @@ impl Rx {
     /// Handles the peer's acknowledgement of the first `count` messages of the stream: completes their requests. Fails
     /// if fewer were sent.
     fn handle_acknowledgement(&mut self, qp: &QpContext, count: u64) -> Checked {
+        record(Kind::Acknowledged, qp.id(), low(count));
         let sent = qp.acknowledgeable();
         if count > sent {
             return Err(Protocol::Acknowledged { sent, found: count }.into());

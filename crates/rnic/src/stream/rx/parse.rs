@@ -4,6 +4,7 @@ use super::failure::{Checked, RxFailure, Target};
 use super::{Message, Rx, Segment};
 use crate::context::QpContext;
 use crate::memory::CachedGuard;
+use crate::recording::{Kind, record};
 use crate::stream::MIN_DIRECT;
 use ironwarp_wire::mpa::{Fpdu, Piece};
 use ironwarp_wire::{Header, MAX_HEADER};
@@ -87,6 +88,8 @@ impl Rx {
 
     /// Begins a segment, its first step, and predicts whether the next one will be large.
     fn begin_and_predict(&mut self, qp: &QpContext, fpdu: &Fpdu, whole: bool) -> Checked<Target> {
+        let segment = u32::from(number_of(&fpdu.header)) << 16 | u32::from(fpdu.payload_len);
+        record(Kind::SegmentReceived, qp.id(), segment);
         let is_immediate = matches!(fpdu.header, Header::Immediate(_));
         let large = usize::from(fpdu.payload_len) >= MIN_DIRECT
             || (self.gap > 0 && (is_immediate || self.continues_message(&fpdu.header)));
@@ -180,6 +183,23 @@ impl Rx {
                 return;
             }
         }
+    }
+}
+
+/// Returns the number of a type of segment in `recorded.rs`.
+const fn number_of(header: &Header) -> u8 {
+    match header {
+        Header::Write(_) => 0,
+        Header::ReadResponse(_) => 1,
+        Header::Send(_) => 2,
+        Header::Immediate(_) => 3,
+        Header::ReadRequest(_) => 4,
+        Header::AtomicRequest(_) => 5,
+        Header::AtomicResponse(_) => 6,
+        Header::Terminate(_) => 7,
+        Header::SendImmediate(_) => 8,
+        Header::ReadV2Request(_) => 9,
+        Header::ReadV2Response(_) => 10,
     }
 }
 

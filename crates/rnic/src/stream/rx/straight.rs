@@ -9,6 +9,7 @@ use crate::half::Left;
 use crate::link::LinkError;
 use crate::memory::{CachedGuard, Rights, Translation};
 use crate::queue::{Completion, Opcode};
+use crate::recording::{Kind, record};
 use crate::stream::{MIN_DIRECT, SMALL_RECV};
 use ironwarp_wire::mpa::Fpdu;
 use ironwarp_wire::{Dialect, Header, Send, SendWord, Tagged};
@@ -100,7 +101,10 @@ impl Rx {
             Err(denied) => Err(RxFailure::remote(denied, denied.write_cause())),
         };
         match ended {
-            Ok(()) => true,
+            Ok(()) => {
+                record(Kind::WritePlaced, qp.id(), fpdu.payload_len.into());
+                true
+            }
             Err(failure) => {
                 self.fail(qp, failure, fpdu);
                 false

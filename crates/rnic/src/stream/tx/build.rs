@@ -4,9 +4,11 @@
 use super::Tx;
 use super::stop::{Stop, TxFailure};
 use crate::context::QpContext;
+use crate::error::VendorError;
 use crate::memory::Guards;
 use crate::outbound::{Cursor, FrameKind, InProgress, Opening, TxBatch, UNUSED_ADDR};
 use crate::queue::{OutstandingRead, ReadKind};
+use crate::recording::{Kind, low, record};
 use crate::sync::lock;
 use ironwarp_wire::mpa::MAX_ULPDU;
 use ironwarp_wire::private::Signal;
@@ -145,6 +147,7 @@ impl Tx {
             self.add_empty(batch, &Signal::Acknowledged(delivered).to_header(), FrameKind::Other);
         }
         self.cursor.terminate = true;
+        record(Kind::TerminateSent, qp.id(), VendorError::Violation(terminate.cause).to_u32());
         self.cursor.in_progress = InProgress::Nothing;
         self.add_empty(batch, &Header::Terminate(*terminate), FrameKind::Terminate);
         true
@@ -177,6 +180,7 @@ impl Tx {
             return;
         }
         qp.obligations.lock().record_acknowledgement(delivered);
+        record(Kind::Acknowledging, qp.id(), low(delivered));
         self.cursor.acknowledged = delivered;
         self.add_empty(batch, &Signal::Acknowledged(delivered).to_header(), FrameKind::Other);
     }

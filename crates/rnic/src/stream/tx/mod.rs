@@ -27,6 +27,7 @@ use crate::memory::Guards;
 use crate::memory::Touch;
 use crate::outbound::{Cursor, Frame, FrameKind, InProgress, TxBatch};
 use crate::queue::SendQueue;
+use crate::recording::{Kind, low, record};
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Framing, max_ulpdu};
 use serde::{Deserialize, Serialize};
@@ -153,6 +154,9 @@ impl Tx {
             return false;
         }
         let sent = batch.send(&*self.link);
+        if let Ok(n) = sent {
+            record(Kind::SegmentsSent, qp.id(), low(n as u64));
+        }
         self.account_sent(qp, batch, sent.unwrap_or(0));
         drop(guards);
         self.settle_responses(qp);
@@ -207,7 +211,10 @@ impl Tx {
     /// that the caller sends no more.
     fn handle_send_error(&mut self, qp: &QpContext, error: LinkError) -> bool {
         match error {
-            LinkError::WouldBlock => qp.set_blocked(true),
+            LinkError::WouldBlock => {
+                record(Kind::Blocked, qp.id(), 0);
+                qp.set_blocked(true);
+            }
             // The rx half handles the close when it finds the end of the link.
             LinkError::Lost(errno) if qp.outlives_peer(errno) => self.close(qp),
             LinkError::Lost(errno) => self.abort(qp, QpError::Lost(errno)),

@@ -10,6 +10,7 @@ use crate::link::{LinkError, Piece};
 use crate::memory::{Rights, Translation};
 use crate::outbound::{FrameKind, InProgress, Payload, ShortRequest};
 use crate::queue::{InlineData, SendQueue, WorkRequest};
+use crate::recording::{Kind, low, record};
 use crate::state::State;
 use crate::sync::{MutexGuard, lock};
 use ironwarp_wire::ddp::UNTAGGED_LEN;
@@ -49,6 +50,7 @@ impl Tx {
         let numbers = (self.cursor.requests + 1, self.cursor.send_msn);
         let sent = self.send_unqueued(qp, new);
         if let Some(Sent::All) = sent {
+            record(Kind::Sent, qp.id(), low(new.id));
             *request = None;
             return Left::Nothing;
         }
@@ -77,6 +79,9 @@ impl Tx {
         numbers: (u64, u32),
         sent: Option<Sent>,
     ) -> Result<Left, PostError> {
+        if let Some(request) = request {
+            record(Kind::Posted, qp.id(), low(request.id));
+        }
         match sent {
             Some(Sent::Part) => {
                 qp.enqueue_started(request, self.cursor.seq, numbers);
@@ -113,6 +118,7 @@ impl Tx {
         drop(sq);
         match self.send_short(qp, &short) {
             Sent::All => {
+                record(Kind::SentLast, qp.id(), 0);
                 self.cursor.seq += 1;
                 qp.end_sending_request(seq, begun);
                 true

@@ -1,0 +1,442 @@
+//! Posting, completions, and what they reveal about requests, regions and queues.
+
+use super::checker::Checker;
+use super::finding::{Finding, Kind};
+use super::inside::Inside;
+use super::queues::Cq;
+use super::regions::Region;
+use super::requests::{Ended, Pair, Posted, ReceiveQueue, Request, Shared, format_name, format_pair};
+use super::stack::Stack;
+use super::watch::{self, What};
+use crate::abi::*;
+use ironwarp_engine::QueuePair;
+use ironwarp_rnic::error::QpError;
+use ironwarp_rnic::host::Span;
+use ironwarp_rnic::memory::Check;
+use ironwarp_rnic::qp::State;
+use ironwarp_rnic::sync::{lock, read, write};
+use ironwarp_wire::{Cause, Protection};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// The attributes of a new queue pair. Objects are named by the addresses of their C structures.
+#[derive(Debug)]
+pub(crate) struct PairAttributes {
+    pub(crate) adapter: usize,
+    pub(crate) number: u32,
+    pub(crate) send_cq: usize,
+    pub(crate) receive_cq: usize,
+    /// Zero if the queue pair has its own receive queue.
+    pub(crate) srq: usize,
+    /// `None` if it is not a connected one.
+    pub(crate) engine: Option<Weak<QueuePair>>,
+}
+
+/// A completion that the program polled.
+#[derive(Debug)]
+pub(crate) struct Completed<'c> {
+    pub(crate) adapter: usize,
+    /// The completion queue.
+    pub(crate) cq: usize,
+    pub(crate) wc: &'c ibv_wc,
+    /// Why the request failed, if the adapter knows.
+    pub(crate) cause: Option<&'c QpError>,
+}
+
+/// Returns whether hardware may pin more of this process's memory than RLIMIT_MEMLOCK.
+fn may_pin_any() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
+}
+
+impl Checker {
+    fn shared(&self, adapter: usize) -> Shared<'_> {
+        let poisons = self.config.check_poison;
+        Shared { host: &self.memory, adapter, poisons, regions: &self.regions, poisoned: &self.poisoned }
+    }
+
+    fn pair(&self, adapter: usize, number: u32) -> Option<Arc<Pair>> {
+        read(&self.pairs).get(&(adapter, number)).cloned()
+    }
+
+    /// Returns the receive queue from which a completed receive was taken. Messages to an XRC target queue pair name a
+    /// shared receive queue, which its completion queue shows.
+    fn receives_of(&self, pair: &Pair, cq: usize, id: u64) -> Arc<ReceiveQueue> {
+        let own = || Arc::clone(&pair.receives);
+        if !pair.receives.is_empty() {
+            return own();
+        }
+        let Some(cq) = read(&self.cqs).get(&cq).cloned() else { return own() };
+        let named = |queue: &&Arc<ReceiveQueue>| queue.completes_to(&cq) && queue.holds(id);
+        read(&self.shared_receives).values().find(named).map_or_else(own, Arc::clone)
+    }
+
+    fn cq(&self, key: usize) -> Arc<Cq> {
+        read(&self.cqs).get(&key).cloned().unwrap_or_else(|| Arc::new(Cq::new(0, usize::MAX)))
+    }
+
+    /// A completion queue was created.
+    pub(crate) fn cq_created(&self, key: usize, handle: u32, capacity: usize) {
+        let _inside = Inside::enter();
+        write(&self.cqs).insert(key, Arc::new(Cq::new(handle, capacity)));
+    }
+
+    /// A completion queue was resized.
+    pub(crate) fn cq_resized(&self, key: usize, capacity: usize) {
+        self.cq(key).resize(capacity);
+    }
+
+    /// A completion queue was destroyed.
+    pub(crate) fn cq_destroyed(&self, key: usize) {
+        write(&self.cqs).remove(&key);
+    }
+
+    /// A shared receive queue was created. `cq` is the completion queue of one for XRC, otherwise zero.
+    pub(crate) fn srq_created(&self, key: usize, number: u32, cq: usize) {
+        let _inside = Inside::enter();
+        let cqs = if cq == 0 { Vec::new() } else { vec![self.cq(cq)] };
+        let queue = ReceiveQueue::new(format!("shared receive queue {number}"), cqs, true);
+        write(&self.shared_receives).insert(key, queue);
+    }
+
+    /// A shared receive queue was destroyed.
+    pub(crate) fn srq_destroyed(&self, key: usize, adapter: usize) {
+        let _inside = Inside::enter();
+        let removed = write(&self.shared_receives).remove(&key);
+        if let Some(queue) = removed {
+            queue.forget(&self.shared(adapter));
+        }
+    }
+
+    /// A queue pair was created.
+    pub(crate) fn pair_created(&self, attributes: &PairAttributes) {
+        let _inside = Inside::enter();
+        let PairAttributes { adapter, number, send_cq, receive_cq, srq, ref engine } = *attributes;
+        let name = format_pair(number);
+        let cq = self.cq(receive_cq);
+        let receives = match read(&self.shared_receives).get(&srq) {
+            Some(shared) => {
+                let mut cqs = lock(&shared.cqs);
+                if !cqs.iter().any(|known| Arc::ptr_eq(known, &cq)) {
+                    cqs.push(cq);
+                }
+                Arc::clone(shared)
+            }
+            None => ReceiveQueue::new(name.clone(), vec![cq], false),
+        };
+        let pair = Arc::new(Pair::new(name, receives, self.cq(send_cq), engine.clone()));
+        write(&self.pairs).insert((adapter, number), pair);
+    }
+
+    /// A queue pair is about to be destroyed.
+    pub(crate) fn pair_destroyed(&self, adapter: usize, number: u32) {
+        let _inside = Inside::enter();
+        let removed = write(&self.pairs).remove(&(adapter, number));
+        let Some(pair) = removed else { return };
+        lock(&self.waiting).remove(&number);
+        let executing = pair.executing().unwrap_or(0);
+        if executing > 0 {
+            let text = format!(
+                "{} is destroyed while {executing} of its requests are under way: their data may not arrive",
+                pair.name()
+            );
+            let mut finding = Finding::now(Kind::DestroyWithRequests, text);
+            if let Some(request) = lock(&pair.sends).pending.back() {
+                finding = finding.after("its last request was posted", request.describe(pair.name()).1);
+            }
+            self.report([finding]);
+        }
+        pair.end(&self.shared(adapter));
+    }
+
+    /// Posts requests to a send queue with `post`, which returns how many the adapter accepted and the errno.
+    pub(crate) fn post_sends(
+        &self,
+        (adapter, number): (usize, u32),
+        stack: &Stack,
+        requests: Vec<Posted>,
+        post: impl FnOnce() -> (usize, i32),
+    ) -> i32 {
+        let _inside = Inside::enter();
+        let Some(pair) = self.pair(adapter, number) else { return post().1 };
+        let mut found = self.find_exceeded(&requests, stack);
+        if *lock(&pair.failure) == Some(std::thread::current().id()) {
+            let text = format!(
+                "{} was posted after the program polled a failed completion of the queue pair: it will be flushed",
+                requests.first().map_or_else(String::new, |first| format_name(first.id, pair.name()))
+            );
+            let calls = vec![("posted", stack.clone())];
+            found.push(Finding { kind: Kind::PostInErrorState, text, calls });
+        }
+        let mut errno = 0;
+        found.extend(pair.post(requests, stack, &self.shared(adapter), || {
+            let accepted;
+            (accepted, errno) = post();
+            accepted
+        }));
+        if errno == libc::ENOMEM && lock(&pair.sends).is_unsignaled() {
+            let text = format!(
+                "the send queue of {} is full, and none of its requests is signaled: the program cannot learn when there is room",
+                pair.name()
+            );
+            let calls = vec![("posted", stack.clone())];
+            found.push(Finding { kind: Kind::SendQueueUnsignaled, text, calls });
+        }
+        self.report(found);
+        errno
+    }
+
+    /// A request was refused because of the state of its queue pair.
+    pub(crate) fn refused_by_state(&self, number: u32, id: u64, state: State, stack: &Stack) {
+        let name = format_name(id, &format_pair(number));
+        let text = format!("{name} was posted in state \"{state}\", in which a queue pair accepts none");
+        self.report([Finding { kind: Kind::PostInErrorState, text, calls: vec![("posted", stack.clone())] }]);
+    }
+
+    /// Posts receives to a queue pair with `post`, which returns how many the adapter accepted and the errno.
+    pub(crate) fn post_receives(
+        &self,
+        (adapter, number): (usize, u32),
+        stack: &Stack,
+        requests: Vec<Posted>,
+        post: impl FnOnce() -> (usize, i32),
+    ) -> i32 {
+        let _inside = Inside::enter();
+        let Some(pair) = self.pair(adapter, number) else { return post().1 };
+        self.post_to(&pair.receives, &self.shared(adapter), stack, requests, post)
+    }
+
+    /// Posts receives to a shared receive queue, like [`post_receives`](Self::post_receives).
+    pub(crate) fn post_shared_receives(
+        &self,
+        (adapter, key): (usize, usize),
+        stack: &Stack,
+        requests: Vec<Posted>,
+        post: impl FnOnce() -> (usize, i32),
+    ) -> i32 {
+        let _inside = Inside::enter();
+        let found = read(&self.shared_receives).get(&key).cloned();
+        let Some(queue) = found else { return post().1 };
+        self.post_to(&queue, &self.shared(adapter), stack, requests, post)
+    }
+
+    fn post_to(
+        &self,
+        queue: &Arc<ReceiveQueue>,
+        shared: &Shared<'_>,
+        stack: &Stack,
+        requests: Vec<Posted>,
+        post: impl FnOnce() -> (usize, i32),
+    ) -> i32 {
+        let mut errno = 0;
+        let mut found = self.end_waits(queue, stack);
+        found.extend(queue.post(requests, stack, shared, || {
+            let accepted;
+            (accepted, errno) = post();
+            accepted
+        }));
+        self.report(found);
+        errno
+    }
+
+    /// The program polled a completion.
+    pub(crate) fn completed(&self, completed: &Completed<'_>) {
+        let _inside = Inside::enter();
+        let Completed { adapter, wc, .. } = *completed;
+        let Some(pair) = self.pair(adapter, wc.qp_num) else { return };
+        let shared = self.shared(adapter);
+        let succeeded = wc.status == IBV_WC_SUCCESS;
+        let is_receive = wc.opcode & IBV_WC_RECV != 0;
+        let (ended, mut found) = if is_receive {
+            let received = match (succeeded, wc.opcode) {
+                // A Write has no data for these buffers, but the peer may have written to them.
+                (false, _) | (true, IBV_WC_RECV_RDMA_WITH_IMM) => None,
+                (true, _) => Some(wc.byte_len as usize),
+            };
+            let (ended, finding) =
+                self.receives_of(&pair, completed.cq, wc.wr_id).complete(wc.wr_id, received, &shared);
+            (ended, finding.into_iter().collect())
+        } else {
+            pair.complete(wc.wr_id, succeeded, &shared)
+        };
+        if !succeeded && wc.status != IBV_WC_WR_FLUSH_ERR {
+            *lock(&pair.failure) = Some(std::thread::current().id());
+            found.extend(ended.and_then(|ended| Self::explain(&ended, completed)));
+        }
+        if !found.is_empty() {
+            self.report(found);
+        }
+    }
+
+    /// Returns the mistake because of which a request failed, if it is one of the program that posted it.
+    fn explain(ended: &Ended, completed: &Completed<'_>) -> Option<Finding> {
+        let Ended { name, stack, is_reported: false } = ended else { return None };
+        let cause = completed.cause?;
+        let kind = match cause {
+            QpError::Local(denied) if denied.check == Check::Right => Kind::MissingRights,
+            QpError::Local(_) => Kind::BadMemoryKey,
+            QpError::Unmapped { remote: false, .. } => Kind::StaleRegistration,
+            QpError::Terminated(terminate) => match terminate.cause {
+                Cause::Protection(Protection::Access) => Kind::MissingRights,
+                Cause::Protection(_) | Cause::TaggedBuffer(_) => Kind::BadMemoryKey,
+                _ => return None,
+            },
+            _ => return None,
+        };
+        let text = format!("{name} failed: {cause}");
+        Some(Finding { kind, text, calls: vec![("posted", stack.clone())] })
+    }
+
+    /// Memory was registered.
+    pub(crate) fn registered(&self, adapter: usize, key: u32, region: Region) {
+        let _inside = Inside::enter();
+        let memory = region.span();
+        if region.accessible {
+            watch::add(usize::try_from(memory.addr).unwrap_or(usize::MAX), memory.len);
+        }
+        self.check_region(region.len, region.access);
+        self.regions.add(adapter, key, region);
+        let total = self.regions.total();
+        let limit = getrlimit(Resource::Memlock).current;
+        if let Some(limit) = limit.filter(|limit| total > *limit)
+            && !may_pin_any()
+            && !self.exceeds_memlock.swap(true, Ordering::Relaxed)
+        {
+            let text = format!(
+                "{total} bytes are registered, but RLIMIT_MEMLOCK is {limit} bytes: hardware pins memory, and would refuse (ulimit -l)"
+            );
+            self.report([Finding::now(Kind::MemlockLimit, text)]);
+        }
+    }
+
+    /// Memory was registered again with the same key.
+    pub(crate) fn reregistered(&self, adapter: usize, key: u32, change: impl FnOnce(&mut Region)) {
+        let _inside = Inside::enter();
+        if let Some(mut region) = self.regions.remove(adapter, key) {
+            change(&mut region);
+            let memory = region.span();
+            watch::add(usize::try_from(memory.addr).unwrap_or(usize::MAX), memory.len);
+            self.regions.add(adapter, key, region);
+        }
+    }
+
+    /// A region is about to be deregistered.
+    pub(crate) fn deregistered(&self, adapter: usize, key: u32) {
+        let _inside = Inside::enter();
+        self.regions.remove(adapter, key);
+        let uses = |request: &Request| request.elements.iter().any(|it| it.lkey == key && it.len > 0);
+        let found = self.find_users(Some(adapter), uses, |name| {
+            let text = format!("the region with key {key:#x} was deregistered while {name} uses it");
+            (Kind::RegionDeregisteredInUse, text)
+        });
+        self.forget_buffers(Some(adapter), uses);
+        self.report(found);
+    }
+
+    /// The program frees or unmaps memory.
+    pub(super) fn released(&self, addr: usize, len: usize, what: What) {
+        if Inside::is_entered() {
+            return;
+        }
+        let _inside = Inside::enter();
+        let memory = Span::new(addr as u64, len);
+        if !self.regions.change(memory, what) {
+            return;
+        }
+        let uses = |request: &Request| super::memory::overlap(&request.buffers, &[memory]);
+        if what == What::Unmapped {
+            let found = self.find_users(None, uses, |name| {
+                let text = format!("{len} bytes at {addr:#x} were unmapped while {name} uses them");
+                (Kind::MemoryUnmappedInUse, text)
+            });
+            self.report(found);
+        }
+        self.forget_buffers(None, uses);
+    }
+
+    /// Stops checking the buffers of requests for which `uses` holds, of one adapter or of all: the program is about to use
+    /// their memory for something else.
+    fn forget_buffers(&self, adapter: Option<usize>, uses: impl Fn(&Request) -> bool) {
+        for pair in self.pairs_of(adapter) {
+            for queue in [&pair.sends, &pair.receives.queue] {
+                let mut queue = lock(queue);
+                let used = queue.pending.iter_mut().filter(|request| uses(request));
+                used.for_each(|request| request.forget_buffers(&self.memory));
+            }
+        }
+    }
+
+    /// Returns the queue pairs of one adapter, or all.
+    fn pairs_of(&self, adapter: Option<usize>) -> Vec<Arc<Pair>> {
+        let all = read(&self.pairs);
+        let of = all.iter().filter(|((of, _), _)| adapter.is_none_or(|adapter| adapter == *of));
+        of.map(|(_, pair)| Arc::clone(pair)).collect()
+    }
+
+    /// The program got memory from its allocator.
+    pub(super) fn allocated(&self, addr: usize, len: usize) {
+        if !Inside::is_entered() {
+            let _inside = Inside::enter();
+            self.regions.allocate(Span::new(addr as u64, len));
+        }
+    }
+
+    /// Returns a finding for each queue with a request that is not executed and for which `uses` holds, of one adapter or
+    /// of all. `describe` returns its kind and text for the name of the request.
+    fn find_users(
+        &self,
+        adapter: Option<usize>,
+        uses: impl Fn(&Request) -> bool,
+        describe: impl Fn(&str) -> (Kind, String),
+    ) -> Vec<Finding> {
+        let mut found = Vec::new();
+        for pair in self.pairs_of(adapter) {
+            let Some(executing) = pair.executing() else { continue };
+            for (queue, name, used) in [
+                (&pair.sends, pair.name(), executing),
+                (&pair.receives.queue, pair.receives.name(), usize::MAX),
+            ] {
+                let mut queue = lock(queue);
+                let requests = queue.pending.iter_mut().rev().take(used);
+                let users = requests.filter(|request| uses(request));
+                if let Some(last) = users.map(Request::mark_reported).reduce(|last, _| last) {
+                    let (name, stack) = last.describe(name);
+                    let (kind, text) = describe(&name);
+                    found.push(Finding::now(kind, text).after("the request was posted", stack));
+                }
+            }
+        }
+        found
+    }
+
+    /// A message has begun to wait for a receive of this queue pair.
+    pub(crate) fn receive_missing(&self, number: u32) {
+        let _inside = Inside::enter();
+        lock(&self.waiting).entry(number).or_insert_with(Instant::now);
+    }
+
+    /// Returns remarks about messages that waited for receives of this queue.
+    fn end_waits(&self, queue: &Arc<ReceiveQueue>, stack: &Stack) -> Vec<Finding> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.is_empty() {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for ((_, number), pair) in read(&self.pairs).iter() {
+            if Arc::ptr_eq(&pair.receives, queue)
+                && let Some(since) = waiting.remove(number)
+            {
+                let text = format!(
+                    "a message for {} waited {:.1?} until a receive was posted: hardware would have made the sender retry, or fail",
+                    pair.name(),
+                    since.elapsed()
+                );
+                let calls = vec![("posted", stack.clone())];
+                found.push(Finding { kind: Kind::WaitedForReceive, text, calls });
+            }
+        }
+        found
+    }
+}

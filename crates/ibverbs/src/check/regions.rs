@@ -1,0 +1,168 @@
+//! Memory regions: what the keys of requests refer to, and whether that memory is still there.
+
+use super::finding::{Finding, Kind};
+use super::memory::{Spans, overlap};
+use super::stack::Stack;
+use super::watch::What;
+use ironwarp_rnic::host::Span;
+use ironwarp_rnic::sync::{read, write};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// A buffer of a request, as the program names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Element {
+    pub(crate) addr: u64,
+    pub(crate) len: u32,
+    pub(crate) lkey: u32,
+}
+
+/// A memory region.
+#[derive(Clone, Debug)]
+pub(crate) struct Region {
+    /// Address of the memory in this process, and its length.
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    /// The address by which requests refer to the first byte.
+    pub(crate) start: u64,
+    pub(crate) access: u32,
+    /// Whether the program can access the memory itself. Not that of the device.
+    pub(crate) accessible: bool,
+    pub(crate) created: Stack,
+}
+
+/// What happened to a part of registered memory, behind its registration.
+#[derive(Debug)]
+struct Change {
+    memory: Span,
+    what: What,
+    stack: Stack,
+}
+
+/// A region, with the changes since it was registered.
+#[derive(Debug)]
+struct Entry {
+    region: Region,
+    changes: Vec<Change>,
+}
+
+/// Memory regions by adapter and key.
+#[derive(Debug, Default)]
+pub(super) struct Regions {
+    all: RwLock<HashMap<(usize, u32), Entry>>,
+    /// Number of changes of all regions.
+    changes: AtomicUsize,
+}
+
+impl Regions {
+    fn all(&self) -> RwLockReadGuard<'_, HashMap<(usize, u32), Entry>> {
+        read(&self.all)
+    }
+
+    fn all_mut(&self) -> RwLockWriteGuard<'_, HashMap<(usize, u32), Entry>> {
+        write(&self.all)
+    }
+
+    pub(super) fn add(&self, adapter: usize, key: u32, region: Region) {
+        self.all_mut().insert((adapter, key), Entry { region, changes: Vec::new() });
+    }
+
+    pub(super) fn remove(&self, adapter: usize, key: u32) -> Option<Region> {
+        let Entry { region, changes } = self.all_mut().remove(&(adapter, key))?;
+        self.changes.fetch_sub(changes.len(), Ordering::Relaxed);
+        Some(region)
+    }
+
+    /// Returns the number of registered bytes. Memory that is registered twice counts twice, as on hardware.
+    pub(super) fn total(&self) -> u64 {
+        self.all().values().fold(0, |sum, entry| sum.saturating_add(entry.region.len))
+    }
+
+    /// Returns the buffers of a request as addresses of this process. `None` if a key is unknown, a range is outside of its
+    /// region, or the program cannot access it.
+    pub(super) fn buffers(&self, adapter: usize, elements: &[Element]) -> Option<Spans> {
+        let all = self.all();
+        let mut buffers = Spans::new();
+        for element in elements.iter().filter(|element| element.len > 0) {
+            let entry = all.get(&(adapter, element.lkey)).filter(|entry| entry.region.accessible)?;
+            buffers.push(entry.region.locate(element)?);
+        }
+        Some(buffers)
+    }
+
+    /// Records that the program frees or unmaps memory. Returns whether any of it is registered.
+    pub(super) fn change(&self, memory: Span, what: What) -> bool {
+        let is_affected = |entry: &Entry| overlap(&[entry.region.span()], &[memory]);
+        if !self.all().values().any(is_affected) {
+            return false;
+        }
+        // Without the lock: a walk waits for the loader, which may wait for a thread that frees memory.
+        let stack = Stack::capture();
+        for entry in self.all_mut().values_mut().filter(|entry| is_affected(entry)) {
+            entry.changes.push(Change { memory, what, stack: stack.clone() });
+            self.changes.fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Records that memory was allocated: it is no longer free.
+    pub(super) fn allocate(&self, memory: Span) {
+        if self.changes.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut ended = 0;
+        for entry in self.all_mut().values_mut() {
+            let before = entry.changes.len();
+            entry.changes.retain(|it| it.what != What::Freed || !overlap(&[it.memory], &[memory]));
+            ended += before - entry.changes.len();
+        }
+        self.changes.fetch_sub(ended, Ordering::Relaxed);
+    }
+
+    /// Returns a finding if a request uses memory that was freed or unmapped since it was registered.
+    pub(super) fn find_stale(
+        &self,
+        adapter: usize,
+        elements: &[Element],
+        name: &str,
+        stack: &Stack,
+    ) -> Option<Finding> {
+        if self.changes.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let all = self.all();
+        let find = |element: &Element| {
+            let entry = all.get(&(adapter, element.lkey)).filter(|entry| entry.region.accessible)?;
+            let memory = entry.region.locate(element)?;
+            let mut changes = entry.changes.iter();
+            Some((entry, changes.find(|change| overlap(&[change.memory], &[memory]))?))
+        };
+        let (entry, change) = elements.iter().filter(|element| element.len > 0).find_map(find)?;
+        let (kind, what, when) = match change.what {
+            What::Freed => (Kind::UseAfterFree, "was freed", "freed"),
+            What::Unmapped => (
+                Kind::StaleRegistration,
+                "was unmapped after it was registered, so that hardware would access other memory than the program",
+                "unmapped",
+            ),
+        };
+        let text = format!("{name} uses memory at {:#x} that {what}", change.memory.addr);
+        let finding = Finding { kind, text, calls: vec![("posted", stack.clone())] };
+        Some(finding.after(when, &change.stack).after("registered", &entry.region.created))
+    }
+}
+
+impl Region {
+    /// Returns the memory of an element. `None` if it is not inside the region.
+    fn locate(&self, element: &Element) -> Option<Span> {
+        let inside = element.addr.checked_sub(self.start)?;
+        let end = inside.checked_add(u64::from(element.len))?;
+        (end <= self.len).then(|| Span::new(self.addr + inside, element.len as usize))
+    }
+
+    /// Returns the memory.
+    pub(super) fn span(&self) -> Span {
+        Span::new(self.addr, usize::try_from(self.len).unwrap_or(usize::MAX))
+    }
+}

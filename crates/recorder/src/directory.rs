@@ -1,0 +1,326 @@
+//! The runtime directory, with one file for each process.
+//!
+//! It is in a directory that others may write to, such as /tmp. So it must belong to its user and nobody else may enter it,
+//! symbolic links are not followed, and everything inside is named relative to its descriptor.
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Maximum number of files in a directory. Files of dead processes are removed long before, unless it cannot be found out
+/// whether their processes are dead.
+const MAX_FILES: usize = 256;
+/// How the name of a file ends.
+const SUFFIX: &str = ".events";
+
+/// Where the directory of a user may be, in the order of preference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    parent: PathBuf,
+    name: String,
+    user: u32,
+    /// The parent must belong to the user as well.
+    private: bool,
+}
+
+impl Place {
+    fn private(parent: impl Into<PathBuf>, user: u32) -> Self {
+        Self { parent: parent.into(), name: "ironwarp".to_owned(), user, private: true }
+    }
+
+    /// Returns the places of a user, whose runtime directory is `runtime`, if it has one. Memory comes before /tmp, where
+    /// every write might have to wait for a disk.
+    pub(crate) fn of(user: u32, runtime: Option<&OsStr>) -> Vec<Self> {
+        let runtime = runtime.map(Path::new).filter(|path| path.is_absolute());
+        let shared = ["/dev/shm", "/tmp"].map(|parent| Self {
+            parent: parent.into(),
+            name: format!("ironwarp-{user}"),
+            user,
+            private: false,
+        });
+        runtime.map(|path| Self::private(path, user)).into_iter().chain(shared).collect()
+    }
+
+    /// Returns the places of this process. The environment of a program that runs with more privileges than its caller is
+    /// ignored.
+    pub(crate) fn of_this_process() -> Vec<Self> {
+        let user = rustix::process::geteuid();
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| user == rustix::process::getuid());
+        Self::of(user.as_raw(), runtime.as_deref())
+    }
+
+    /// Returns the places in which to look for files: of this user, with the runtime directory that logins get, and, for
+    /// root, of all users.
+    pub(crate) fn to_search() -> Vec<Self> {
+        let mut places = Self::of_this_process();
+        let own = rustix::process::geteuid().as_raw();
+        let mut users = vec![own];
+        if own == 0 {
+            users.extend(users_in("/run/user", ""));
+            users.extend(["/dev/shm", "/tmp"].iter().flat_map(|parent| users_in(parent, "ironwarp-")));
+            users.sort_unstable();
+            users.dedup();
+        }
+        for user in users {
+            let login = format!("/run/user/{user}");
+            places.extend(Self::of(user, Some(OsStr::new(&login))));
+        }
+        let mut unique: Vec<Self> = Vec::new();
+        for place in places {
+            if !unique.contains(&place) {
+                unique.push(place);
+            }
+        }
+        unique
+    }
+
+    /// Opens the directory, and creates it before, if `create` is set.
+    pub(crate) fn open(&self, create: bool) -> io::Result<Directory> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = rustix::fs::open(&self.parent, flags | OFlags::PATH, Mode::empty())?;
+        if self.private && rustix::fs::fstat(&parent)?.st_uid != self.user {
+            return Err(self.untrusted("its parent belongs to another user"));
+        }
+        if create {
+            match rustix::fs::mkdirat(&parent, &self.name, Mode::RWXU) {
+                Err(error) if error != Errno::EXIST => return Err(error.into()),
+                _ => {}
+            }
+        }
+        let fd = rustix::fs::openat(&parent, &self.name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        let stat = rustix::fs::fstat(&fd)?;
+        if stat.st_uid != self.user {
+            return Err(self.untrusted("it belongs to another user"));
+        }
+        if Mode::from_raw_mode(stat.st_mode).intersects(Mode::RWXG | Mode::RWXO) {
+            return Err(self.untrusted("other users may enter it"));
+        }
+        Ok(Directory { fd, user: self.user, path: self.parent.join(&self.name) })
+    }
+
+    fn untrusted(&self, why: &str) -> io::Error {
+        let path = self.parent.join(&self.name);
+        io::Error::new(io::ErrorKind::PermissionDenied, format!("{}: {why}", path.display()))
+    }
+}
+
+/// Returns the users whose number, after `prefix`, is the name of an entry of a directory.
+fn users_in(directory: &str, prefix: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let user = |entry: std::fs::DirEntry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok();
+    entries.filter_map(user).take(MAX_FILES).collect()
+}
+
+/// An open runtime directory.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    fd: OwnedFd,
+    user: u32,
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Creates a file for a process. Returns it with its path.
+    pub(crate) fn create(&self, process: u32) -> io::Result<(OwnedFd, PathBuf)> {
+        if self.names()?.len() >= MAX_FILES {
+            let why = format!("{}: {MAX_FILES} files, remove some", self.path.display());
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, why));
+        }
+        let mut random = [0; 4];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let name = format!("{process}-{:08x}{SUFFIX}", u32::from_le_bytes(random));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.fd, &name, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok((file, self.path.join(name)))
+    }
+
+    /// Returns the names of the files of processes.
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.fd)? {
+            let name = entry?.file_name().to_str().map(str::to_owned);
+            names.extend(name.ok().filter(|name| process_of(name).is_some()));
+            if names.len() >= MAX_FILES {
+                break;
+            }
+        }
+        Ok(names)
+    }
+
+    /// Opens a file for reading. Fails unless it is a regular file of the user whose directory this is, and `len` bytes
+    /// long. Never waits, whatever the file is.
+    pub(crate) fn open_file(&self, name: &str, len: usize) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let file = rustix::fs::openat(&self.fd, name, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&file)?;
+        let is_ours = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && stat.st_uid == self.user
+            && u64::try_from(stat.st_size) == Ok(len as u64);
+        if is_ours { Ok(file) } else { Err(io::ErrorKind::InvalidData.into()) }
+    }
+
+    /// Removes a file.
+    pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
+    }
+
+    /// Returns how long ago a file was created, or its length changed, in seconds.
+    pub(crate) fn age(&self, name: &str) -> io::Result<u64> {
+        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let now = crate::clock::nanoseconds() / 1_000_000_000;
+        Ok(now.saturating_sub(u64::try_from(stat.st_mtime).unwrap_or_default()))
+    }
+}
+
+/// Returns the process in the name of a file; `None` for other files.
+pub(crate) fn process_of(name: &str) -> Option<u32> {
+    let (process, random) = name.strip_suffix(SUFFIX)?.split_once('-')?;
+    let is_random = random.len() == 8 && random.bytes().all(|byte| byte.is_ascii_hexdigit());
+    process.parse().ok().filter(|_| is_random)
+}
+
+/// Reads up to `bytes.len()` bytes from an offset on. Returns their number.
+pub(crate) fn read_at(file: impl AsFd, bytes: &mut [u8], offset: usize) -> io::Result<usize> {
+    let mut len = 0;
+    while len < bytes.len() {
+        let read =
+            rustix::io::retry_on_intr(|| rustix::io::pread(&file, &mut bytes[len..], (offset + len) as u64))?;
+        if read == 0 {
+            break;
+        }
+        len += read;
+    }
+    Ok(len)
+}
+
+/// Removes the file at this path, in a directory that [`Place::open`] returned.
+pub(crate) fn remove_path(path: &Path) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
+    let parent = rustix::fs::open(parent, flags, Mode::empty())?;
+    Ok(rustix::fs::unlinkat(parent, name.as_bytes(), AtFlags::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    /// A directory of its own for each test.
+    struct Parent(PathBuf);
+
+    impl Parent {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("recorder-test-{}-{name}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn place(&self) -> Place {
+            Place::private(&self.0, rustix::process::geteuid().as_raw())
+        }
+    }
+
+    impl Drop for Parent {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn only_the_user_may_enter_the_directory_and_read_a_file() {
+        let parent = Parent::new("modes");
+        let directory = parent.place().open(true).unwrap();
+        assert_eq!(mode(&parent.0.join("ironwarp")), 0o700);
+        let (_, path) = directory.create(7).unwrap();
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(directory.names().unwrap().len(), 1);
+        remove_path(&path).unwrap();
+        assert!(directory.names().unwrap().is_empty());
+    }
+
+    #[test]
+    fn directories_of_others_and_links_are_refused() {
+        let parent = Parent::new("refused");
+        let path = parent.0.join("ironwarp");
+        assert!(parent.place().open(false).is_err(), "not created");
+        symlink("/tmp", &path).unwrap();
+        parent.place().open(true).unwrap_err();
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        for open in [0o710, 0o701, 0o755] {
+            fs::set_permissions(&path, Permissions::from_mode(open)).unwrap();
+            assert!(parent.place().open(true).unwrap_err().to_string().contains("may enter"));
+        }
+        fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+        parent.place().open(true).unwrap();
+        let other = Place { user: 4711, ..parent.place() };
+        assert!(other.open(true).unwrap_err().to_string().contains("parent belongs to another"));
+        let other = Place { private: false, ..other };
+        assert!(other.open(true).unwrap_err().to_string().contains("it belongs to another"));
+    }
+
+    #[test]
+    fn files_that_are_no_recordings_are_refused() {
+        let parent = Parent::new("files");
+        let directory = parent.place().open(true).unwrap();
+        let inside = parent.0.join("ironwarp");
+        let name = "7-0123abcd.events";
+        let open = || directory.open_file(name, 3).map(drop);
+        fs::write(inside.join(name), "abc").unwrap();
+        open().unwrap();
+        fs::write(inside.join(name), "abcd").unwrap();
+        open().unwrap_err();
+        let other = Directory { user: 4711, ..parent.place().open(false).unwrap() };
+        fs::write(inside.join(name), "abc").unwrap();
+        other.open_file(name, 3).unwrap_err();
+        fs::rename(inside.join(name), inside.join("target")).unwrap();
+        symlink("target", inside.join(name)).unwrap();
+        open().unwrap_err();
+        fs::remove_file(inside.join(name)).unwrap();
+        rustix::fs::mknodat(&directory.fd, name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        open().unwrap_err(); // and does not wait for a writer
+    }
+
+    #[test]
+    fn the_number_of_files_is_bounded() {
+        let parent = Parent::new("bounded");
+        let directory = parent.place().open(true).unwrap();
+        for process in (0..).take(MAX_FILES) {
+            directory.create(process).unwrap();
+        }
+        assert_eq!(directory.create(1).unwrap_err().kind(), io::ErrorKind::QuotaExceeded);
+    }
+
+    #[test]
+    fn names_are_of_processes() {
+        assert_eq!(process_of("12-0123abcd.events"), Some(12));
+        for other in
+            ["12.events", "12-0123abcd", "x-0123abcd.events", "12-0123abc.events", "12-0123abcg.events"]
+        {
+            assert_eq!(process_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn places_are_preferred_in_order() {
+        let parents = |runtime: Option<&str>| -> Vec<PathBuf> {
+            Place::of(7, runtime.map(OsStr::new))
+                .into_iter()
+                .map(|place| place.parent.join(place.name))
+                .collect()
+        };
+        assert_eq!(parents(None), ["/dev/shm/ironwarp-7", "/tmp/ironwarp-7"].map(PathBuf::from));
+        assert_eq!(parents(Some("/run/user/7"))[0], Path::new("/run/user/7/ironwarp"));
+        assert_eq!(parents(Some("relative")).len(), 2);
+    }
+}

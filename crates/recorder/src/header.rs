@@ -1,0 +1,151 @@
+//! The header of the file: the process, and how its counter relates to the time.
+
+use crate::clock;
+use crate::ring::{NAME_LEN, RECORDS, RINGS};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// First bytes of every file.
+const MAGIC: &[u8; 8] = b"ironevts";
+const VERSION: u32 = 1;
+/// Length of the fields.
+const LEN: usize = 88;
+
+/// What the header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// The process ID.
+    pub(crate) process: u32,
+    /// When the process started, in the kernel's clock ticks since the machine started. Together with the process ID, it tells
+    /// processes apart.
+    pub(crate) started: u64,
+    /// The inode of the PID namespace, in which the process ID is meaningful.
+    pub(crate) namespace: u64,
+    /// The counter and the time of one moment.
+    pub(crate) ticks: u64,
+    pub(crate) nanoseconds: u64,
+    /// Identifies the start of the machine, since which the counter counts.
+    pub(crate) boot: [u8; 16],
+    /// The name of the program.
+    pub(crate) program: [u8; NAME_LEN],
+}
+
+impl Header {
+    /// Returns the header of this process.
+    pub(crate) fn of_this_process() -> Self {
+        let process = std::process::id();
+        Self {
+            process,
+            started: start_of(process).unwrap_or_default(),
+            namespace: namespace(),
+            ticks: clock::ticks(),
+            nanoseconds: clock::nanoseconds(),
+            boot: boot(),
+            program: name_in("/proc/self/comm"),
+        }
+    }
+
+    /// Returns the bytes of the header.
+    #[expect(clippy::cast_possible_truncation, reason = "both numbers are small constants")]
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend((RINGS as u32).to_le_bytes());
+        bytes.extend((RECORDS as u32).to_le_bytes());
+        bytes.extend(self.process.to_le_bytes());
+        for number in [self.started, self.namespace, self.ticks, self.nanoseconds] {
+            bytes.extend(number.to_le_bytes());
+        }
+        bytes.extend(self.boot);
+        bytes.extend(self.program);
+        bytes
+    }
+
+    /// Reads a header. Returns `None` if it is not one of this version.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; LEN] = bytes.first_chunk()?;
+        let word = |at: usize| Some(u32::from_le_bytes(*bytes[at..].first_chunk()?));
+        let number = |at: usize| Some(u64::from_le_bytes(*bytes[at..].first_chunk()?));
+        let is_ours = bytes.starts_with(MAGIC)
+            && word(8)? == VERSION
+            && word(12)? as usize == RINGS
+            && word(16)? as usize == RECORDS;
+        is_ours.then_some(Self {
+            process: word(20)?,
+            started: number(24)?,
+            namespace: number(32)?,
+            ticks: number(40)?,
+            nanoseconds: number(48)?,
+            boot: *bytes[56..].first_chunk()?,
+            program: *bytes[72..].first_chunk()?,
+        })
+    }
+
+    /// Returns whether the process still runs; `None` if that cannot be found out, because it has a PID namespace of its own.
+    pub(crate) fn runs(&self) -> Option<bool> {
+        (self.namespace == namespace()).then(|| start_of(self.process) == Some(self.started))
+    }
+}
+
+/// Returns when a process started (`starttime` in proc_pid_stat(5)); `None` if it does not exist or is a zombie.
+fn start_of(process: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name of the program may contain anything: the fields after it begin behind the last parenthesis.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// Returns the inode of the PID namespace; zero if it is unknown.
+fn namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
+}
+
+/// Returns what identifies the start of this machine; zeros if it is unknown.
+pub(crate) fn boot() -> [u8; 16] {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(32).collect();
+    u128::from_str_radix(&digits, 16).map_or([0; 16], u128::to_be_bytes)
+}
+
+/// Returns the name in a file of /proc, without the line break.
+pub(crate) fn name_in(path: &str) -> [u8; NAME_LEN] {
+    let mut name = [0; NAME_LEN];
+    let text = fs::read(path).unwrap_or_default();
+    let text = text.strip_suffix(b"\n").unwrap_or(&text);
+    name.iter_mut().zip(text).for_each(|(to, from)| *to = *from);
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_survives_the_bytes() {
+        let header = Header::of_this_process();
+        assert_eq!(Header::parse(&header.to_bytes()), Some(header.clone()));
+        assert_eq!(header.to_bytes().len(), LEN);
+        assert!(header.started > 0 && header.namespace > 0 && header.boot != [0; 16]);
+        for at in [0, 8, 12, 16] {
+            let mut wrong = header.to_bytes();
+            wrong[at] ^= 1;
+            assert_eq!(Header::parse(&wrong), None, "byte {at}");
+        }
+        assert_eq!(Header::parse(&header.to_bytes()[1..]), None);
+    }
+
+    #[test]
+    fn a_process_runs_until_it_ends() {
+        let ours = Header::of_this_process();
+        assert_eq!(ours.runs(), Some(true));
+        // The same process ID, used again.
+        assert_eq!(Header { started: ours.started + 1, ..ours.clone() }.runs(), Some(false));
+        assert_eq!(Header { process: u32::MAX, ..ours.clone() }.runs(), Some(false));
+        assert_eq!(Header { namespace: 1, ..ours }.runs(), None);
+    }
+}

@@ -1,0 +1,260 @@
+//! Reads the files of processes, which may be hostile: their user may have written anything into them.
+
+use crate::clock::{self, Calibration};
+use crate::directory::{Directory, Place, process_of, read_at};
+use crate::header::{Header, boot};
+use crate::ring::{
+    FILE_LEN, HEADER_LEN, NAME_LEN, RECORD_LEN, RECORDS, RING_HEADER_LEN, RING_LEN, RINGS, position,
+};
+use std::io;
+use std::sync::Arc;
+
+/// Maximum number of files of dead processes that are kept in a directory.
+const MAX_DEAD: usize = 8;
+/// How long a process may take to write the header of its file, in seconds.
+const MAX_CREATION: u64 = 60;
+
+/// The events of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Recording {
+    /// The process ID.
+    pub process: u32,
+    /// The name of the program, in which every character may occur.
+    pub program: String,
+    /// Whether the process still runs; `None` if it has a PID namespace of its own, so that this is unknown.
+    pub running: Option<bool>,
+    /// The events, oldest first.
+    pub events: Vec<Event>,
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Event {
+    /// The time in nanoseconds since 1970; `None` if the machine has restarted since.
+    pub time: Option<u64>,
+    ticks: u64,
+    /// The thread ID; zero for a thread that has ended and whose ring another one uses.
+    pub thread: u32,
+    /// The name of the thread, in which every character may occur.
+    pub thread_name: Arc<str>,
+    /// The kind.
+    pub kind: u8,
+    /// The number of the queue pair.
+    pub qp: u32,
+    /// The argument.
+    pub argument: u32,
+}
+
+/// A process that has died and left its file behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Dead {
+    /// The process ID.
+    pub process: u32,
+    /// The name of the program, in which every character may occur.
+    pub program: String,
+}
+
+/// What the times of events are computed from.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    calibration: Option<Calibration>,
+}
+
+impl Snapshot {
+    /// Returns a snapshot at this moment of a process with this header.
+    pub(crate) fn now(header: &Header) -> Self {
+        let calibration = Calibration {
+            ticks: [header.ticks, clock::ticks()],
+            nanoseconds: [header.nanoseconds, clock::nanoseconds()],
+        };
+        let is_same_boot = header.boot == boot() && header.boot != [0; 16];
+        Self { calibration: is_same_boot.then_some(calibration) }
+    }
+
+    /// Adds the events in the bytes of a ring to `events`. `after` is what its head was after the bytes were read: events
+    /// that may have been overwritten meanwhile are left out.
+    pub(crate) fn read_ring(&self, ring: &[u8], after: u64, events: &mut Vec<Event>) {
+        let Some((header, records)) = ring.split_at_checked(RING_HEADER_LEN) else { return };
+        let (Some(head), Some(thread)) = (number(header, 0), word(header, 8)) else { return };
+        let name = header.get(16..16 + NAME_LEN).unwrap_or_default();
+        let name: Arc<str> = text(name).into();
+        let Some(since) = number(header, 32) else { return };
+        let ended: Arc<str> = "ended".into();
+        let (count, added) = (head / RECORD_LEN as u64, after.saturating_sub(head) / RECORD_LEN as u64);
+        let kept = (RECORDS as u64).saturating_sub(added);
+        // The slot after the newest event may be half written, and then is not the oldest event any more.
+        let kept = if count >= RECORDS as u64 { kept.min(RECORDS as u64 - 1) } else { kept.min(count) };
+        for back in (1..=kept).rev() {
+            let before = head.wrapping_sub(back * RECORD_LEN as u64);
+            let at = position(before) * RECORD_LEN;
+            let (thread, name) = if before < since { (0, &ended) } else { (thread, &name) };
+            let Some(record) = records.get(at..at + RECORD_LEN) else { continue };
+            let (Some(ticks), Some(subject), Some(argument)) =
+                (number(record, 0), word(record, 8), word(record, 12))
+            else {
+                continue;
+            };
+            let [qp @ .., kind] = subject.to_le_bytes();
+            events.push(Event {
+                time: self.calibration.and_then(|calibration| calibration.time_of(ticks)),
+                ticks,
+                thread,
+                thread_name: Arc::clone(name),
+                kind,
+                qp: u32::from_le_bytes([qp[0], qp[1], qp[2], 0]),
+                argument,
+            });
+        }
+    }
+}
+
+/// Sorts events by their times.
+pub(crate) fn sort(events: &mut [Event]) {
+    events.sort_by_key(|event| event.ticks);
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// Returns a name that is padded with zeros.
+fn text(name: &[u8]) -> String {
+    let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    String::from_utf8_lossy(&name[..len]).into_owned()
+}
+
+/// Reads the bytes of a file, which may be anything. `heads` returns the bytes of the start of a ring again, by the offset
+/// in the file, after the bytes were read. Returns `None` if it is not a recording.
+fn parse_with(bytes: &[u8], head_of: impl Fn(usize) -> Option<u64>) -> Option<Recording> {
+    let header = Header::parse(bytes)?;
+    let snapshot = Snapshot::now(&header);
+    let mut events = Vec::new();
+    for ring in 0..RINGS {
+        let at = HEADER_LEN + ring * RING_LEN;
+        if let Some(ring) = bytes.get(at..at + RING_LEN) {
+            snapshot.read_ring(ring, head_of(at).unwrap_or(u64::MAX), &mut events);
+        }
+    }
+    sort(&mut events);
+    let (process, running) = (header.process, header.runs());
+    Some(Recording { process, program: text(&header.program), running, events })
+}
+
+/// Reads the bytes of a file that does not change, which may be anything. Returns `None` if it is not a recording.
+pub fn parse(bytes: &[u8]) -> Option<Recording> {
+    parse_with(bytes, |at| number(bytes, at))
+}
+
+/// Reads a file.
+fn read(directory: &Directory, name: &str) -> io::Result<Recording> {
+    let file = directory.open_file(name, FILE_LEN)?;
+    let mut bytes = vec![0; FILE_LEN];
+    let len = read_at(&file, &mut bytes, 0)?;
+    let head_of = |at| {
+        let mut head = [0; 8];
+        (read_at(&file, &mut head, at).ok()? == head.len()).then(|| u64::from_le_bytes(head))
+    };
+    let recording = parse_with(&bytes[..len], head_of).ok_or(io::ErrorKind::InvalidData)?;
+    // The name is given by whoever may create files in the directory: its user.
+    let is_named = process_of(name) == Some(recording.process);
+    if is_named { Ok(recording) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// Reads the header of a file.
+fn read_header(directory: &Directory, name: &str) -> io::Result<Header> {
+    let file = directory.open_file(name, FILE_LEN)?;
+    let mut bytes = [0; HEADER_LEN];
+    let len = read_at(&file, &mut bytes, 0)?;
+    Header::parse(&bytes[..len]).ok_or(io::ErrorKind::InvalidData.into())
+}
+
+/// Returns the directories in which files may be, of this user, or, for root, of all.
+fn directories() -> impl Iterator<Item = Directory> {
+    Place::to_search().into_iter().filter_map(|place| place.open(false).ok())
+}
+
+/// Calls `visit` with the header of every file.
+fn for_each_header(mut visit: impl FnMut(&Directory, &str, Header)) {
+    for directory in directories() {
+        for name in directory.names().unwrap_or_default() {
+            if let Ok(header) = read_header(&directory, &name) {
+                visit(&directory, &name, header);
+            }
+        }
+    }
+}
+
+/// Returns the recordings of a process, which may have died: several, if it has replaced its program, or if processes of
+/// several PID namespaces or times have its ID.
+pub fn of_process(process: u32) -> Vec<Recording> {
+    let mut recordings = Vec::new();
+    for directory in directories() {
+        let names = directory.names().unwrap_or_default().into_iter();
+        let of_process = names.filter(|name| process_of(name) == Some(process));
+        recordings.extend(of_process.filter_map(|name| read(&directory, &name).ok()));
+    }
+    recordings
+}
+
+/// Returns the recordings of the processes that may still run, and the processes that have died and left their files.
+pub fn of_running() -> (Vec<Recording>, Vec<Dead>) {
+    let (mut recordings, mut dead) = (Vec::new(), Vec::new());
+    for_each_header(|directory, name, header| match header.runs() {
+        Some(false) => dead.push(Dead { process: header.process, program: text(&header.program) }),
+        _ => recordings.extend(read(directory, name).ok()),
+    });
+    recordings.sort_by_key(|recording| recording.process);
+    dead.sort_by_key(|dead| dead.process);
+    (recordings, dead)
+}
+
+/// Removes files that this process has left behind before it replaced its program, and the oldest ones of dead processes:
+/// [`MAX_DEAD`] are kept, with that of this process.
+pub(crate) fn prune(directory: &Directory) -> io::Result<()> {
+    let mut dead = Vec::new();
+    for name in directory.names()? {
+        match read_header(directory, &name) {
+            Ok(header) if header.process == std::process::id() && header.runs() == Some(true) => {
+                directory.remove(&name)?;
+            }
+            Ok(header) if header.runs() == Some(false) => dead.push(name),
+            // Never a recording, or one that its process is about to create.
+            Err(_) if directory.age(&name)? > MAX_CREATION => directory.remove(&name)?,
+            Ok(_) | Err(_) => {}
+        }
+    }
+    if dead.len() < MAX_DEAD {
+        return Ok(());
+    }
+    dead.sort_by_cached_key(|name| last_ticks(directory, name).unwrap_or_default());
+    let surplus = dead.len() + 1 - MAX_DEAD;
+    dead.iter().take(surplus).try_for_each(|name| directory.remove(name))
+}
+
+/// Returns when the last event of a file was recorded; `None` if the machine has restarted since.
+fn last_ticks(directory: &Directory, name: &str) -> Option<u64> {
+    let header = read_header(directory, name).ok().filter(|header| header.boot == boot())?;
+    let file = directory.open_file(name, FILE_LEN).ok()?;
+    let mut last = header.ticks;
+    for ring in 0..RINGS {
+        let at = HEADER_LEN + ring * RING_LEN;
+        let mut bytes = [0; 8];
+        let mut read = |at| (read_at(&file, &mut bytes, at).ok()? == 8).then(|| u64::from_le_bytes(bytes));
+        let head = read(at)?;
+        if head > 0 {
+            let newest = position(head.wrapping_sub(RECORD_LEN as u64)) * RECORD_LEN;
+            last = last.max(read(at + RING_HEADER_LEN + newest)?);
+        }
+    }
+    Some(last)
+}
+
+#[cfg(test)]
+mod tests;
