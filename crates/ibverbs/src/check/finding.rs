@@ -45,6 +45,8 @@ kinds! {
     ReceiveBufferWritten = "receive-buffer-written" Finding,
     /// A memory region was deregistered while a request used it.
     RegionDeregisteredInUse = "region-deregistered-in-use" Finding,
+    /// Memory was freed while a request used it.
+    MemoryFreedInUse = "memory-freed-in-use" Finding,
     /// Memory was unmapped while a request used it.
     MemoryUnmappedInUse = "memory-unmapped-in-use" Finding,
     /// Memory was unmapped and mapped again behind a registration that a request then used.

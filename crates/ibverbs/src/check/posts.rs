@@ -5,7 +5,7 @@ use super::finding::{Finding, Kind};
 use super::inside::Inside;
 use super::queues::Cq;
 use super::regions::Region;
-use super::requests::{Ended, Pair, Posted, ReceiveQueue, Request, Shared, format_name, format_pair};
+use super::requests::{Ended, Pair, Posted, ReceiveQueue, Request, Shared, Until, format_name, format_pair};
 use super::stack::Stack;
 use super::watch::{self, What};
 use crate::abi::*;
@@ -327,7 +327,7 @@ impl Checker {
         let _inside = Inside::enter();
         self.regions.remove(adapter, key);
         let uses = |request: &Request| request.elements.iter().any(|it| it.lkey == key && it.len > 0);
-        let found = self.find_users(Some(adapter), uses, |name| {
+        let found = self.find_users(Some(adapter), Until::Executed, uses, |name| {
             let text = format!("the region with key {key:#x} was deregistered while {name} uses it");
             (Kind::RegionDeregisteredInUse, text)
         });
@@ -346,13 +346,14 @@ impl Checker {
             return;
         }
         let uses = |request: &Request| super::memory::overlap(&request.buffers, &[memory]);
-        if what == What::Unmapped {
-            let found = self.find_users(None, uses, |name| {
-                let text = format!("{len} bytes at {addr:#x} were unmapped while {name} uses them");
-                (Kind::MemoryUnmappedInUse, text)
-            });
-            self.report(found);
-        }
+        let (kind, how) = match what {
+            What::Freed => (Kind::MemoryFreedInUse, "freed"),
+            What::Unmapped => (Kind::MemoryUnmappedInUse, "unmapped"),
+        };
+        let found = self.find_users(None, Until::Polled, uses, |name| {
+            (kind, format!("{len} bytes at {addr:#x} were {how} while {name} uses them"))
+        });
+        self.report(found);
         self.forget_buffers(None, uses);
     }
 
@@ -383,24 +384,24 @@ impl Checker {
         }
     }
 
-    /// Returns a finding for each queue with a request that is not executed and for which `uses` holds, of one adapter or
-    /// of all. `describe` returns its kind and text for the name of the request.
+    /// Returns a finding for each queue with a request that still uses its buffers and for which `uses` holds, of one adapter
+    /// or of all. `describe` returns its kind and text for the name of the request.
     fn find_users(
         &self,
         adapter: Option<usize>,
+        until: Until,
         uses: impl Fn(&Request) -> bool,
         describe: impl Fn(&str) -> (Kind, String),
     ) -> Vec<Finding> {
         let mut found = Vec::new();
         for pair in self.pairs_of(adapter) {
             let Some(executing) = pair.executing() else { continue };
-            for (queue, name, used) in [
+            for (queue, name, executing) in [
                 (&pair.sends, pair.name(), executing),
                 (&pair.receives.queue, pair.receives.name(), usize::MAX),
             ] {
                 let mut queue = lock(queue);
-                let requests = queue.pending.iter_mut().rev().take(used);
-                let users = requests.filter(|request| uses(request));
+                let users = queue.using_buffers(executing, until).filter(|request| uses(request));
                 if let Some(last) = users.map(Request::mark_reported).reduce(|last, _| last) {
                     let (name, stack) = last.describe(name);
                     let (kind, text) = describe(&name);

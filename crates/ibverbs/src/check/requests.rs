@@ -71,6 +71,15 @@ pub(super) struct Queue {
     pub(super) pending: VecDeque<Request>,
 }
 
+/// Until when a request uses its buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// Until the adapter has executed it.
+    Executed,
+    /// Until the program has polled its completion, or a later one that reports it as well.
+    Polled,
+}
+
 /// A receive queue, of one queue pair or shared.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
@@ -147,6 +156,24 @@ impl Queue {
             false => request.id == id,
         });
         found.map_or(Vec::new(), |at| self.pending.drain(..=at).collect())
+    }
+
+    /// Returns the requests that use their buffers, the last one first, if the last `executing` ones are not executed.
+    pub(super) fn using_buffers(
+        &mut self,
+        executing: usize,
+        until: Until,
+    ) -> impl Iterator<Item = &mut Request> {
+        let first_executing = self.pending.len().saturating_sub(executing);
+        let reported = match until {
+            Until::Executed => 0,
+            Until::Polled => self.pending.iter().rposition(|it| it.signaled).map_or(0, |last| last + 1),
+        };
+        let requests = self.pending.iter_mut().enumerate().rev();
+        let uses = move |at: usize, request: &Request| {
+            at >= first_executing || at < reported && !matches!(request.state, Buffers::Unchecked)
+        };
+        requests.filter(move |(at, request)| uses(*at, request)).map(|(_, request)| request)
     }
 
     /// Takes off the first request with this id.

@@ -66,6 +66,8 @@ const ALL: &[Mistake] = &[
     request("region_deregistered_in_use", "region-deregistered-in-use", &["key 0x", RECEIVE]),
     request("region_deregistered_before_message", "region-deregistered-in-use", &["key 0x", RECEIVE]),
     request("memory_unmapped_in_use", "memory-unmapped-in-use", &["4096 bytes at 0x", RECEIVE]),
+    request("memory_freed_in_use", "memory-freed-in-use", &[" bytes at 0x", REQUEST]),
+    request("receive_buffer_freed_in_use", "memory-freed-in-use", &[" bytes at 0x", RECEIVE]),
     request("large_block_freed_in_use", "memory-unmapped-in-use", &[" bytes at 0x", RECEIVE]),
     request("stale_registration", "stale-registration", &[REQUEST, "memory at 0x"]),
     request("use_after_free", "use-after-free", &[REQUEST, "memory at 0x"]),
@@ -295,8 +297,8 @@ macro_rules! tests {
 tests! {
     send_buffer_changed unsignaled_buffer_changed
     receive_buffer_read_early read_sink_read_early receive_buffer_written
-    region_deregistered_in_use region_deregistered_before_message memory_unmapped_in_use large_block_freed_in_use
-    stale_registration use_after_free large_block_used_after_free
+    region_deregistered_in_use region_deregistered_before_message memory_unmapped_in_use memory_freed_in_use
+    receive_buffer_freed_in_use large_block_freed_in_use stale_registration use_after_free large_block_used_after_free
     misaligned_atomic missing_rights missing_local_rights
     bad_memory_key bad_memory_range key_of_another_domain bad_remote_range bad_remote_key
     cq_may_overrun unpolled_completion waited_for_receive send_queue_unsignaled unacknowledged_events

@@ -163,6 +163,45 @@ static void mistake_memory_unmapped_in_use(void)
 	close_both();
 }
 
+static void mistake_memory_freed_in_use(void)
+{
+	open_both(REMOTE);
+	char *memory = malloc(600);
+	struct ibv_mr *mr = ibv_reg_mr(a.pd, memory, 600, LOCAL);
+	receive_part(RECEIVE, part(&b, 0, 600));
+	send_part(REQUEST, all_of(mr));
+	if (wrong)
+		free(memory); /* memory_freed_in_use */
+	await(&a, REQUEST);
+	await(&b, RECEIVE);
+	if (!wrong)
+		free(memory);
+	CHECK(!ibv_dereg_mr(mr));
+	close_both();
+}
+
+static void mistake_receive_buffer_freed_in_use(void)
+{
+	open_both(REMOTE);
+	char *memory = malloc(600);
+	struct ibv_mr *mr = ibv_reg_mr(b.pd, memory, 600, LOCAL);
+	receive_part(RECEIVE, all_of(mr));
+	if (!wrong) {
+		send_part(REQUEST, part(&a, 0, 64));
+		await(&a, REQUEST);
+		await(&b, RECEIVE);
+	}
+	free(memory); /* receive_buffer_freed_in_use */
+	if (wrong)
+		destroy_qps();
+	if (wrong && srq) {
+		CHECK(!ibv_destroy_srq(srq));
+		srq = NULL;
+	}
+	CHECK(!ibv_dereg_mr(mr));
+	close_both();
+}
+
 /* The C library unmaps such a large block when it is freed. */
 static void mistake_large_block_freed_in_use(void)
 {
@@ -648,6 +687,8 @@ int main(int count, char **arguments)
 		MISTAKE(region_deregistered_in_use),
 		MISTAKE(region_deregistered_before_message),
 		MISTAKE(memory_unmapped_in_use),
+		MISTAKE(memory_freed_in_use),
+		MISTAKE(receive_buffer_freed_in_use),
 		MISTAKE(large_block_freed_in_use),
 		MISTAKE(stale_registration),
 		MISTAKE(use_after_free),
