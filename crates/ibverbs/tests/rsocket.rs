@@ -24,7 +24,12 @@ fn program() -> &'static PathBuf {
 
 /// Runs a case of the program, over IPv4 ("4") or IPv6 ("6").
 fn run(test: &str, family: &str) {
-    let output = common::with_dropin(program()).args([test, family]).output().unwrap();
+    run_with(test, family, &[]);
+}
+
+fn run_with(test: &str, family: &str, settings: &[(&str, &str)]) {
+    let mut command = common::with_dropin(program());
+    let output = command.args([test, family]).envs(settings.iter().copied()).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{test} over IPv{family}: {}\n{errors}", output.status);
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{test}: good\n"));
@@ -43,6 +48,7 @@ macro_rules! tests {
 tests! {
     odd_sizes,
     half_close,
+    short_connections,
     exits,
     closes_and_vanishes,
     peer_killed,
@@ -55,4 +61,12 @@ tests! {
     interrupted,
     selects,
     sets,
+}
+
+/// An adversary adds the completions of the last data after the end of the connection is reported.
+#[test]
+fn all_data_is_received_before_the_end_with_an_adversary() {
+    for seed in ["1", "2", "3", "4"] {
+        run_with("short_connections", "4", &[("IRONWARP_ADVERSARY", seed)]);
+    }
 }

@@ -179,8 +179,8 @@ fn start_connecting(socket: &Socket, to: SocketAddr) -> Result<Dialled, Errno> {
                 let state = stream.progressed_state();
                 match state.phase {
                     Phase::Connecting => return Err(Errno(libc::EALREADY)),
-                    Phase::Connected if !state.reported_connected => return Ok(Dialled::Before),
                     Phase::Over if state.failed => {} // the program may try again
+                    _ if !state.reported_connected => return Ok(Dialled::Before),
                     _ => return Err(Errno(libc::EISCONN)),
                 }
             }
@@ -202,10 +202,11 @@ fn check_connected(socket: &Socket) -> Result<Option<()>, Errno> {
     let mut state = stream.progressed_state();
     match state.phase {
         Phase::Connecting => Ok(None),
-        Phase::Connected => {
+        Phase::Over if state.failed => Err(state.error.take().unwrap_or(Errno(libc::ECONNABORTED))),
+        // Or the peer has closed it already, after it has sent its data.
+        Phase::Connected | Phase::Over => {
             state.reported_connected = true;
             Ok(Some(()))
         }
-        Phase::Over => Err(state.error.take().unwrap_or(Errno(libc::ECONNABORTED))),
     }
 }

@@ -7,6 +7,7 @@ use super::ring::{Incoming, Outgoing};
 use super::wire::{MESSAGE, Message};
 use crate::support::errno::Errno;
 use ironwarp_engine::{Engine, Established};
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Domain, Rights};
 use ironwarp_rnic::queue::{ReceiveRequest, Sge, Sges};
 use std::ffi::c_short;
@@ -39,6 +40,10 @@ pub(super) struct State {
     pub(super) mappings: Mappings,
     /// Buffers for control messages of the peer: a slot of [`MESSAGE`] bytes for each posted receive.
     pub(super) slots: Buffer,
+    /// Number of receives that are posted, and whose completions were not polled.
+    pub(super) posted_receives: u32,
+    /// Why the connection has ended, until all completions before the end are applied.
+    pub(super) end: Option<Box<QpError>>,
 }
 
 /// Offset of a slot in [`State::slots`].
@@ -63,6 +68,8 @@ impl State {
             incoming: Incoming::new(engine, domain, options)?,
             mappings: Mappings::new(options.mappings),
             slots,
+            posted_receives: 0,
+            end: None,
         })
     }
 

@@ -100,9 +100,10 @@ impl Stream {
         let sink = Some(Arc::<Events>::clone(&events) as _);
         let with_events = QueuePairOptions { events: sink, ..QueuePairOptions::default() };
         let pair = engine.create_qp_with(attributes, with_events)?;
-        let state = State::new(engine, domain, options)?;
+        let mut state = State::new(engine, domain, options)?;
         for slot in 0..options.receive_queue {
             pair.qp().post_receive(state.receive_request(slot.into()))?;
+            state.posted_receives += 1;
         }
         let hello = Hello {
             ring: state.incoming.tag(),
@@ -167,11 +168,8 @@ impl Stream {
 
     /// Makes progress: reads the TCP socket, and applies all completions and connection events to the state.
     pub(super) fn make_progress(&self, state: &mut State) {
-        // Taken before the completions are polled: when the end of the connection is reported, all completions
-        // before the end are in the queue.
         let pending = std::mem::take(&mut *lock(&self.events.pending));
         let any = !pending.is_empty();
-        let mut end = None;
         for event in pending {
             match event {
                 ConnectionEventKind::Connected(established) => self.on_connected(state, established),
@@ -179,14 +177,11 @@ impl Stream {
                     (state.failed, state.error) = (true, Some(Errno::from(&error)));
                     state.phase = Phase::Over;
                 }
-                ConnectionEventKind::Ended(error) => end = Some(error),
+                ConnectionEventKind::Ended(error) => state.end = Some(Box::new(error)),
                 _ => {}
             }
         }
         self.apply_completions(state, Poll::SocketAndQueue);
-        if let Some(error) = end {
-            self.on_ended(state, &error);
-        }
         if any {
             self.notify_change();
         }
@@ -278,11 +273,22 @@ impl Stream {
             self.give_credit(state);
             self.notify_change();
         }
+        // The end of the connection may be reported before the last data completes. All receives complete in the end, in
+        // order, because those that are left are flushed.
+        if state.posted_receives == 0
+            && let Some(error) = state.end.take()
+        {
+            self.on_ended(state, &error);
+            self.notify_change();
+        }
     }
 
     /// Applies a completion: a control message, data that arrived, or a request of this end that was sent.
     fn apply_completion(&self, state: &mut State, completion: &Completion) {
         let slot = completion.wr_id;
+        if matches!(completion.opcode, Opcode::Receive | Opcode::ReceiveWrite) {
+            state.posted_receives = state.posted_receives.saturating_sub(1);
+        }
         match completion.opcode {
             Opcode::Receive | Opcode::ReceiveWrite if completion.status != Status::Success => {}
             Opcode::Receive => {
@@ -314,7 +320,9 @@ impl Stream {
             return self.abort_for_violation(state);
         }
         // Fails only after the connection has ended.
-        let _ = self.pair.qp().post_receive(state.receive_request(slot));
+        if self.pair.qp().post_receive(state.receive_request(slot)).is_ok() {
+            state.posted_receives += 1;
+        }
     }
 
     /// Sends the peer a credit, if one is due.

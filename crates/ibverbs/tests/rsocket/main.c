@@ -128,6 +128,7 @@ static void run(const struct test *test)
 	server_process = fork(); /* before either process has a socket */
 	CHECK(server_process >= 0);
 	if (server_process == 0) {
+		CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0); /* if the client fails */
 		int listener = create_listener();
 		port = port_of(listener);
 		CHECK(port > 0);

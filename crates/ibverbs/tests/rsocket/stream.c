@@ -78,6 +78,30 @@ static void half_close(int port)
 	FAILS(rclose(rs), EBADF);
 }
 
+/* --- Short connections --- */
+
+#define CONNECTIONS 50
+
+/* The end of a connection may be reported before its last data completes. */
+static void send_and_close(int listener)
+{
+	for (unsigned i = 0; i < CONNECTIONS; i++) {
+		int rs = accept_one(listener);
+		send_all(rs, i, 5003, 1000);
+		CHECK(rclose(rs) == 0);
+	}
+}
+
+static void short_connections(int port)
+{
+	for (unsigned i = 0; i < CONNECTIONS; i++) {
+		int rs = connect_to(port);
+		receive_all(rs, i, 5003, 700);
+		receive_end(rs);
+		CHECK(rclose(rs) == 0);
+	}
+}
+
 /* --- The end of a process --- */
 
 static void receive_everything(int listener)
@@ -255,6 +279,7 @@ static void mapped(int port)
 const struct test stream_tests[] = {
 	{"odd_sizes", echo, odd_sizes},
 	{"half_close", answer_after_end, half_close},
+	{"short_connections", send_and_close, short_connections},
 	{"exits", receive_everything, exits},
 	{"closes_and_vanishes", receive_everything, closes_and_vanishes},
 	{"peer_killed", kill_itself, peer_killed},
