@@ -53,8 +53,7 @@ impl Checker {
             let operation = request.operation?;
             Some(limits.request(operation, request.elements.len(), request.inline))
         });
-        let finding =
-            |text| Finding { kind: Kind::DeviceLimit, text, calls: vec![("posted", stack.clone())] };
+        let finding = |text| Finding::posted(Kind::DeviceLimit, text, stack);
         texts.flatten().map(finding).collect()
     }
 }

@@ -11,8 +11,8 @@ unsafe extern "C" {
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// Registers `end_report`, which ends the report and returns whether there are findings. Called before the exit handler that closes connections is registered: so
-/// it runs after that one.
+/// Registers `end_report`, which ends the report and returns whether there are findings. Called before the exit handler that
+/// closes connections is registered: so it runs after that one.
 pub(super) fn register(end_report: fn() -> bool) {
     // SAFETY: both functions exist until the process ends, because this library is linked so that it is never unloaded.
     unsafe { on_exit(finish, end_report as *mut c_void) };

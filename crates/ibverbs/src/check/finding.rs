@@ -101,6 +101,11 @@ impl Finding {
         Self { kind, text, calls: vec![("called", Stack::capture())] }
     }
 
+    /// A finding whose mistake is a post.
+    pub(crate) fn posted(kind: Kind, text: String, stack: &Stack) -> Self {
+        Self { kind, text, calls: vec![("posted", stack.clone())] }
+    }
+
     /// Adds an earlier call.
     pub(crate) fn after(mut self, what: &'static str, stack: &Stack) -> Self {
         self.calls.push((what, stack.clone()));

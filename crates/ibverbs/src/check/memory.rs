@@ -198,6 +198,12 @@ pub(super) fn overlap(one: &[Span], other: &[Span]) -> bool {
     one.iter().any(|a| other.iter().any(|b| overlaps(a, b)))
 }
 
+/// Returns whether all bytes of `part` are in `whole`.
+pub(super) fn covers(whole: Span, part: Span) -> bool {
+    let end = |span: Span| span.addr.saturating_add(span.len as u64);
+    whole.addr <= part.addr && end(part) <= end(whole)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

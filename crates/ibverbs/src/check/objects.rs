@@ -16,6 +16,8 @@ const MAX_DESTROYED: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     alive: HashMap<usize, Object>,
+    /// Number of objects that were created so far.
+    created: usize,
     destroyed: HashMap<usize, Object>,
     /// The order of `destroyed`.
     order: VecDeque<usize>,
@@ -26,6 +28,8 @@ pub(super) struct Objects {
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) name: &'static str,
+    /// How many objects were created before it.
+    number: usize,
     /// Where it was created or destroyed.
     pub(super) stack: Stack,
 }
@@ -33,7 +37,8 @@ pub(super) struct Object {
 impl Objects {
     /// An object was created.
     pub(super) fn add(&mut self, name: &'static str, key: usize) {
-        self.alive.insert(key, Object { name, stack: Stack::capture() });
+        self.alive.insert(key, Object { name, number: self.created, stack: Stack::capture() });
+        self.created += 1;
     }
 
     /// Does not count an object as a leak.
@@ -60,19 +65,21 @@ impl Objects {
             self.destroyed.remove(&oldest);
             self.memory.pop_front();
         }
-        self.destroyed.insert(key, Object { name, stack: Stack::capture() });
+        self.destroyed.insert(key, Object { name, number: 0, stack: Stack::capture() });
         self.order.push_back(key);
         self.memory.push_back(memory);
     }
 
-    /// Returns a remark for each object that still exists.
+    /// Returns a remark for each object that still exists, in the order in which they were created.
     pub(super) fn leaks(&self) -> Vec<Finding> {
         let leaked = self.alive.iter().filter(|(_, object)| !NOT_LEAKED.contains(&object.name));
+        let mut leaked: Vec<_> = leaked.collect();
+        leaked.sort_unstable_by_key(|(_, object)| object.number);
         let finding = |(key, object): (&usize, &Object)| Finding {
             kind: Kind::Leak,
             text: format!("{} {key:#x} was not destroyed", object.name),
             calls: vec![("created", object.stack.clone())],
         };
-        leaked.map(finding).collect()
+        leaked.into_iter().map(finding).collect()
     }
 }

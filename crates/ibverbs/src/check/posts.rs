@@ -167,8 +167,7 @@ impl Checker {
                 "{} was posted after the program polled a failed completion of the queue pair: it will be flushed",
                 requests.first().map_or_else(String::new, |first| format_name(first.id, pair.name()))
             );
-            let calls = vec![("posted", stack.clone())];
-            found.push(Finding { kind: Kind::PostInErrorState, text, calls });
+            found.push(Finding::posted(Kind::PostInErrorState, text, stack));
         }
         let mut errno = 0;
         found.extend(pair.post(requests, stack, &self.shared(adapter), || {
@@ -181,8 +180,7 @@ impl Checker {
                 "the send queue of {} is full, and none of its requests is signaled: the program cannot learn when there is room",
                 pair.name()
             );
-            let calls = vec![("posted", stack.clone())];
-            found.push(Finding { kind: Kind::SendQueueUnsignaled, text, calls });
+            found.push(Finding::posted(Kind::SendQueueUnsignaled, text, stack));
         }
         self.report(found);
         errno
@@ -192,7 +190,7 @@ impl Checker {
     pub(crate) fn refused_by_state(&self, number: u32, id: u64, state: State, stack: &Stack) {
         let name = format_name(id, &format_pair(number));
         let text = format!("{name} was posted in state \"{state}\", in which a queue pair accepts none");
-        self.report([Finding { kind: Kind::PostInErrorState, text, calls: vec![("posted", stack.clone())] }]);
+        self.report([Finding::posted(Kind::PostInErrorState, text, stack)]);
     }
 
     /// Posts receives to a queue pair with `post`, which returns how many the adapter accepted and the errno.
@@ -286,7 +284,7 @@ impl Checker {
             _ => return None,
         };
         let text = format!("{name} failed: {cause}");
-        Some(Finding { kind, text, calls: vec![("posted", stack.clone())] })
+        Some(Finding::posted(kind, text, stack))
     }
 
     /// Memory was registered.
@@ -434,8 +432,7 @@ impl Checker {
                     pair.name(),
                     since.elapsed()
                 );
-                let calls = vec![("posted", stack.clone())];
-                found.push(Finding { kind: Kind::WaitedForReceive, text, calls });
+                found.push(Finding::posted(Kind::WaitedForReceive, text, stack));
             }
         }
         found

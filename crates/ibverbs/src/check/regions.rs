@@ -1,7 +1,7 @@
 //! Memory regions: what the keys of requests refer to, and whether that memory is still there.
 
 use super::finding::{Finding, Kind};
-use super::memory::{Spans, overlap};
+use super::memory::{Spans, covers, overlap};
 use super::stack::Stack;
 use super::watch::What;
 use ironwarp_rnic::host::Span;
@@ -100,8 +100,12 @@ impl Regions {
         // Without the lock: a walk waits for the loader, which may wait for a thread that frees memory.
         let stack = Stack::capture();
         for entry in self.all_mut().values_mut().filter(|entry| is_affected(entry)) {
+            // Replaces earlier changes of the same memory: a program may free and allocate it again and again.
+            let ended =
+                entry.changes.extract_if(.., |it| it.what == what && covers(memory, it.memory)).count();
             entry.changes.push(Change { memory, what, stack: stack.clone() });
             self.changes.fetch_add(1, Ordering::Relaxed);
+            self.changes.fetch_sub(ended, Ordering::Relaxed);
         }
         true
     }
@@ -148,7 +152,7 @@ impl Regions {
             ),
         };
         let text = format!("{name} uses memory at {:#x} that {what}", change.memory.addr);
-        let finding = Finding { kind, text, calls: vec![("posted", stack.clone())] };
+        let finding = Finding::posted(kind, text, stack);
         Some(finding.after(when, &change.stack).after("registered", &entry.region.created))
     }
 }
@@ -164,5 +168,36 @@ impl Region {
     /// Returns the memory.
     pub(super) fn span(&self) -> Span {
         Span::new(self.addr, usize::try_from(self.len).unwrap_or(usize::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_unmapped_again_and_again_is_recorded_once() {
+        let regions = Regions::default();
+        let created = Stack::default();
+        let region =
+            Region { addr: 0x1000, len: 0x4000, start: 0x1000, access: 0, accessible: true, created };
+        regions.add(1, 7, region);
+        let part = Span::new(0x2000, 0x1000);
+        for _ in 0..3 {
+            assert!(regions.change(part, What::Unmapped));
+        }
+        assert_eq!(regions.changes.load(Ordering::Relaxed), 1);
+        // An allocation ends what was freed, but no registration becomes right by it.
+        assert!(regions.change(part, What::Freed));
+        assert_eq!(regions.changes.load(Ordering::Relaxed), 2);
+        regions.allocate(part);
+        assert_eq!(regions.changes.load(Ordering::Relaxed), 1);
+        assert!(regions.change(Span::new(0, 0x10000), What::Unmapped));
+        assert_eq!(regions.changes.load(Ordering::Relaxed), 1);
+        let element = Element { addr: 0x1000, len: 8, lkey: 7 };
+        let finding = regions.find_stale(1, &[element], "request 1", &Stack::default()).unwrap();
+        assert_eq!(finding.kind, Kind::StaleRegistration);
+        regions.remove(1, 7);
+        assert_eq!(regions.changes.load(Ordering::Relaxed), 0);
     }
 }

@@ -196,11 +196,7 @@ impl Request {
         if let Some(target) = atomic.filter(|target| !target.is_multiple_of(8)) {
             let text =
                 format!("{name}: the target {target:#x} of an atomic operation is not aligned to 8 bytes");
-            found.push(Finding {
-                kind: Kind::MisalignedAtomic,
-                text,
-                calls: vec![("posted", stack.clone())],
-            });
+            found.push(Finding::posted(Kind::MisalignedAtomic, text, stack));
         }
         let stale = shared.regions.find_stale(shared.adapter, &elements, &name, stack);
         let is_reported = stale.is_some();
@@ -248,7 +244,7 @@ impl Request {
             }
         };
         let text = format!("{name}: {} {what}", Buffer(&self.buffers));
-        Some(Finding { kind, text, calls: vec![("posted", self.stack)] })
+        Some(Finding::posted(kind, text, &self.stack))
     }
 
     /// Stops checking the buffers, and gives them their earlier content back.
@@ -298,8 +294,7 @@ fn find_early_read(bytes: &[u8], name: &str, stack: &Stack, shared: &Shared<'_>)
     let poisoned = lock(shared.poisoned);
     let (read, posted) = poisoned.find(number)?;
     let text = format!("{name} sends bytes that were read from a buffer of {read} before its completion");
-    let finding =
-        Finding { kind: Kind::ReceiveBufferReadEarly, text, calls: vec![("posted", stack.clone())] };
+    let finding = Finding::posted(Kind::ReceiveBufferReadEarly, text, stack);
     Some(finding.after("the buffer was posted", posted))
 }
 
@@ -394,8 +389,7 @@ impl ReceiveQueue {
         let (read, posted_at) = (format_name(receive.id, &self.name), receive.stack.clone());
         shares.for_each(|request| request.forget_buffers(shared.host));
         let text = format!("{} sends from the buffer of {read}, which is posted", format_name(posted.id, of));
-        let calls = vec![("posted", stack.clone())];
-        let finding = Finding { kind: Kind::ReceiveBufferReadEarly, text, calls };
+        let finding = Finding::posted(Kind::ReceiveBufferReadEarly, text, stack);
         Some(finding.after("the buffer was posted", &posted_at))
     }
 
