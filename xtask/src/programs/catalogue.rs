@@ -49,14 +49,22 @@ macro_rules! same_cm {
 /// Runs with an adversary, in [`NOT_RUN`].
 pub(super) const ADVERSARY: &str = "adversary";
 
-/// Programs that are not run in a release of Debian or with an adversary, and why.
+/// Runs under `ironwarp run --check`, in [`NOT_RUN`].
+pub(super) const CHECK: &str = "check";
+
+/// Programs that are not run in a release of Debian, with an adversary or with checks, and why.
 pub(super) const NOT_RUN: &[(&str, &[&str], &str)] = &[
     (
         "sid",
         &["ucx_info -d", "ucx_perftest", "ucp_client_server", "Open MPI, pml ucx"],
         "its UCX (1.23.0~rc1-1) is built without the InfiniBand transports",
     ),
-    (ADVERSARY, &["ibv_ud_pingpong"], "it waits for ever for a datagram that was lost (docs/adversary.md)"),
+    (
+        ADVERSARY,
+        &["ibv_ud_pingpong", "ib_send_bw -c UD", "fi_pingpong dgram"],
+        "it waits for ever for a datagram that was lost (docs/adversary.md)",
+    ),
+    (CHECK, &["tgtd iSER, libiscsi"], "libiscsi may crash while the report is written (docs/check.md)"),
 ];
 
 /// cmtime has other options since rdma-core 59: the first argument distinguishes the ends there, and the

@@ -23,7 +23,7 @@ use crate::inside::run_inside;
 use crate::roots;
 use crate::shell::{Result, at};
 use crate::workspace::Workspace;
-use catalogue::{ADVERSARY, NOT_RUN, PROGRAMS};
+use catalogue::{ADVERSARY, CHECK, NOT_RUN, PROGRAMS};
 use hosts::{Environment, Hosts, Mode};
 use program::Program;
 use std::num::NonZero;
@@ -149,8 +149,11 @@ impl Rows {
         };
         let release = roots::release();
         let left_out = |program: &Program| {
-            let is_of =
-                |case: &str| Some(case) == release.as_deref() || options.adversary && case == ADVERSARY;
+            let is_of = |case: &str| match case {
+                ADVERSARY => options.adversary,
+                CHECK => options.check,
+                case => Some(case) == release.as_deref(),
+            };
             let of_this = NOT_RUN.iter().filter(|(of, ..)| is_of(of));
             of_this.filter(|(_, names, _)| names.contains(&program.name)).map(|(_, _, why)| *why).next()
         };
