@@ -143,8 +143,11 @@ fn mpi(trial: &Trial, how: &[&str]) -> Result {
         output(&mut command("mpicc", &words)).map(drop)
     })?;
     let program = program.to_string_lossy();
+    // A folder of its own: two that begin at once may both create the one in /tmp, and one of them fails.
+    let folder = format!("TMPDIR={}", trial.folder.display());
     let common = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3"];
-    let mut run = trial.start(End::Server, &[&common[..], how, &[&program]].concat())?;
+    let words = [&common[..], how, &[&program]].concat();
+    let mut run = trial.start(End::Server, &with_env(&[&folder], &words))?;
     let printed = run.finish()?;
     expect(&run, &printed, &["exchange: all bytes as sent"])
 }
