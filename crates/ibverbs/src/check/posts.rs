@@ -247,21 +247,22 @@ impl Checker {
         let shared = self.shared(adapter);
         let succeeded = wc.status == IBV_WC_SUCCESS;
         let is_receive = wc.opcode & IBV_WC_RECV != 0;
-        let (ended, mut found) = if is_receive {
+        let receives = is_receive.then(|| self.receives_of(&pair, completed.cq, wc.wr_id));
+        let (ended, mut found) = if let Some(receives) = &receives {
             let received = match (succeeded, wc.opcode) {
                 // A Write has no data for these buffers, but the peer may have written to them.
                 (false, _) | (true, IBV_WC_RECV_RDMA_WITH_IMM) => None,
                 (true, _) => Some(wc.byte_len as usize),
             };
-            let (ended, finding) =
-                self.receives_of(&pair, completed.cq, wc.wr_id).complete(wc.wr_id, received, &shared);
+            let (ended, finding) = receives.complete(wc.wr_id, received, &shared);
             (ended, finding.into_iter().collect())
         } else {
             pair.complete(wc.wr_id, succeeded, &shared)
         };
         if !succeeded && wc.status != IBV_WC_WR_FLUSH_ERR {
             *lock(&pair.failure) = Some(std::thread::current().id());
-            found.extend(ended.and_then(|ended| Self::explain(&ended, completed)));
+            let of = receives.as_ref().map_or(pair.name(), |receives| receives.name());
+            found.extend(ended.and_then(|ended| Self::explain(&ended, of, completed)));
         }
         if !found.is_empty() {
             self.report(found);
@@ -269,8 +270,8 @@ impl Checker {
     }
 
     /// Returns the mistake because of which a request failed, if it is one of the program that posted it.
-    fn explain(ended: &Ended, completed: &Completed<'_>) -> Option<Finding> {
-        let Ended { name, stack, is_reported: false } = ended else { return None };
+    fn explain(ended: &Ended, of: &str, completed: &Completed<'_>) -> Option<Finding> {
+        let Ended { id, stack, is_reported: false } = ended else { return None };
         let cause = completed.cause?;
         let kind = match cause {
             QpError::Local(denied) if denied.check == Check::Right => Kind::MissingRights,
@@ -283,7 +284,7 @@ impl Checker {
             },
             _ => return None,
         };
-        let text = format!("{name} failed: {cause}");
+        let text = format!("{} failed: {cause}", format_name(*id, of));
         Some(Finding::posted(kind, text, stack))
     }
 

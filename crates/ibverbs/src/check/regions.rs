@@ -129,7 +129,7 @@ impl Regions {
         &self,
         adapter: usize,
         elements: &[Element],
-        name: &str,
+        name: impl FnOnce() -> String,
         stack: &Stack,
     ) -> Option<Finding> {
         if self.changes.load(Ordering::Relaxed) == 0 {
@@ -151,6 +151,7 @@ impl Regions {
                 "unmapped",
             ),
         };
+        let name = name();
         let text = format!("{name} uses memory at {:#x} that {what}", change.memory.addr);
         let finding = Finding::posted(kind, text, stack);
         Some(finding.after(when, &change.stack).after("registered", &entry.region.created))
@@ -195,7 +196,7 @@ mod tests {
         assert!(regions.change(Span::new(0, 0x10000), What::Unmapped));
         assert_eq!(regions.changes.load(Ordering::Relaxed), 1);
         let element = Element { addr: 0x1000, len: 8, lkey: 7 };
-        let finding = regions.find_stale(1, &[element], "request 1", &Stack::default()).unwrap();
+        let finding = regions.find_stale(1, &[element], String::new, &Stack::default()).unwrap();
         assert_eq!(finding.kind, Kind::StaleRegistration);
         regions.remove(1, 7);
         assert_eq!(regions.changes.load(Ordering::Relaxed), 0);

@@ -192,13 +192,15 @@ impl Request {
     /// Prepares a request before it is posted. Findings are added to `found`.
     fn new(posted: Posted, of: &str, stack: &Stack, shared: &Shared<'_>, found: &mut Vec<Finding>) -> Self {
         let Posted { id, signaled, uses, elements, atomic, .. } = posted;
-        let name = format_name(id, of);
+        let name = || format_name(id, of); // takes longer than the rest, so only for findings
         if let Some(target) = atomic.filter(|target| !target.is_multiple_of(8)) {
-            let text =
-                format!("{name}: the target {target:#x} of an atomic operation is not aligned to 8 bytes");
+            let text = format!(
+                "{}: the target {target:#x} of an atomic operation is not aligned to 8 bytes",
+                name()
+            );
             found.push(Finding::posted(Kind::MisalignedAtomic, text, stack));
         }
-        let stale = shared.regions.find_stale(shared.adapter, &elements, &name, stack);
+        let stale = shared.regions.find_stale(shared.adapter, &elements, name, stack);
         let is_reported = stale.is_some();
         found.extend(stale);
         let buffers: Spans = shared.regions.buffers(shared.adapter, &elements).unwrap_or_default();
@@ -209,7 +211,7 @@ impl Request {
             Use::Source => match memory::read(shared.host, &parts) {
                 None => Buffers::Unchecked,
                 Some(bytes) => {
-                    found.extend(find_early_read(&bytes, &name, stack, shared));
+                    found.extend(find_early_read(&bytes, name, stack, shared));
                     Buffers::Digest(memory::digest(&bytes))
                 }
             },
@@ -217,7 +219,7 @@ impl Request {
                 Poison::remember(shared.host, parts).map_or(Buffers::Unchecked, Buffers::Poisoned)
             }
             Use::Sink => {
-                let number = lock(shared.poisoned).add(name, stack.clone());
+                let number = lock(shared.poisoned).add(name(), stack.clone());
                 Poison::fill(shared.host, number, parts).map_or(Buffers::Unchecked, Buffers::Poisoned)
             }
         };
@@ -226,7 +228,6 @@ impl Request {
 
     /// Ends a request that completed, after `received` bytes were written to its buffers.
     fn end(self, of: &str, received: usize, shared: &Shared<'_>, overlaps: bool) -> Option<Finding> {
-        let name = format_name(self.id, of);
         let (kind, what) = match self.state {
             Buffers::Unchecked => return None,
             Buffers::Digest(before) => {
@@ -243,7 +244,7 @@ impl Request {
                 (Kind::ReceiveBufferWritten, "written by the program between post and completion")
             }
         };
-        let text = format!("{name}: {} {what}", Buffer(&self.buffers));
+        let text = format!("{}: {} {what}", format_name(self.id, of), Buffer(&self.buffers));
         Some(Finding::posted(kind, text, &self.stack))
     }
 
@@ -289,11 +290,16 @@ impl std::fmt::Display for Buffer<'_> {
 }
 
 /// Looks for poison of another request in data that is about to be sent.
-fn find_early_read(bytes: &[u8], name: &str, stack: &Stack, shared: &Shared<'_>) -> Option<Finding> {
+fn find_early_read(
+    bytes: &[u8],
+    name: impl FnOnce() -> String,
+    stack: &Stack,
+    shared: &Shared<'_>,
+) -> Option<Finding> {
     let number = memory::find_poison(bytes)?;
     let poisoned = lock(shared.poisoned);
     let (read, posted) = poisoned.find(number)?;
-    let text = format!("{name} sends bytes that were read from a buffer of {read} before its completion");
+    let text = format!("{} sends bytes that were read from a buffer of {read} before its completion", name());
     let finding = Finding::posted(Kind::ReceiveBufferReadEarly, text, stack);
     Some(finding.after("the buffer was posted", posted))
 }
@@ -359,7 +365,7 @@ impl ReceiveQueue {
         let overlaps = taken.as_ref().is_some_and(|request| self.overlaps(&request.buffers));
         lock(&self.cqs).iter().for_each(|cq| cq.end(1));
         let Some(request) = taken else { return (None, None) };
-        let info = Ended::new(&request, &self.name);
+        let info = Ended::new(&request);
         (Some(info), request.end(&self.name, received.unwrap_or(0), shared, overlaps || received.is_none()))
     }
 
@@ -406,19 +412,15 @@ impl ReceiveQueue {
 /// What remains of a request that ended, for messages.
 #[derive(Debug)]
 pub(super) struct Ended {
-    pub(super) name: String,
+    pub(super) id: u64,
     pub(super) stack: Stack,
     /// Whether a finding said already why it would fail.
     pub(super) is_reported: bool,
 }
 
 impl Ended {
-    fn new(request: &Request, of: &str) -> Self {
-        Self {
-            name: format_name(request.id, of),
-            stack: request.stack.clone(),
-            is_reported: request.is_reported,
-        }
+    fn new(request: &Request) -> Self {
+        Self { id: request.id, stack: request.stack.clone(), is_reported: request.is_reported }
     }
 }
 
@@ -491,7 +493,7 @@ impl Pair {
     ) -> (Option<Ended>, Vec<Finding>) {
         let ended = lock(&self.sends).complete(id, succeeded);
         self.send_cq.end(1);
-        let last = ended.last().map(|request| Ended::new(request, &self.name));
+        let last = ended.last().map(Ended::new);
         let mut found = Vec::new();
         for request in ended {
             let received = if succeeded { usize::MAX } else { 0 };
