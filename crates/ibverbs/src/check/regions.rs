@@ -188,7 +188,7 @@ mod tests {
             assert!(regions.change(part, What::Unmapped));
         }
         assert_eq!(regions.changes.load(Ordering::Relaxed), 1);
-        // An allocation ends what was freed, but no registration becomes right by it.
+        // An allocation makes freed memory valid again, but not the registration of memory that was unmapped.
         assert!(regions.change(part, What::Freed));
         assert_eq!(regions.changes.load(Ordering::Relaxed), 2);
         regions.allocate(part);
