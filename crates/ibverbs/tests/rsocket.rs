@@ -27,6 +27,7 @@ fn run(test: &str, family: &str) {
     run_with(test, family, &[]);
 }
 
+/// Runs a case of the program with settings of the adapter.
 fn run_with(test: &str, family: &str, settings: &[(&str, &str)]) {
     let mut command = common::with_dropin(program());
     let output = command.args([test, family]).envs(settings.iter().copied()).output().unwrap();

@@ -15,7 +15,8 @@ const MAX_DESTROYED: usize = 4096;
 /// Objects by the address of their C structure.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
-    alive: HashMap<usize, Object>,
+    /// With the number of objects that were created before each.
+    alive: HashMap<usize, (usize, Object)>,
     /// Number of objects that were created so far.
     created: usize,
     destroyed: HashMap<usize, Object>,
@@ -28,8 +29,6 @@ pub(super) struct Objects {
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) name: &'static str,
-    /// How many objects were created before it.
-    number: usize,
     /// Where it was created or destroyed.
     pub(super) stack: Stack,
 }
@@ -37,7 +36,7 @@ pub(super) struct Object {
 impl Objects {
     /// An object was created.
     pub(super) fn add(&mut self, name: &'static str, key: usize) {
-        self.alive.insert(key, Object { name, number: self.created, stack: Stack::capture() });
+        self.alive.insert(key, (self.created, Object { name, stack: Stack::capture() }));
         self.created += 1;
     }
 
@@ -48,7 +47,7 @@ impl Objects {
 
     /// Returns an object that exists.
     pub(super) fn alive(&self, key: usize) -> Option<&Object> {
-        self.alive.get(&key)
+        self.alive.get(&key).map(|(_, object)| object)
     }
 
     /// Returns an object that was destroyed.
@@ -65,17 +64,17 @@ impl Objects {
             self.destroyed.remove(&oldest);
             self.memory.pop_front();
         }
-        self.destroyed.insert(key, Object { name, number: 0, stack: Stack::capture() });
+        self.destroyed.insert(key, Object { name, stack: Stack::capture() });
         self.order.push_back(key);
         self.memory.push_back(memory);
     }
 
     /// Returns a remark for each object that still exists, in the order in which they were created.
     pub(super) fn leaks(&self) -> Vec<Finding> {
-        let leaked = self.alive.iter().filter(|(_, object)| !NOT_LEAKED.contains(&object.name));
+        let leaked = self.alive.iter().filter(|(_, (_, object))| !NOT_LEAKED.contains(&object.name));
         let mut leaked: Vec<_> = leaked.collect();
-        leaked.sort_unstable_by_key(|(_, object)| object.number);
-        let finding = |(key, object): (&usize, &Object)| Finding {
+        leaked.sort_unstable_by_key(|(_, (number, _))| *number);
+        let finding = |(key, (_, object)): (&usize, &(usize, Object))| Finding {
             kind: Kind::Leak,
             text: format!("{} {key:#x} was not destroyed", object.name),
             calls: vec![("created", object.stack.clone())],

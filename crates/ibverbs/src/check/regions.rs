@@ -151,8 +151,7 @@ impl Regions {
                 "unmapped",
             ),
         };
-        let name = name();
-        let text = format!("{name} uses memory at {:#x} that {what}", change.memory.addr);
+        let text = format!("{} uses memory at {:#x} that {what}", name(), change.memory.addr);
         let finding = Finding::posted(kind, text, stack);
         Some(finding.after(when, &change.stack).after("registered", &entry.region.created))
     }

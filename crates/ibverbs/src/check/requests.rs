@@ -192,7 +192,7 @@ impl Request {
     /// Prepares a request before it is posted. Findings are added to `found`.
     fn new(posted: Posted, of: &str, stack: &Stack, shared: &Shared<'_>, found: &mut Vec<Finding>) -> Self {
         let Posted { id, signaled, uses, elements, atomic, .. } = posted;
-        let name = || format_name(id, of); // takes longer than the rest, so only for findings
+        let name = || format_name(id, of); // slow, and most requests need no name
         if let Some(target) = atomic.filter(|target| !target.is_multiple_of(8)) {
             let text = format!(
                 "{}: the target {target:#x} of an atomic operation is not aligned to 8 bytes",
