@@ -1,7 +1,9 @@
 //! `instructions`: counts the instructions of hot paths under callgrind, and the locked ones among them, and compares
 //! them with their ceilings.
 //!
-//! Time on a shared machine is noisy, but instructions are the same in every run of the same program. A crate
+//! Time on a shared machine is noisy, but instructions are the same in almost every run of the same program. A few more
+//! are counted if the machine is busy: if the program does not run for a millisecond, its lane serves the sockets, and
+//! hands them back at the next poll. So a count above a ceiling is repeated, and the lowest one counts. A crate
 //! takes part with a `[[bench]]` named `instructions` that has `harness = false`. With `--list`, that program
 //! prints lines `NAME CEILING LOCKED`, where LOCKED is the ceiling of locked instructions; without it, there must be
 //! none. With `NAME`, it runs that case 1000 times inside a function called `measured_NAME`, marked
@@ -22,6 +24,8 @@ const LOOP: &str = "loop";
 const SPECIFICATION: &str = "docs/specification/performance.md";
 /// How often a program runs a case. Counts are per run.
 const REPEATS: u64 = 1000;
+/// Maximum number of times a case is counted while its count is above the ceiling.
+const ATTEMPTS: u32 = 3;
 
 #[derive(Debug, PartialEq)]
 struct Case {
@@ -58,9 +62,11 @@ pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
             None => Count::default(),
         };
         for case in full {
-            let found = count(&program, &case.name, &directory, &mut locked)?;
-            let count = Count { all: found.all.saturating_sub(overhead.all), ..found };
             let Case { name, ceiling } = &case;
+            let count = lowest(&case, || {
+                let found = count(&program, name, &directory, &mut locked)?;
+                Ok(Count { all: found.all.saturating_sub(overhead.all), ..found })
+            })?;
             println!(
                 "{name:<32}{:>14}{:>10}{:>10}{:>10}",
                 count.all, ceiling.all, count.locked, ceiling.locked
@@ -100,6 +106,23 @@ fn list(text: &str) -> Result<Vec<Case>> {
     let wrong =
         |line: &str| format!("invalid line `{line}` in the list of a bench, expected `NAME CEILING LOCKED`");
     text.lines().map(|line| case(line).ok_or_else(|| wrong(line))).collect()
+}
+
+/// Counts until a count is not above the ceiling, at most [`ATTEMPTS`] times. Returns the lowest count.
+fn lowest(case: &Case, mut count: impl FnMut() -> Result<Count>) -> Result<Count> {
+    let mut lowest = count()?;
+    for _ in 1..ATTEMPTS {
+        let (all, ceiling) = (lowest.all, case.ceiling.all);
+        if all <= ceiling {
+            break;
+        }
+        println!("{}: {all} instructions, above the ceiling of {ceiling}: counting again", case.name);
+        let next = count()?;
+        if next.all < lowest.all {
+            lowest = next;
+        }
+    }
+    Ok(lowest)
 }
 
 /// Counts the instructions of one run of a case.
@@ -184,6 +207,19 @@ mod tests {
         assert!(judge(121, 4).unwrap().contains("121 instructions, above the ceiling of 120"));
         assert!(judge(120, 5).unwrap().contains("5 locked instructions, above the ceiling of 4"));
         assert!(judge(0, 0).unwrap().contains("no instructions counted"));
+    }
+
+    #[test]
+    fn a_count_above_the_ceiling_is_repeated_and_the_lowest_counts() {
+        let lowest_of = |counts: &[u64]| {
+            let mut left = counts.iter();
+            let mut next = || Ok(Count { all: *left.next().unwrap(), locked: 4 });
+            let lowest = lowest(&case(), &mut next).unwrap().all;
+            (lowest, left.len())
+        };
+        assert_eq!(lowest_of(&[120, 100]), (120, 1));
+        assert_eq!(lowest_of(&[130, 120, 100]), (120, 1));
+        assert_eq!(lowest_of(&[130, 122, 125, 100]), (122, 1));
     }
 
     #[test]
