@@ -13,7 +13,7 @@
 mod locked;
 
 use crate::shell::{Result, at, command, output, run as run_command};
-use crate::workspace::Workspace;
+use crate::workspace::{Member, Workspace};
 use locked::Locked;
 use serde_json::Value;
 use std::fs;
@@ -50,11 +50,7 @@ pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
     let mut wrong = Vec::new();
     let mut locked = Locked::default();
     println!("{:<32}{:>14}{:>10}{:>10}{:>10}", "case", "instructions", "ceiling", "locked", "ceiling");
-    for member in &workspace.members {
-        if !member.targets_of("bench").any(|target| target.name == BENCH) {
-            continue;
-        }
-        let program = build(&member.name)?;
+    for program in build(workspace)? {
         let cases_of_it = list(&output(&mut command(&program, &["--list"]))?)?;
         let (empty, full): (Vec<_>, Vec<_>) = cases_of_it.into_iter().partition(|case| case.name == LOOP);
         let overhead = match empty.first() {
@@ -82,18 +78,33 @@ pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
-/// Builds the bench of a crate and returns the path of the program.
-fn build(package: &str) -> Result<String> {
-    let arguments = ["bench", "--no-run", "--quiet", "--locked", "--bench", BENCH, "--package", package];
-    // Build once with readable errors, and then again, with nothing left to do, for the path.
-    run_command(&mut command("cargo", &arguments))?;
-    let messages = output(command("cargo", &arguments).arg("--message-format=json"))?;
-    messages
+/// Builds the benches of all crates and returns the paths of the programs.
+fn build(workspace: &Workspace) -> Result<Vec<String>> {
+    let has_bench = |member: &&Member| member.targets_of("bench").any(|target| target.name == BENCH);
+    let packages: Vec<&str> =
+        workspace.members.iter().filter(has_bench).map(|member| member.name.as_str()).collect();
+    if packages.is_empty() {
+        return Ok(Vec::new()); // cargo would build those of all crates
+    }
+    // Together, so that they share one build of each dependency: built alone, each would enable other features.
+    let cargo = || {
+        let mut cargo = command("cargo", &["bench", "--no-run", "--quiet", "--locked", "--bench", BENCH]);
+        cargo.args(packages.iter().map(|package| format!("--package={package}")));
+        cargo
+    };
+    // Build once with readable errors, and then again, with nothing left to do, for the paths.
+    run_command(&mut cargo())?;
+    let messages = output(cargo().arg("--message-format=json"))?;
+    let programs: Vec<String> = messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .find(|message| message["target"]["name"] == BENCH)
-        .and_then(|message| message["executable"].as_str().map(str::to_owned))
-        .ok_or_else(|| format!("cargo built no bench `{BENCH}` for {package}"))
+        .filter(|message| message["target"]["name"] == BENCH)
+        .filter_map(|message| message["executable"].as_str().map(str::to_owned))
+        .collect();
+    if programs.len() != packages.len() {
+        return Err(format!("cargo built {} benches `{BENCH}` for {}", programs.len(), packages.join(", ")));
+    }
+    Ok(programs)
 }
 
 fn list(text: &str) -> Result<Vec<Case>> {
