@@ -262,7 +262,7 @@ device_settings! { define
         /// Fill the buffers of receives and Reads with poison until they complete (drop-in only, with `check`), to find
         /// programs that read them too early. Such programs may then fail.
         experimental check_poison: bool = false,
-        /// Append each finding of `check` to this file as a line of JSON (drop-in only).
+        /// Append each finding and remark of `check` to this file as a line of JSON (drop-in only).
         experimental check_json: PathBuf = PathBuf::new(),
         /// A file with findings of `check` that are not reported (drop-in only), in the format of valgrind.
         experimental check_suppressions: PathBuf = PathBuf::new(),

@@ -33,7 +33,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "N")]
     pub(super) seed: Option<u64>,
 
-    /// Report mistakes of the program, also those beyond the limits of a device: mlx5, irdma or efa
+    /// Report misuse of verbs; with a device (mlx5, irdma or efa), also requests beyond its limits
     #[arg(long, value_name = "DEVICE", num_args = 0..=1, require_equals = true, default_missing_value = "on",
         value_parser = named_values(Check::ALL, Check::as_str), hide_possible_values = true)]
     pub(super) check: Option<Check>,
@@ -42,15 +42,15 @@ pub(super) struct Options {
     #[arg(long, requires = "check")]
     pub(super) poison: bool,
 
-    /// Append each finding of --check to this file, as a line of JSON
+    /// Append each finding and remark of --check to this file, as a line of JSON
     #[arg(long, value_name = "FILE", requires = "check")]
     pub(super) check_json: Option<PathBuf>,
 
-    /// Findings of --check that are not reported, in the format of valgrind
+    /// Suppressions for --check, in the format of valgrind
     #[arg(long, value_name = "FILE", requires = "check")]
     pub(super) suppressions: Option<PathBuf>,
 
-    /// Make every choice that the specifications allow against the program, by this seed
+    /// Show behaviour that the specifications allow but programs rarely expect; the seed repeats it
     #[arg(long, value_name = "SEED")]
     pub(super) adversary: Option<u64>,
 
