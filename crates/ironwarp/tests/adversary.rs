@@ -1,9 +1,9 @@
 //! A correct program gets all its data, in order, whatever the adversary does.
 
-use ironwarp::Config;
 use ironwarp::completion::Opcode;
 use ironwarp::queue::{Completes, WorkRequest};
-use ironwarp_testkit::native::{ALL, Case, Completions, pair_with, pattern};
+use ironwarp::{Config, Shutdown};
+use ironwarp_testkit::native::{ALL, Case, Completions, SOON, pair_with, pattern};
 
 /// Payload of a message: several segments.
 const SIZE: usize = 40_000;
@@ -64,5 +64,54 @@ fn an_acknowledged_write_is_complete() {
             client.done(Opcode::Write, round.into());
             assert!(there.to_vec().unwrap() == sent, "seed {seed}, round {round}");
         }
+    }
+}
+
+/// A Write may overtake the response to a Read before it, but the Read sees no bytes that neither had.
+#[test]
+fn a_read_sees_no_other_bytes_of_a_later_write() {
+    let case = Case { at: "127.0.0.1:0", completes: Completes::WhenAcknowledged };
+    for seed in 1..=8_u64 {
+        let config = Config::default().adversary(seed.into());
+        let (client, server) = pair_with(case, config.clone(), config);
+        let (here, there) = (client.region(&[0; 2 * SIZE], ALL), server.region(&[0; SIZE], ALL));
+        let mut before = vec![0; SIZE];
+        for round in 0..4 * ROUNDS {
+            let id = u64::from(round);
+            let after = pattern(round + 1, SIZE);
+            here.write(0, &after).unwrap();
+            let list = [
+                WorkRequest::read(id, &[here.slice(SIZE..).unwrap()], there.remote_addr(0).unwrap()),
+                WorkRequest::write(id, &[here.slice(..SIZE).unwrap()], there.remote_addr(0).unwrap()),
+            ];
+            client.qp.post_send_all(list).unwrap();
+            client.done(Opcode::Read, id);
+            client.done(Opcode::Write, id);
+            let read = here.to_vec().unwrap().split_off(SIZE);
+            let mut bytes = read.iter().zip(before.iter().zip(&after));
+            assert!(
+                bytes.all(|(read, (before, after))| read == before || read == after),
+                "seed {seed}, {round}"
+            );
+            before = after;
+        }
+    }
+}
+
+/// Completions that are held back when the adapter ends can be polled afterwards.
+#[test]
+fn a_drain_releases_all_completions() {
+    let case = Case { at: "127.0.0.1:0", completes: Completes::WhenSent };
+    for seed in 1..=20_u64 {
+        let config = Config::default().adversary(seed.into());
+        let (client, server) = pair_with(case, config, Config::default());
+        for id in 0..32 {
+            server.qp.post_receive(id, &[]).unwrap();
+            client.qp.post_send(WorkRequest::send(id, &[])).unwrap();
+        }
+        client.adapter.shutdown(Shutdown::Drain(SOON));
+        let polled: Vec<_> =
+            std::iter::from_fn(|| client.cq.poll_one().unwrap()).map(|done| done.wr_id).collect();
+        assert!(polled.iter().copied().eq(0..32), "seed {seed}: {polled:?}");
     }
 }

@@ -131,7 +131,7 @@ impl Objects {
         });
     }
 
-    /// Ends all objects: requests that have not completed are flushed, and further ones refused. Control queues execute
+    /// Ends all objects: requests that have not completed are flushed, and further ones refused. All completions can be polled. Control queues execute
     /// their operations until `deadline`.
     pub(crate) fn shut_down(&self, deadline: Instant) {
         self.control_queues.for_each(|queue| queue.shut_down(deadline));
@@ -139,5 +139,6 @@ impl Objects {
         self.datagram_pairs.for_each(|pair| pair.qp().shut_down());
         self.iscsi_pairs.for_each(|pair| pair.qp().shut_down());
         self.shared_receive_queues.for_each(|queue| queue.shut_down());
+        self.completion_queues.for_each(|queue| queue.cq().release_held());
     }
 }

@@ -11,6 +11,7 @@ use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::sync::lock;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -30,13 +31,17 @@ struct Events<E> {
     ready: VecDeque<E>,
     /// The events after them that the adversary delays.
     late: VecDeque<E>,
+    /// The number of the channel, in the order in which the program creates them.
+    number: u64,
     /// The draws of the adversary. `None` before the first one.
     rng: Option<Rng>,
 }
 
 impl<E: Send + 'static> EventQueue<E> {
     pub(super) fn new() -> Result<Arc<Self>, Errno> {
-        let events = Events { ready: VecDeque::new(), late: VecDeque::new(), rng: None };
+        static CREATED: AtomicU64 = AtomicU64::new(0);
+        let number = CREATED.fetch_add(1, Ordering::Relaxed);
+        let events = Events { ready: VecDeque::new(), late: VecDeque::new(), number, rng: None };
         Ok(Arc::new(Self { events: Mutex::new(events), wake: ChannelWake::new()? }))
     }
 
@@ -49,14 +54,15 @@ impl<E: Send + 'static> EventQueue<E> {
     pub(super) fn push(self: &Arc<Self>, event: E) {
         let engine = adverse_engine();
         let mut events = self.events();
-        if !events.late.is_empty() {
-            events.late.push_back(event); // its order is kept
-            return;
-        }
+        // Drawn in any case, so that the draws for later events do not depend on time.
         let delay = engine.and_then(|engine| {
             let adversary = engine.device().adversary()?;
             Some((engine, adversary, events.draw_delay(adversary)?))
         });
+        if !events.late.is_empty() {
+            events.late.push_back(event); // its order is kept
+            return;
+        }
         if let Some((engine, adversary, delay)) = delay {
             let this = Arc::clone(self);
             // Fails only if the lanes cannot be started.
@@ -109,7 +115,7 @@ impl<E: Send + 'static> EventQueue<E> {
 impl<E> Events<E> {
     /// Draws whether to delay an event, and by how much.
     fn draw_delay(&mut self, adversary: &Adversary) -> Option<Duration> {
-        let new = || adversary.sequence(Sequence::Events, adversary.next_number(Sequence::Events));
+        let new = || adversary.sequence(Sequence::Events, self.number);
         adversary.draw_event_delay(self.rng.get_or_insert_with(new))
     }
 }

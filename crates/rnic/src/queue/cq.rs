@@ -419,6 +419,7 @@ impl<L: Fn() -> u16> PushBatch<'_, L> {
             return Ok(());
         }
         if let Some(ring) = &mut self.ring {
+            ring.add_held(); // those before the lost one can still be polled
             self.first_overrun |= !std::mem::replace(&mut ring.overrun, true);
             if ring.is_due(true) {
                 self.decide_event(true);

@@ -89,7 +89,7 @@ struct Receiving {
 /// What may be placed early.
 #[derive(Clone, Copy, Debug)]
 struct Early {
-    /// Writes: not after a Read or atomic operation, which must not see other bytes.
+    /// Writes: not after a waiting Read or atomic operation, which must not see other bytes.
     writes: bool,
     /// The first Send, whose receive is the oldest one.
     send: bool,
@@ -197,11 +197,13 @@ impl AdverseLink {
                 }
             };
             let mut rng = Rng::stream(rx.base, rx.number);
+            // Drawn in any case, so that what is placed early does not depend on whether another FPDU waits.
+            let drawn = self.adversary.draw_delay(&mut rng);
             if rx.until.is_none()
                 && rx.unhindered == 0
                 && rx.number > 0
                 && rx.end.is_none()
-                && let Some(delay) = self.adversary.draw_delay(&mut rng)
+                && let Some(delay) = drawn
             {
                 if rx.scanned > 0 {
                     break;
@@ -230,7 +232,10 @@ impl AdverseLink {
         }
         let placed = match &fpdu.header {
             Header::Write(write) => {
-                early.writes && !part.is_empty() && place_write(qp, write.addr, payload.len(), &bytes, part)
+                early.writes
+                    && !part.is_empty()
+                    && !has_unanswered(qp)
+                    && place_write(qp, write.addr, payload.len(), &bytes, part)
             }
             Header::Send(send) => {
                 let first = std::mem::take(&mut early.send) && send.offset == 0;
@@ -286,6 +291,12 @@ fn draw_bytes(payload: &[u8], rng: &mut Rng) -> (Vec<u8>, Range<usize>, Choice) 
     }
 }
 
+/// Returns whether a Read or atomic operation that was received has yet to read its memory. It must not see a later Write.
+fn has_unanswered(qp: &QpContext) -> bool {
+    // Messages behind one that waits for a receive are not known.
+    qp.message_waiting.load(Ordering::Acquire) || !qp.obligations.lock().responses.is_empty()
+}
+
 /// Places `part` of the bytes of a Write to `addr`, if the peer may write all `len` bytes.
 fn place_write(qp: &QpContext, addr: RemoteAddr, len: usize, bytes: &[u8], part: Range<usize>) -> bool {
     // One-touch memory allows one access, and that is the Write itself.
@@ -319,7 +330,7 @@ fn place_response(qp: &QpContext, len: usize, bytes: &[u8], part: Range<usize>) 
     let Some(read) = sq.oldest_read().cloned() else { return false };
     let Some(Data::Memory(sges)) = sq.sink(&read) else { return false };
     let at = u64::from(read.received) + part.start as u64;
-    len as u64 <= u64::from(read.len - read.received)
+    len as u64 <= u64::from(read.len.saturating_sub(read.received)) // an invalid response may exceed it
         && sges.range(at, part.len(), placer(qp, qp.stream().domain, bytes, part)).is_ok()
 }
 

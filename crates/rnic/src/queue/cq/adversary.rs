@@ -23,6 +23,20 @@ impl Cq {
         ring.held = Some(Box::new(Held::new(adversary, self.id, capacity, timer)));
     }
 
+    /// Adds all completions that the adversary holds back, and raises their event. The adapter ends, and with it the timers.
+    pub fn release_held(&self) {
+        let ring = lock(&self.ring);
+        let lane = ring.held_lane;
+        let mut batch = self.push_batch(|| lane);
+        batch.ring = Some(ring);
+        let Some(held) = batch.held() else { return };
+        let completions = std::mem::take(&mut held.completions);
+        if std::mem::take(&mut held.event) {
+            batch.raise();
+        }
+        completions.into_iter().for_each(|completion| batch.append(completion));
+    }
+
     /// Creates what the timer of [`set_adversary`](Self::set_adversary) calls.
     pub fn held_timer(self: &Arc<Self>) -> Arc<HeldTimer> {
         Arc::new(HeldTimer(Arc::downgrade(self)))
@@ -43,14 +57,12 @@ impl<L: Fn() -> u16> PushBatch<'_, L> {
                 let before = std::mem::take(&mut held.completions);
                 before.into_iter().chain([completion]).for_each(|completion| self.append(completion));
             }
-            Draw::Hold(delay) => {
+            Draw::Hold { delay, early_event } => {
                 held.adversary.record(Choice::LateCompletion);
                 held.completions.push_back(completion);
                 held.start_timer(delay);
-                // An event without a completion, for a consumer that waits.
-                let early = held.rng.below(4) == 0;
                 ring.held_lane = (self.lane)();
-                if early && ring.armed.is_some() && !self.due {
+                if early_event && ring.armed.is_some() && !self.due {
                     if let Some(held) = &ring.held {
                         held.adversary.record(Choice::EarlyEvent);
                     }
@@ -66,7 +78,7 @@ impl<L: Fn() -> u16> PushBatch<'_, L> {
         let Some(ring) = &mut self.ring else { return };
         let due = ring.is_due(completion.raises_solicited_event());
         let Some(held) = &mut ring.held else { return };
-        let late = due && (held.event || held.rng.below(4) == 0);
+        let late = due && (held.event || held.timer_rng.below(4) == 0);
         if late {
             if !std::mem::replace(&mut held.event, true) {
                 held.adversary.record(Choice::LateEvent);
@@ -92,7 +104,7 @@ impl Moderated for HeldTimer {
         let raise = std::mem::take(&mut held.event);
         let count = held.completions.len() as u64;
         // All in half of the cases, so that many completions do not take many times as long.
-        let taken = if held.rng.below(2) == 0 { count } else { count.min(1 + held.rng.below(4)) };
+        let taken = if held.timer_rng.below(2) == 0 { count } else { count.min(1 + held.timer_rng.below(4)) };
         if raise {
             batch.raise();
         }
@@ -103,7 +115,7 @@ impl Moderated for HeldTimer {
         if let Some(held) = batch.held()
             && (held.event || !held.completions.is_empty())
         {
-            let after = Duration::from_micros(held.rng.below(2000));
+            let after = Duration::from_micros(held.timer_rng.below(2000));
             held.start_timer(after);
         }
     }

@@ -12,7 +12,10 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) adversary: Arc<Adversary>,
-    pub(super) rng: Rng,
+    /// What is drawn for each completion.
+    rng: Rng,
+    /// What is drawn when the timer expires: apart, because the number of times depends on time.
+    pub(super) timer_rng: Rng,
     /// Maximum number of completions, held back or not.
     pub(super) capacity: usize,
     /// The completions, the oldest first.
@@ -29,14 +32,20 @@ pub(super) enum Draw {
     /// Add it.
     Add,
     /// Hold it back for this time, or until the timer expires that runs already.
-    Hold(Duration),
+    Hold {
+        delay: Duration,
+        /// Raise an event without a completion, if a consumer waits.
+        early_event: bool,
+    },
 }
 
 impl Held {
     /// Creates the state for a queue with this number, which has none yet.
     pub(super) fn new(adversary: &Arc<Adversary>, cq: u32, capacity: usize, timer: Arc<dyn Timer>) -> Self {
+        let mut rng = adversary.sequence(Sequence::Completions, cq.into());
         Self {
-            rng: adversary.sequence(Sequence::Completions, cq.into()),
+            timer_rng: Rng::stream(rng.next(), 0),
+            rng,
             adversary: Arc::clone(adversary),
             capacity,
             completions: VecDeque::new(),
@@ -49,12 +58,11 @@ impl Held {
     /// Draws what happens to a completion. Completions are held back behind others, too. A failure is not held back,
     /// and neither are those before it: the adapter may be about to stop, with its timers.
     pub(super) fn draw(&mut self, completion: &Completion) -> Draw {
-        let delay = self.adversary.draw_delay(&mut self.rng);
+        let (delay, early_event) = (self.adversary.draw_delay(&mut self.rng), self.rng.below(4) == 0);
         match delay {
             _ if completion.status != Status::Success => Draw::Add,
-            Some(delay) => Draw::Hold(delay),
-            None if !self.completions.is_empty() => Draw::Hold(Duration::ZERO),
-            None => Draw::Add,
+            None if self.completions.is_empty() => Draw::Add,
+            _ => Draw::Hold { delay: delay.unwrap_or_default(), early_event },
         }
     }
 
@@ -67,7 +75,7 @@ impl Held {
 
     /// Takes one of the completions: the oldest one of a queue pair that is drawn.
     pub(super) fn take_any(&mut self) -> Option<Completion> {
-        let drawn = usize::try_from(self.rng.below(self.completions.len() as u64)).unwrap_or(0);
+        let drawn = usize::try_from(self.timer_rng.below(self.completions.len() as u64)).unwrap_or(0);
         let qp = self.completions.get(drawn)?.qp;
         let oldest = self.completions.iter().position(|completion| completion.qp == qp)?;
         self.completions.remove(oldest)

@@ -111,3 +111,36 @@ fn a_failure_comes_at_once_with_all_before_it() {
         assert_eq!(poll(&cq, 9), Ok(vec![0, 1, 2, 3, 4, 5]));
     }
 }
+
+/// Which completions are late does not depend on the number of draws that timers have made.
+#[test]
+fn a_seed_repeats_which_completions_are_late() {
+    let late = |seed, armed| {
+        let (cq, _, timer, adversary) = adverse_cq(300, seed);
+        let held = cq.held_timer();
+        let late = (0..200).map(|wr_id| {
+            if armed {
+                let _ = cq.arm(Arm::Next); // a timer draws whether the event is late
+            }
+            let before = adversary.counts().of(Choice::LateCompletion);
+            cq.push(plain(wr_id)).unwrap();
+            while timer.expire(&held) {}
+            adversary.counts().of(Choice::LateCompletion) > before
+        });
+        late.collect::<Vec<_>>()
+    };
+    for seed in 0..20 {
+        assert_eq!(late(seed, false), late(seed, true), "seed {seed}");
+    }
+}
+
+#[test]
+fn completions_before_a_lost_one_can_be_polled() {
+    for seed in 0..20 {
+        let (cq, _, _, _) = adverse_cq(4, seed);
+        (0..4).for_each(|wr_id| cq.push(plain(wr_id)).unwrap());
+        cq.push(plain(4)).unwrap_err();
+        assert_eq!(poll(&cq, 9), Ok(vec![0, 1, 2, 3]));
+        assert!(poll(&cq, 9).is_err());
+    }
+}
