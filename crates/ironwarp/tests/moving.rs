@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use ironwarp::completion::{Completion, Opcode};
-use ironwarp::function::{Moving, Quotas, Resource, TakeInError};
+use ironwarp::function::{Moving, PairNotMovable, Quotas, Resource, TakeInError};
 use ironwarp::prelude::*;
 use ironwarp_testkit::native::SOON;
 use std::collections::VecDeque;
@@ -225,4 +225,20 @@ fn a_connection_that_cannot_move_goes_on() {
     peer.qp.post_send(WorkRequest::fetch_add(3, result, counter, 1)).unwrap();
     assert_eq!(peer.cq.wait(SOON).unwrap().success().unwrap().wr_id, 3);
     assert_eq!(words.to_vec().unwrap()[8..], 8_u64.to_ne_bytes());
+}
+
+/// Links that delay hold bytes that have arrived, which would be lost.
+#[test]
+fn a_connection_whose_link_holds_bytes_does_not_move() {
+    let delaying = Config::default().devices("1 delay=1ms".parse().unwrap());
+    for config in [Config::default().adversary(1.into()), delaying] {
+        let (adapter, peer_adapter) = (Adapter::open(config).unwrap(), Adapter::new().unwrap());
+        let function = adapter.function(Quotas::default()).unwrap();
+        let (mut mover, mut peer) = (End::new(&adapter), End::new(&peer_adapter));
+        connect(&mut mover, &mut peer, &peer_adapter);
+        let there = function.completion_queue(8).unwrap();
+        let moving = Moving { qp: mover.qp, regions: Vec::new() };
+        let refused = moving.move_to(&function.protection_domain(), [&there, &there], SOON).unwrap_err();
+        assert!(matches!(refused.error, TakeInError::QueuePair(PairNotMovable::Delayed(_))), "{refused}");
+    }
 }

@@ -31,6 +31,11 @@ pub enum PairNotMovable {
     /// It is connected manually.
     #[error("queue pair {0:#08x} cannot move: it is connected manually")]
     Manual(u32),
+    /// Its adapter has received bytes that it has not passed on yet.
+    #[error(
+        "queue pair {0:#08x} cannot move: its adapter delays what arrives, for an adversary or a logical device"
+    )]
+    Delayed(u32),
     /// Its handshake has not ended.
     #[error("queue pair {0:#08x} cannot move yet: it is connecting")]
     Connecting(u32),
@@ -86,6 +91,9 @@ impl QueuePair {
         if self.number.port().is_some() || qp.attributes().manual {
             return Err(PairNotMovable::Manual(id));
         }
+        if qp.is_linked() && self.delays_arrivals() {
+            return Err(PairNotMovable::Delayed(id));
+        }
         // A closed stream does not matter. One that is being closed will be closed soon.
         if qp.is_linked() && !qp.is_on_tcp() {
             return Err(PairNotMovable::SharedMemory(id));
@@ -95,6 +103,13 @@ impl QueuePair {
             None if qp.is_linked() => Err(PairNotMovable::Connecting(id)),
             _ => Ok(()),
         }
+    }
+
+    /// Returns whether links of the connection may hold bytes that have arrived.
+    fn delays_arrivals(&self) -> bool {
+        let cq = self.receive_cq();
+        let shaper = cq.steering().logical().shaper();
+        self.device().adversary().is_some() || shaper.is_some_and(|shaper| !shaper.delay.is_zero())
     }
 
     /// Waits until the queue pair can move, at most until the deadline.
