@@ -31,6 +31,6 @@ mod reader;
 mod recorder;
 mod ring;
 
-pub use reader::{Dead, Event, Recording, of_process, of_running, parse};
+pub use reader::{Dead, Event, Recording, for_each_running, of_process, parse};
 pub use recorder::{file, forget_in_child, is_started, last_events, record, start};
 pub use ring::{FILE_LEN, RECORDS, RINGS};

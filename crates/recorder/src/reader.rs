@@ -7,6 +7,7 @@ use crate::ring::{
     FILE_LEN, HEADER_LEN, NAME_LEN, RECORD_LEN, RECORDS, RING_HEADER_LEN, RING_LEN, RINGS, position,
 };
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Maximum number of files of dead processes that are kept in a directory.
@@ -175,44 +176,39 @@ fn read_header(directory: &Directory, name: &str) -> io::Result<Header> {
     Header::parse(&bytes[..len]).ok_or(io::ErrorKind::InvalidData.into())
 }
 
-/// Returns the directories in which files may be, of this user, or, for root, of all.
-fn directories() -> impl Iterator<Item = Directory> {
-    Place::to_search().into_iter().filter_map(|place| place.open(false).ok())
-}
-
-/// Calls `visit` with the header of every file.
-fn for_each_header(mut visit: impl FnMut(&Directory, &str, Header)) {
-    for directory in directories() {
-        for name in directory.names().unwrap_or_default() {
-            if let Ok(header) = read_header(&directory, &name) {
-                visit(&directory, &name, header);
-            }
-        }
-    }
+/// Returns the files of this user, or, for root, of all users, each with its directory.
+fn files() -> impl Iterator<Item = (Rc<Directory>, String)> {
+    let directories = Place::to_search().into_iter().filter_map(|place| place.open(false).ok());
+    directories.flat_map(|directory| {
+        let mut names = directory.names().unwrap_or_default();
+        names.sort_by_key(|name| process_of(name));
+        let directory = Rc::new(directory);
+        names.into_iter().map(move |name| (Rc::clone(&directory), name))
+    })
 }
 
 /// Returns the recordings of a process, which may have died: several, if it has replaced its program, or if processes of
-/// several PID namespaces or times have its ID.
-pub fn of_process(process: u32) -> Vec<Recording> {
-    let mut recordings = Vec::new();
-    for directory in directories() {
-        let names = directory.names().unwrap_or_default().into_iter();
-        let of_process = names.filter(|name| process_of(name) == Some(process));
-        recordings.extend(of_process.filter_map(|name| read(&directory, &name).ok()));
-    }
-    recordings
+/// several PID namespaces or times have its ID. Each file is read when its recording is requested, because a recording may
+/// take megabytes and other users determine their number.
+pub fn of_process(process: u32) -> impl Iterator<Item = Recording> {
+    let of_process = files().filter(move |(_, name)| process_of(name) == Some(process));
+    of_process.filter_map(|(directory, name)| read(&directory, &name).ok())
 }
 
-/// Returns the recordings of the processes that may still run, and the processes that have died and left their files.
-pub fn of_running() -> (Vec<Recording>, Vec<Dead>) {
-    let (mut recordings, mut dead) = (Vec::new(), Vec::new());
-    for_each_header(|directory, name, header| match header.runs() {
-        Some(false) => dead.push(Dead { process: header.process, program: text(&header.program) }),
-        _ => recordings.extend(read(directory, name).ok()),
-    });
-    recordings.sort_by_key(|recording| recording.process);
+/// Calls `visit` with the recording of each process that may still run, one at a time like [`of_process`]. Returns the
+/// processes that have died and left their files, or the first error of `visit`.
+pub fn for_each_running<E>(mut visit: impl FnMut(Recording) -> Result<(), E>) -> Result<Vec<Dead>, E> {
+    let mut dead = Vec::new();
+    for (directory, name) in files() {
+        let Ok(header) = read_header(&directory, &name) else { continue };
+        if header.runs() == Some(false) {
+            dead.push(Dead { process: header.process, program: text(&header.program) });
+        } else if let Ok(recording) = read(&directory, &name) {
+            visit(recording)?;
+        }
+    }
     dead.sort_by_key(|dead| dead.process);
-    (recordings, dead)
+    Ok(dead)
 }
 
 /// Removes files that this process has left behind before it replaced its program, and the oldest ones of dead processes:

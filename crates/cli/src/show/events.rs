@@ -3,7 +3,7 @@
 
 use crate::say::{self, Failure};
 use ironwarp_engine::status::printable;
-use ironwarp_recorder::{Event, Recording, of_process, of_running};
+use ironwarp_recorder::{Event, Recording, for_each_running, of_process};
 use ironwarp_rnic::recorded::Recorded;
 
 /// Maximum number of events per process, unless all are shown.
@@ -11,14 +11,16 @@ const MAX_EVENTS: usize = 32;
 
 /// Runs the command. Returns false if there is nothing to show.
 pub(super) fn run(process: Option<i32>, all: bool) -> Result<bool, Failure> {
-    let (recordings, dead) = match process.map(u32::try_from) {
-        Some(Ok(process)) => (of_process(process), Vec::new()),
-        Some(Err(_)) => (Vec::new(), Vec::new()),
-        None => of_running(),
+    let mut any = false;
+    let print = |recording: Recording| {
+        any = true;
+        say::line(page(&recording, all))
     };
-    for recording in &recordings {
-        say::line(page(recording, all))?;
-    }
+    let dead = match process.map(u32::try_from) {
+        Some(Ok(process)) => of_process(process).try_for_each(print).map(|()| Vec::new())?,
+        Some(Err(_)) => Vec::new(),
+        None => for_each_running(print)?,
+    };
     if !dead.is_empty() {
         let names = dead.iter().map(|dead| format!("{} ({})", dead.process, printable(&dead.program)));
         say::notice(format_args!(
@@ -27,7 +29,7 @@ pub(super) fn run(process: Option<i32>, all: bool) -> Result<bool, Failure> {
             names.collect::<Vec<_>>().join(", ")
         ));
     }
-    if recordings.is_empty() {
+    if !any {
         let why = match process {
             Some(process) => format!(
                 "process {process} has left no events: it has exited normally, does not use the adapter, belongs to another user, or \
@@ -37,7 +39,7 @@ pub(super) fn run(process: Option<i32>, all: bool) -> Result<bool, Failure> {
         };
         say::error(&*Failure::from(why));
     }
-    Ok(!recordings.is_empty())
+    Ok(any)
 }
 
 /// Returns the output for one process.

@@ -52,7 +52,8 @@ fn a_child_records_events_of_its_own() {
         std::fs::remove_file(own).unwrap(); // the child ends without exit handlers
     });
     ironwarp_recorder::record(1, QP, 4);
-    let [ours] = &ironwarp_recorder::of_process(std::process::id())[..] else { panic!("one file") };
+    let ours: Vec<_> = ironwarp_recorder::of_process(std::process::id()).collect();
+    let [ours] = &ours[..] else { panic!("one file") };
     let ours = ours.events.iter().filter(|event| event.qp == QP);
     assert_eq!(ours.map(|event| event.argument).collect::<Vec<_>>(), [1, 4]);
 }

@@ -17,7 +17,7 @@ static MANY: Mutex<()> = Mutex::new(());
 
 /// Starts the recorder, and returns what it has recorded of a queue pair, from the file.
 fn recorded(qp: u32) -> Vec<Event> {
-    let ours = of_process(std::process::id());
+    let ours: Vec<_> = of_process(std::process::id()).collect();
     let [ours] = &ours[..] else { panic!("{} recordings of this process", ours.len()) };
     assert_eq!(ours.running, Some(true));
     ours.events.iter().filter(|event| event.qp == qp).cloned().collect()
