@@ -5,12 +5,14 @@ mod common;
 use common::Place;
 use ironwarp_recorder::{FILE_LEN, RECORDS, RINGS};
 use std::fs::{self, File};
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Output};
 
 /// Length of the header of a file.
 const HEADER_LEN: usize = 4096;
+/// PID namespace of this process.
+const PID_NAMESPACE: &str = "/proc/self/ns/pid";
 
 /// Creates the recording of a process, whose rings are full. A user can write anything into his own files.
 fn forge(path: &Path, process: u32, started: u64, namespace: u64) {
@@ -44,6 +46,10 @@ fn recordings_are_read_one_by_one() {
     for process in 1..=16 {
         forge(&place.path(&format!("ironwarp/{process}-00000000.events")), process, 0, 0); // of another PID namespace
     }
+    let namespace = fs::metadata(PID_NAMESPACE).expect("a namespace").ino();
+    for process in [4_000_001, 4_000_002] {
+        forge(&place.path(&format!("ironwarp/{process}-00000000.events")), process, 0, namespace);
+    }
     // 64 MiB, while the events of all files take more than 100.
     let shown = run(&["sh"], "ulimit -d 65536; exec $ironwarp show --events", &place);
     assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
@@ -51,4 +57,10 @@ fn recordings_are_read_one_by_one() {
     for process in 1..=16 {
         assert!(page.contains(&format!("forged (process {process}, in another PID namespace)")), "{page}");
     }
+    let notice = String::from_utf8_lossy(&shown.stderr);
+    assert!(
+        notice.contains(" programs were killed or have crashed; specify a process to show its events: "),
+        "{notice}"
+    );
+    assert!(notice.contains("4000001 (forged), 4000002 (forged)"), "{notice}");
 }

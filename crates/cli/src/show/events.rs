@@ -3,7 +3,7 @@
 
 use crate::say::{self, Failure};
 use ironwarp_engine::status::printable;
-use ironwarp_recorder::{Event, Recording, for_each_running, of_process};
+use ironwarp_recorder::{Dead, Event, Recording, for_each_running, of_process};
 use ironwarp_rnic::recorded::Recorded;
 
 /// Maximum number of events per process, unless all are shown.
@@ -22,12 +22,12 @@ pub(super) fn run(process: Option<i32>, all: bool) -> Result<bool, Failure> {
         None => for_each_running(print)?,
     };
     if !dead.is_empty() {
-        let names = dead.iter().map(|dead| format!("{} ({})", dead.process, printable(&dead.program)));
-        say::notice(format_args!(
-            "{} program(s) ended without closing the adapter, name one to see its events: {}",
-            dead.len(),
-            names.collect::<Vec<_>>().join(", ")
-        ));
+        let names: Vec<_> = dead.iter().map(name).collect();
+        let programs = match dead.len() {
+            1 => "1 program was killed or has crashed".to_owned(),
+            number => format!("{number} programs were killed or have crashed"),
+        };
+        say::notice(format_args!("{programs}; specify a process to show its events: {}", names.join(", ")));
     }
     if !any {
         let why = match process {
@@ -40,6 +40,11 @@ pub(super) fn run(process: Option<i32>, all: bool) -> Result<bool, Failure> {
         say::error(&*Failure::from(why));
     }
     Ok(any)
+}
+
+/// Returns the process and the program of a recording that is not printed.
+fn name(dead: &Dead) -> String {
+    format!("{} ({})", dead.process, printable(&dead.program))
 }
 
 /// Returns the output for one process.
