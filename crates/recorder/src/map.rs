@@ -100,14 +100,21 @@ impl<T: Sync> Slot<T> {
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Sets the value, unless it is set. Returns whether it has.
-    pub(crate) fn set(&self, value: T) -> Result<&'static T, T> {
-        let new = Box::into_raw(Box::new(value));
+    /// Returns the value. Sets it first if it is not set; if several threads do so, the value of one is kept.
+    pub(crate) fn get_or_init(&self, init: impl FnOnce() -> T) -> &'static T {
+        if let Some(value) = self.get() {
+            return value;
+        }
+        let new = Box::into_raw(Box::new(init()));
         match self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: `new` is never freed.
-            Ok(_) => Ok(unsafe { &*new }),
-            // SAFETY: no other thread has seen `new`.
-            Err(_) => Err(*unsafe { Box::from_raw(new) }),
+            Ok(_) => unsafe { &*new },
+            Err(other) => {
+                // SAFETY: no other thread has seen `new`.
+                drop(unsafe { Box::from_raw(new) });
+                // SAFETY: the thread that has set `other` never frees it.
+                unsafe { &*other }
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 thread_local! {
     /// The ring of this thread; `None` until its first event, and in a process that records nothing.
@@ -22,6 +23,9 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// The recorder of this process.
 static RECORDER: Slot<Recorder> = Slot::new();
+
+/// Held by the thread that starts the recorder. A forked child, in which that thread does not exist, gets a new one.
+static STARTING: Slot<Mutex<()>> = Slot::new();
 
 /// The recorder of a process.
 #[derive(Debug)]
@@ -141,26 +145,26 @@ fn exists(thread: u32) -> bool {
 
 /// Starts the recorder of this process, unless it runs.
 pub fn start() -> io::Result<()> {
-    if RECORDER.get().is_some() {
-        return Ok(());
-    }
-    match RECORDER.set(Recorder::new()?) {
-        Ok(_) => {
-            call_at_exit(remove_at_exit);
-            STARTED.store(true, Ordering::Release);
-        }
-        // Another thread was faster.
-        Err(recorder) => {
-            recorder.map.abandon();
-            let _ = remove_path(&recorder.path);
-        }
+    let _starting = lock_start();
+    if RECORDER.get().is_none() {
+        let recorder = Recorder::new()?;
+        RECORDER.get_or_init(|| recorder);
+        call_at_exit(remove_at_exit);
+        STARTED.store(true, Ordering::Release);
     }
     Ok(())
+}
+
+/// Waits until no other thread is starting the recorder: its file would be taken for one that this process left behind
+/// before execve(2), and removed.
+fn lock_start() -> MutexGuard<'static, ()> {
+    STARTING.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Forgets the recorder of the parent, in a forked child, which is another process: the child starts its own. To be called
 /// by the thread that has forked, before any other starts.
 pub fn forget_in_child() {
+    STARTING.clear();
     if let Some(recorder) = RECORDER.get() {
         recorder.map.abandon();
         RECORDER.clear();
@@ -196,4 +200,27 @@ pub fn last_events(qp: u32, max: usize) -> Vec<Event> {
     events.retain(|event| event.qp == qp & 0xff_ffff);
     reader::sort(&mut events);
     events.split_off(events.len().saturating_sub(max))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_child_forked_while_the_recorder_starts_can_start_its_own() {
+        const ALONE: &str = "IRON_TEST_ALONE";
+        if std::env::var_os(ALONE).is_none() {
+            // In a process of its own, because other tests need the recorder of this one.
+            let name = "recorder::tests::a_child_forked_while_the_recorder_starts_can_start_its_own";
+            let mut alone = Command::new(std::env::current_exe().unwrap());
+            assert!(alone.args([name, "--exact"]).env(ALONE, "").status().unwrap().success());
+            return;
+        }
+        let _of_parent = lock_start();
+        forget_in_child();
+        assert!(STARTING.get_or_init(Mutex::default).try_lock().is_ok());
+        start().unwrap();
+        assert!(file().unwrap().exists());
+    }
 }
