@@ -2,6 +2,8 @@
 
 use crate::clock;
 use crate::ring::{NAME_LEN, RECORDS, RINGS};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
@@ -85,6 +87,12 @@ impl Header {
     pub(crate) fn runs(&self) -> Option<bool> {
         (self.namespace == namespace()).then(|| start_of(self.process) == Some(self.started))
     }
+}
+
+/// Returns whether a process exists in this PID namespace, or may exist.
+pub(crate) fn exists(process: u32) -> bool {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw);
+    process.is_some_and(|process| test_kill_process(process) != Err(Errno::SRCH))
 }
 
 /// Returns when a process started (`starttime` in proc_pid_stat(5)); `None` if it does not exist or is a zombie.

@@ -2,7 +2,7 @@
 
 use crate::clock::{self, Calibration};
 use crate::directory::{Directory, Place, process_of, read_at};
-use crate::header::{Header, boot};
+use crate::header::{Header, boot, exists};
 use crate::ring::{
     FILE_LEN, HEADER_LEN, NAME_LEN, RECORD_LEN, RECORDS, RING_HEADER_LEN, RING_LEN, RINGS, position,
 };
@@ -212,26 +212,36 @@ pub fn for_each_running<E>(mut visit: impl FnMut(Recording) -> Result<(), E>) ->
 }
 
 /// Removes files that this process has left behind before it replaced its program, and the oldest ones of dead processes:
-/// [`MAX_DEAD`] are kept, with that of this process.
-pub(crate) fn prune(directory: &Directory) -> io::Result<()> {
+/// [`MAX_DEAD`] are kept, with that of this process. Ignores errors: other processes may remove the same files, and files
+/// that are left do no harm.
+pub(crate) fn prune(directory: &Directory) {
     let mut dead = Vec::new();
-    for name in directory.names()? {
+    for name in directory.names().unwrap_or_default() {
         match read_header(directory, &name) {
             Ok(header) if header.process == std::process::id() && header.runs() == Some(true) => {
-                directory.remove(&name)?;
+                let _ = directory.remove(&name);
             }
             Ok(header) if header.runs() == Some(false) => dead.push(name),
-            // Never a recording, or one that its process is about to create.
-            Err(_) if directory.age(&name)? > MAX_CREATION => directory.remove(&name)?,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData && is_abandoned(directory, &name) => {
+                let _ = directory.remove(&name);
+            }
             Ok(_) | Err(_) => {}
         }
     }
     if dead.len() < MAX_DEAD {
-        return Ok(());
+        return;
     }
     dead.sort_by_cached_key(|name| last_ticks(directory, name).unwrap_or_default());
     let surplus = dead.len() + 1 - MAX_DEAD;
-    dead.iter().take(surplus).try_for_each(|name| directory.remove(name))
+    for name in dead.iter().take(surplus) {
+        let _ = directory.remove(name);
+    }
+}
+
+/// Returns whether no process uses a file without a valid header: neither one of another version, nor one that is about to
+/// write the header, which may be in another PID namespace.
+fn is_abandoned(directory: &Directory, name: &str) -> bool {
+    !process_of(name).is_some_and(exists) && directory.age(name).is_ok_and(|age| age > MAX_CREATION)
 }
 
 /// Returns when the last event of a file was recorded; `None` if the machine has restarted since.

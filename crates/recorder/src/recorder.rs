@@ -92,7 +92,7 @@ impl Recorder {
     /// Creates the file of this process.
     fn create_in(place: &Place) -> io::Result<Self> {
         let directory = place.open(true)?;
-        reader::prune(&directory)?;
+        reader::prune(&directory);
         let header = Header::of_this_process();
         let (file, path) = directory.create(header.process)?;
         let prepare = || {
@@ -206,6 +206,8 @@ pub fn last_events(qp: u32, max: usize) -> Vec<Event> {
 mod tests {
     use super::*;
     use std::process::Command;
+    use std::sync::Barrier;
+    use std::time::SystemTime;
 
     #[test]
     fn a_child_forked_while_the_recorder_starts_can_start_its_own() {
@@ -222,5 +224,40 @@ mod tests {
         assert!(STARTING.get_or_init(Mutex::default).try_lock().is_ok());
         start().unwrap();
         assert!(file().unwrap().exists());
+    }
+
+    /// A place in a directory of its own for a test, and that directory.
+    fn place(name: &str) -> (Place, PathBuf) {
+        let parent = std::env::temp_dir().join(format!("recorder-start-{}-{name}", std::process::id()));
+        std::fs::create_dir(&parent).unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        (Place::of(user, Some(parent.as_os_str())).remove(0), parent)
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_removed_does_not_prevent_recording() {
+        let (place, parent) = place("irremovable");
+        place.open(true).unwrap();
+        let irremovable = parent.join("ironwarp/5000000-00000000.events");
+        std::fs::create_dir(&irremovable).unwrap();
+        std::fs::File::open(&irremovable).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        Recorder::create_in(&place).unwrap();
+        std::fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn files_that_others_remove_do_not_prevent_recording() {
+        let (place, parent) = place("vanish");
+        let barrier = Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    // Each takes the files of the others for leftovers of this process, and removes them.
+                    (0..20).for_each(|_| drop(Recorder::create_in(&place).unwrap()));
+                });
+            }
+        });
+        std::fs::remove_dir_all(parent).unwrap();
     }
 }

@@ -3,9 +3,11 @@
 use super::*;
 use crate::{RECORDS, file, last_events, record, start};
 use proptest::prelude::*;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use rustix::process::geteuid;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::sync::{Barrier, Mutex};
 
 /// Number of events that a ring keeps.
@@ -148,7 +150,7 @@ fn files_of_dead_processes_are_pruned_the_oldest_first() {
     fs::write(&running, bytes).unwrap();
     let stranger = parent.join("ironwarp/4000000-note.txt");
     fs::write(&stranger, "kept").unwrap();
-    prune(&directory).unwrap();
+    prune(&directory);
     let left: Vec<_> = paths.iter().map(|path| path.exists()).collect();
     let expected: Vec<_> = (0..12).map(|number| number >= 12 - (MAX_DEAD - 1)).collect();
     assert_eq!(left, expected);
@@ -163,8 +165,30 @@ fn a_file_left_by_the_program_before_is_replaced() {
     let mut bytes = Header::of_this_process().to_bytes();
     bytes.resize(FILE_LEN, 0);
     fs::write(&path, &bytes).unwrap();
-    prune(&directory).unwrap();
+    prune(&directory);
     assert!(!path.exists());
+    fs::remove_dir_all(parent).unwrap();
+}
+
+#[test]
+fn a_file_without_a_header_is_pruned_unless_its_process_exists() {
+    let (parent, directory) = directory("unreadable");
+    let own = format!("{}-00000000.events", std::process::id()); // as of another version, whose length differs
+    let [abandoned, recent, link] =
+        ["5000000-00000000.events", "5000001-00000000.events", "5000002-00000000.events"];
+    let path = |name: &str| parent.join("ironwarp").join(name);
+    for name in [&own, abandoned, recent] {
+        fs::write(path(name), "").unwrap();
+    }
+    symlink("nowhere", path(link)).unwrap();
+    let past = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let times = Timestamps { last_access: past, last_modification: past };
+    for name in [&own, abandoned, link] {
+        rustix::fs::utimensat(CWD, path(name), &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    }
+    prune(&directory);
+    let left: BTreeSet<_> = directory.names().unwrap().into_iter().collect();
+    assert_eq!(left, BTreeSet::from([&own, recent, link].map(str::to_owned)));
     fs::remove_dir_all(parent).unwrap();
 }
 
