@@ -95,17 +95,22 @@ pub(crate) fn exists(process: u32) -> bool {
     process.is_some_and(|process| test_kill_process(process) != Err(Errno::SRCH))
 }
 
-/// Returns when a process started (`starttime` in proc_pid_stat(5)); `None` if it does not exist or is a zombie.
+/// Returns when a process started; `None` if it does not exist or is a zombie.
 fn start_of(process: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name of the program may contain anything: the fields after it begin behind the last parenthesis.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
+    start_in(&fs::read(format!("/proc/{process}/stat")).ok()?)
+}
+
+/// Returns `starttime` of the bytes of a file described in proc_pid_stat(5); `None` if the process is a zombie.
+fn start_in(stat: &[u8]) -> Option<u64> {
+    // The name of the program may contain any bytes: the fields after it begin behind the last parenthesis.
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let fields: Vec<_> = str::from_utf8(&stat[name_end + 1..]).ok()?.split_whitespace().collect();
+    // The fields are numbered from 1, and these begin with the third.
+    let field = |number: usize| fields.get(number - 3).copied();
+    let (state, threads, started) = (field(3)?, field(20)?, field(22)?);
+    // If the main thread ends first, it is a zombie until the others have ended.
+    let has_ended = state == "X" || state == "Z" && matches!(threads, "0" | "1");
+    started.parse().ok().filter(|_| !has_ended)
 }
 
 /// Returns the inode of the PID namespace; zero if it is unknown.
@@ -155,5 +160,32 @@ mod tests {
         assert_eq!(Header { started: ours.started + 1, ..ours.clone() }.runs(), Some(false));
         assert_eq!(Header { process: u32::MAX, ..ours.clone() }.runs(), Some(false));
         assert_eq!(Header { namespace: 1, ..ours }.runs(), None);
+    }
+
+    #[test]
+    fn a_process_runs_whatever_its_name_is() {
+        use std::os::unix::process::CommandExt;
+        let directory = std::env::temp_dir().join(format!("recorder-header-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let program = directory.join("cut after 15 b\u{e4}"); // in the middle of the last character
+        std::os::unix::fs::symlink("/bin/cat", &program).unwrap();
+        let mut command = std::process::Command::new(program);
+        let mut process = command.arg0("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        assert!(start_of(process.id()).is_some());
+        process.stdin.take();
+        process.wait().unwrap();
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_process_runs_until_its_last_thread_has_ended() {
+        let started = |state, threads| {
+            let stat =
+                format!("7 () R) {state} 1 7 7 0 -1 4227084 93 0 0 0 0 0 0 0 20 0 {threads} 0 237434 0 0 1");
+            start_in(stat.as_bytes())
+        };
+        assert_eq!([("S", 1), ("Z", 2)].map(|(state, threads)| started(state, threads)), [Some(237_434); 2]);
+        assert_eq!([("Z", 1), ("X", 0)].map(|(state, threads)| started(state, threads)), [None; 2]);
+        assert_eq!(start_in(b"7 (cat) S 1"), None);
     }
 }
