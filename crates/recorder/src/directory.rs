@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Maximum number of files in a directory. Files of dead processes are removed long before, unless it cannot be found out
@@ -108,10 +109,15 @@ impl Place {
     }
 }
 
-/// Returns the users whose number, after `prefix`, is the name of an entry of a directory.
+/// Returns the users who own the entry of a directory whose name is `prefix` and their number. Entries of other owners do
+/// not count towards the limit: anyone may create them.
 fn users_in(directory: &str, prefix: &str) -> Vec<u32> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let user = |entry: std::fs::DirEntry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok();
+    let user = |entry: std::fs::DirEntry| {
+        let user = entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()?;
+        let is_own = entry.file_name() == *format!("{prefix}{user}") && entry.metadata().ok()?.uid() == user;
+        is_own.then_some(user)
+    };
     entries.filter_map(user).take(MAX_FILES).collect()
 }
 
@@ -119,7 +125,8 @@ fn users_in(directory: &str, prefix: &str) -> Vec<u32> {
 #[derive(Debug)]
 pub(crate) struct Directory {
     fd: OwnedFd,
-    user: u32,
+    /// The owner, and the only user who can write to it, apart from root.
+    pub(crate) user: u32,
     path: PathBuf,
 }
 

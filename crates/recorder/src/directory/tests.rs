@@ -112,3 +112,15 @@ fn places_are_preferred_in_order() {
     assert_eq!(parents(Some("/run/user/7"))[0], Path::new("/run/user/7/ironwarp"));
     assert_eq!(parents(Some("relative")).len(), 2);
 }
+
+#[test]
+fn only_users_who_own_an_entry_with_their_number_are_searched() {
+    let parent = Parent::new("users");
+    let own = rustix::process::geteuid().as_raw();
+    let forged = (own + 1..).take(MAX_FILES + 1).map(|user| user.to_string());
+    let again = ["+", "0", "00"].map(|sign| format!("{sign}{own}"));
+    for name in forged.chain(again).chain([own.to_string()]) {
+        fs::create_dir(parent.0.join(format!("ironwarp-{name}"))).unwrap();
+    }
+    assert_eq!(users_in(parent.0.to_str().unwrap(), "ironwarp-"), [own]);
+}
