@@ -64,3 +64,31 @@ fn recordings_are_read_one_by_one() {
     );
     assert!(notice.contains("4000001 (forged), 4000002 (forged)"), "{notice}");
 }
+
+/// Root is not told that a process of somebody else has recorded what a user has written.
+#[test]
+fn recordings_of_processes_of_others_are_not_believed() {
+    let place = Place::new("recordings-others");
+    let process = std::process::id();
+    let stat = fs::read_to_string("/proc/self/stat").expect("its state");
+    let started = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(19));
+    let started = started.and_then(|started| started.parse().ok()).expect("a start time");
+    let namespace = fs::metadata(PID_NAMESPACE).expect("a namespace").ino();
+    forge(&place.path(&format!("{process}-00000000.events")), process, started, namespace);
+    let script = "
+        set -e
+        mount -t tmpfs none /dev/shm
+        mkdir -m 700 /dev/shm/ironwarp-4711
+        cp $here/*.events /dev/shm/ironwarp-4711
+        chown -R 4711 /dev/shm/ironwarp-4711
+        exec $ironwarp show --events $(basename $here/*.events -00000000.events)";
+    let shell: &[&str] = match rustix::process::getuid().is_root() {
+        true => &["unshare", "--mount", "sh"],
+        // By newuidmap, of the package uidmap.
+        false => &["unshare", "--mount", "--user", "--map-root-user", "--map-auto", "sh"],
+    };
+    let shown = run(shell, script, &place);
+    let page = String::from_utf8_lossy(&shown.stdout);
+    let expected = format!("forged (process {process} of user 4711, has died)\n");
+    assert!(page.starts_with(&expected), "{page}\n{}", String::from_utf8_lossy(&shown.stderr));
+}

@@ -84,9 +84,18 @@ impl Header {
     }
 
     /// Returns whether the process still runs; `None` if that cannot be found out, because it has a PID namespace of its own.
-    pub(crate) fn runs(&self) -> Option<bool> {
-        (self.namespace == namespace()).then(|| start_of(self.process) == Some(self.started))
+    /// `user` owns the file. If that is not the caller, who reads it as root, the process must belong to the same user:
+    /// otherwise the file may be forged.
+    pub(crate) fn runs(&self, user: u32) -> Option<bool> {
+        let is_trusted = user == rustix::process::geteuid().as_raw() || user_of(self.process) == Some(user);
+        (self.namespace == namespace()).then(|| is_trusted && start_of(self.process) == Some(self.started))
     }
+}
+
+/// Returns the effective user of a process; `None` if it does not exist.
+fn user_of(process: u32) -> Option<u32> {
+    // The directory belongs to the user even if PR_SET_DUMPABLE is off, unlike the files in it.
+    fs::metadata(format!("/proc/{process}")).ok().map(|metadata| metadata.uid())
 }
 
 /// Returns whether a process exists in this PID namespace, or may exist.
@@ -154,12 +163,13 @@ mod tests {
 
     #[test]
     fn a_process_runs_until_it_ends() {
-        let ours = Header::of_this_process();
-        assert_eq!(ours.runs(), Some(true));
+        let (ours, user) = (Header::of_this_process(), rustix::process::geteuid().as_raw());
+        assert_eq!(ours.runs(user), Some(true));
+        assert_eq!(ours.runs(user + 1), Some(false), "forged");
         // The same process ID, used again.
-        assert_eq!(Header { started: ours.started + 1, ..ours.clone() }.runs(), Some(false));
-        assert_eq!(Header { process: u32::MAX, ..ours.clone() }.runs(), Some(false));
-        assert_eq!(Header { namespace: 1, ..ours }.runs(), None);
+        assert_eq!(Header { started: ours.started + 1, ..ours.clone() }.runs(user), Some(false));
+        assert_eq!(Header { process: u32::MAX, ..ours.clone() }.runs(user), Some(false));
+        assert_eq!(Header { namespace: 1, ..ours }.runs(user), None);
     }
 
     #[test]

@@ -21,6 +21,8 @@ const MAX_CREATION: u64 = 60;
 pub struct Recording {
     /// The process ID.
     pub process: u32,
+    /// The user who owns the file. Only root reads files of others.
+    pub user: u32,
     /// The name of the program, in which every character may occur.
     pub program: String,
     /// Whether the process still runs; `None` if it has a PID namespace of its own, so that this is unknown.
@@ -54,6 +56,8 @@ pub struct Event {
 pub struct Dead {
     /// The process ID.
     pub process: u32,
+    /// The user who owns the file. Only root reads files of others.
+    pub user: u32,
     /// The name of the program, in which every character may occur.
     pub program: String,
 }
@@ -131,9 +135,9 @@ fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..len]).into_owned()
 }
 
-/// Reads the bytes of a file, which may be anything. `heads` returns the bytes of the start of a ring again, by the offset
-/// in the file, after the bytes were read. Returns `None` if it is not a recording.
-fn parse_with(bytes: &[u8], head_of: impl Fn(usize) -> Option<u64>) -> Option<Recording> {
+/// Reads the bytes of a file, which may be anything. `head_of` reads the head of a ring again, by the offset of the ring
+/// in the file, after the bytes were read. `user` owns the file. Returns `None` if it is not a recording.
+fn parse_with(bytes: &[u8], user: u32, head_of: impl Fn(usize) -> Option<u64>) -> Option<Recording> {
     let header = Header::parse(bytes)?;
     let snapshot = Snapshot::now(&header);
     let mut events = Vec::new();
@@ -144,13 +148,14 @@ fn parse_with(bytes: &[u8], head_of: impl Fn(usize) -> Option<u64>) -> Option<Re
         }
     }
     sort(&mut events);
-    let (process, running) = (header.process, header.runs());
-    Some(Recording { process, program: text(&header.program), running, events })
+    let (process, running) = (header.process, header.runs(user));
+    Some(Recording { process, user, program: text(&header.program), running, events })
 }
 
-/// Reads the bytes of a file that does not change, which may be anything. Returns `None` if it is not a recording.
+/// Reads the bytes of a file of this user that does not change, which may be anything. Returns `None` if it is not a
+/// recording.
 pub fn parse(bytes: &[u8]) -> Option<Recording> {
-    parse_with(bytes, |at| number(bytes, at))
+    parse_with(bytes, rustix::process::geteuid().as_raw(), |at| number(bytes, at))
 }
 
 /// Reads a file.
@@ -162,7 +167,7 @@ fn read(directory: &Directory, name: &str) -> io::Result<Recording> {
         let mut head = [0; 8];
         (read_at(&file, &mut head, at).ok()? == head.len()).then(|| u64::from_le_bytes(head))
     };
-    let recording = parse_with(&bytes[..len], head_of).ok_or(io::ErrorKind::InvalidData)?;
+    let recording = parse_with(&bytes[..len], directory.user, head_of).ok_or(io::ErrorKind::InvalidData)?;
     // The name is given by whoever may create files in the directory: its user.
     let is_named = process_of(name) == Some(recording.process);
     if is_named { Ok(recording) } else { Err(io::ErrorKind::InvalidData.into()) }
@@ -201,8 +206,8 @@ pub fn for_each_running<E>(mut visit: impl FnMut(Recording) -> Result<(), E>) ->
     let mut dead = Vec::new();
     for (directory, name) in files() {
         let Ok(header) = read_header(&directory, &name) else { continue };
-        if header.runs() == Some(false) {
-            dead.push(Dead { process: header.process, program: text(&header.program) });
+        if header.runs(directory.user) == Some(false) {
+            dead.push(Dead { process: header.process, user: directory.user, program: text(&header.program) });
         } else if let Ok(recording) = read(&directory, &name) {
             visit(recording)?;
         }
@@ -215,13 +220,13 @@ pub fn for_each_running<E>(mut visit: impl FnMut(Recording) -> Result<(), E>) ->
 /// [`MAX_DEAD`] are kept, with that of this process. Ignores errors: other processes may remove the same files, and files
 /// that are left do no harm.
 pub(crate) fn prune(directory: &Directory) {
-    let mut dead = Vec::new();
+    let (mut dead, user) = (Vec::new(), directory.user);
     for name in directory.names().unwrap_or_default() {
         match read_header(directory, &name) {
-            Ok(header) if header.process == std::process::id() && header.runs() == Some(true) => {
+            Ok(header) if header.process == std::process::id() && header.runs(user) == Some(true) => {
                 let _ = directory.remove(&name);
             }
-            Ok(header) if header.runs() == Some(false) => dead.push(name),
+            Ok(header) if header.runs(user) == Some(false) => dead.push(name),
             Err(error) if error.kind() == io::ErrorKind::InvalidData && is_abandoned(directory, &name) => {
                 let _ = directory.remove(&name);
             }

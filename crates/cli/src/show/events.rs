@@ -44,7 +44,13 @@ pub(super) fn run(process: Option<i32>, all: bool) -> Result<bool, Failure> {
 
 /// Returns the process and the program of a recording that is not printed.
 fn name(dead: &Dead) -> String {
-    format!("{} ({})", dead.process, printable(&dead.program))
+    format!("{} ({}{})", dead.process, printable(&dead.program), owner(dead.user))
+}
+
+/// Returns ` of user UID`, unless the user is the caller.
+fn owner(user: u32) -> String {
+    let is_caller = user == rustix::process::geteuid().as_raw();
+    if is_caller { String::new() } else { format!(" of user {user}") }
 }
 
 /// Returns the output for one process.
@@ -55,7 +61,8 @@ fn page(recording: &Recording, all: bool) -> String {
         None => "in another PID namespace",
     };
     let program = printable(&recording.program);
-    let mut page = say::bold(format_args!("{program} (process {}, {state})", recording.process));
+    let (process, owner) = (recording.process, owner(recording.user));
+    let mut page = say::bold(format_args!("{program} (process {process}{owner}, {state})"));
     let events = &recording.events;
     let shown = if all { events.len() } else { events.len().min(MAX_EVENTS) };
     let (earlier, last) = events.split_at(events.len() - shown);
