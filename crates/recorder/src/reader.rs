@@ -89,9 +89,8 @@ impl Snapshot {
         let Some(since) = number(header, 32) else { return };
         let ended: Arc<str> = "ended".into();
         let (count, added) = (head / RECORD_LEN as u64, after.saturating_sub(head) / RECORD_LEN as u64);
-        let kept = (RECORDS as u64).saturating_sub(added);
-        // The slot after the newest event may be half written, and then is not the oldest event any more.
-        let kept = if count >= RECORDS as u64 { kept.min(RECORDS as u64 - 1) } else { kept.min(count) };
+        // The slot after the newest event may be half written.
+        let kept = (RECORDS as u64 - 1).saturating_sub(added).min(count);
         for back in (1..=kept).rev() {
             let before = head.wrapping_sub(back * RECORD_LEN as u64);
             let at = position(before) * RECORD_LEN;
