@@ -9,6 +9,7 @@ use crate::ring::{
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// Maximum number of files of dead processes that are kept in a directory.
 const MAX_DEAD: usize = 8;
@@ -162,6 +163,7 @@ fn read(directory: &Directory, name: &str) -> io::Result<Recording> {
     let file = directory.open_file(name, FILE_LEN)?;
     let mut bytes = vec![0; FILE_LEN];
     let len = read_at(&file, &mut bytes, 0)?;
+    fence(Ordering::Acquire); // as in `Ring::head_after`
     let head_of = |at| {
         let mut head = [0; 8];
         (read_at(&file, &mut head, at).ok()? == head.len()).then(|| u64::from_le_bytes(head))

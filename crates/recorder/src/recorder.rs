@@ -195,7 +195,7 @@ pub fn last_events(qp: u32, max: usize) -> Vec<Event> {
     let snapshot = Snapshot::now(&recorder.header);
     for ring in recorder.map.rings().iter().filter(|ring| ring.thread() != 0) {
         let bytes = ring.to_bytes();
-        snapshot.read_ring(&bytes, ring.head(), &mut events);
+        snapshot.read_ring(&bytes, ring.head_after(), &mut events);
     }
     events.retain(|event| event.qp == qp & 0xff_ffff);
     reader::sort(&mut events);

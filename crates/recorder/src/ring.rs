@@ -1,7 +1,7 @@
 //! The ring of a thread: its last events. The same bytes are the ring in memory and in the file.
 
 use crate::clock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Number of rings. Threads beyond it share one.
 pub const RINGS: usize = 64;
@@ -69,6 +69,9 @@ impl Ring {
     pub(crate) fn push(&self, subject: u32, argument: u32) {
         let head = self.head.load(Ordering::Relaxed);
         let record = &self.records[position(head)];
+        // Release: whoever reads a part of this event, and the head afterwards, finds that the event before is counted
+        // (`head_after`). This takes no instruction on x86-64, which does not reorder stores.
+        fence(Ordering::Release);
         record.ticks.store(clock::ticks(), Ordering::Relaxed);
         record.subject.store(subject, Ordering::Relaxed);
         record.argument.store(argument, Ordering::Relaxed);
@@ -119,9 +122,11 @@ impl Ring {
         bytes
     }
 
-    /// Returns the field `head`.
-    pub(crate) fn head(&self) -> u64 {
-        self.head.load(Ordering::Acquire)
+    /// Returns the field `head` after the events were read, from which follows how many were overwritten meanwhile.
+    pub(crate) fn head_after(&self) -> u64 {
+        // Acquire: the head is read after the events. Pairs with the fence in `push`.
+        fence(Ordering::Acquire);
+        self.head.load(Ordering::Relaxed)
     }
 }
 
