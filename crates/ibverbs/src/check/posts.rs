@@ -7,7 +7,7 @@ use super::queues::Cq;
 use super::regions::Region;
 use super::requests::{Ended, Pair, Posted, ReceiveQueue, Request, Shared, Until, format_name, format_pair};
 use super::stack::Stack;
-use super::watch::{self, What};
+use super::watch::{Released, What};
 use crate::abi::*;
 use ironwarp_engine::QueuePair;
 use ironwarp_rnic::error::QpError;
@@ -291,10 +291,6 @@ impl Checker {
     /// Memory was registered.
     pub(crate) fn registered(&self, adapter: usize, key: u32, region: Region) {
         let _inside = Inside::enter();
-        let memory = region.span();
-        if region.accessible {
-            watch::add(usize::try_from(memory.addr).unwrap_or(usize::MAX), memory.len);
-        }
         self.check_region(region.len, region.access);
         self.regions.add(adapter, key, region);
         let total = self.regions.total();
@@ -315,8 +311,6 @@ impl Checker {
         let _inside = Inside::enter();
         if let Some(mut region) = self.regions.remove(adapter, key) {
             change(&mut region);
-            let memory = region.span();
-            watch::add(usize::try_from(memory.addr).unwrap_or(usize::MAX), memory.len);
             self.regions.add(adapter, key, region);
         }
     }
@@ -334,14 +328,14 @@ impl Checker {
         self.report(found);
     }
 
-    /// The program frees or unmaps memory.
-    pub(super) fn released(&self, addr: usize, len: usize, what: What) {
+    /// The program frees memory, or has unmapped it.
+    pub(super) fn released(&self, released: Released) {
         if Inside::is_entered() {
             return;
         }
         let _inside = Inside::enter();
-        let memory = Span::new(addr as u64, len);
-        if !self.regions.change(memory, what) {
+        let Released { memory, what, .. } = released;
+        if !self.regions.change(released) {
             return;
         }
         let uses = |request: &Request| super::memory::overlap(&request.buffers, &[memory]);
@@ -350,6 +344,7 @@ impl Checker {
             What::Unmapped => (Kind::MemoryUnmappedInUse, "unmapped"),
         };
         let found = self.find_users(None, Until::Polled, uses, |name| {
+            let Span { addr, len, .. } = memory;
             (kind, format!("{len} bytes at {addr:#x} were {how} while {name} uses them"))
         });
         self.report(found);
@@ -376,10 +371,10 @@ impl Checker {
     }
 
     /// The program got memory from its allocator.
-    pub(super) fn allocated(&self, addr: usize, len: usize) {
+    pub(super) fn allocated(&self, memory: Span) {
         if !Inside::is_entered() {
             let _inside = Inside::enter();
-            self.regions.allocate(Span::new(addr as u64, len));
+            self.regions.allocate(memory);
         }
     }
 

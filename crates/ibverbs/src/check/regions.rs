@@ -3,7 +3,7 @@
 use super::finding::{Finding, Kind};
 use super::memory::{Spans, covers, overlap};
 use super::stack::Stack;
-use super::watch::What;
+use super::watch::{self, Released, What};
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::sync::{read, write};
 use std::collections::HashMap;
@@ -44,6 +44,8 @@ struct Change {
 #[derive(Debug)]
 struct Entry {
     region: Region,
+    /// Number of registrations before this one.
+    number: usize,
     changes: Vec<Change>,
 }
 
@@ -65,18 +67,21 @@ impl Regions {
     }
 
     pub(super) fn add(&self, adapter: usize, key: u32, region: Region) {
-        self.all_mut().insert((adapter, key), Entry { region, changes: Vec::new() });
+        let number = if region.is_pinned() { watch::add(region.span()) } else { 0 };
+        self.all_mut().insert((adapter, key), Entry { region, number, changes: Vec::new() });
     }
 
     pub(super) fn remove(&self, adapter: usize, key: u32) -> Option<Region> {
-        let Entry { region, changes } = self.all_mut().remove(&(adapter, key))?;
+        let Entry { region, changes, .. } = self.all_mut().remove(&(adapter, key))?;
         self.changes.fetch_sub(changes.len(), Ordering::Relaxed);
         Some(region)
     }
 
-    /// Returns the number of registered bytes. Memory that is registered twice counts twice, as on hardware.
+    /// Returns the number of bytes that hardware would pin. Memory that is registered twice counts twice, as on hardware.
     pub(super) fn total(&self) -> u64 {
-        self.all().values().fold(0, |sum, entry| sum.saturating_add(entry.region.len))
+        let all = self.all();
+        let pinned = all.values().map(|entry| &entry.region).filter(|region| region.is_pinned());
+        pinned.fold(0, |sum, region| sum.saturating_add(region.len))
     }
 
     /// Returns the buffers of a request as addresses of this process. `None` if a key is unknown, a range is outside of its
@@ -91,9 +96,12 @@ impl Regions {
         Some(buffers)
     }
 
-    /// Records that the program frees or unmaps memory. Returns whether any of it is registered.
-    pub(super) fn change(&self, memory: Span, what: What) -> bool {
-        let is_affected = |entry: &Entry| overlap(&[entry.region.span()], &[memory]);
+    /// Records that the program frees or unmaps memory. Returns whether any of it is pinned.
+    pub(super) fn change(&self, released: Released) -> bool {
+        let Released { memory, what, before } = released;
+        let is_affected = |entry: &Entry| {
+            entry.region.is_pinned() && entry.number < before && overlap(&[entry.region.span()], &[memory])
+        };
         if !self.all().values().any(is_affected) {
             return false;
         }
@@ -158,6 +166,11 @@ impl Regions {
 }
 
 impl Region {
+    /// Returns whether hardware would pin the memory. That of the device is not the program's.
+    fn is_pinned(&self) -> bool {
+        self.accessible
+    }
+
     /// Returns the memory of an element. `None` if it is not inside the region.
     fn locate(&self, element: &Element) -> Option<Span> {
         let inside = element.addr.checked_sub(self.start)?;
@@ -183,16 +196,18 @@ mod tests {
             Region { addr: 0x1000, len: 0x4000, start: 0x1000, access: 0, accessible: true, created };
         regions.add(1, 7, region);
         let part = Span::new(0x2000, 0x1000);
+        let change = |memory, what, before| regions.change(Released { memory, what, before });
         for _ in 0..3 {
-            assert!(regions.change(part, What::Unmapped));
+            assert!(change(part, What::Unmapped, 1));
         }
+        assert!(!change(part, What::Unmapped, 0), "the memory was unmapped before the registration");
         assert_eq!(regions.changes.load(Ordering::Relaxed), 1);
         // An allocation makes freed memory valid again, but not the registration of memory that was unmapped.
-        assert!(regions.change(part, What::Freed));
+        assert!(change(part, What::Freed, 1));
         assert_eq!(regions.changes.load(Ordering::Relaxed), 2);
         regions.allocate(part);
         assert_eq!(regions.changes.load(Ordering::Relaxed), 1);
-        assert!(regions.change(Span::new(0, 0x10000), What::Unmapped));
+        assert!(change(Span::new(0, 0x10000), What::Unmapped, 1));
         assert_eq!(regions.changes.load(Ordering::Relaxed), 1);
         let element = Element { addr: 0x1000, len: 8, lkey: 7 };
         let finding = regions.find_stale(1, &[element], String::new, &Stack::default()).unwrap();

@@ -25,11 +25,11 @@ pub(crate) fn start(config: &Config) {
         exit::register(finish);
         fork::register_handlers(None, None, Some(in_child));
         let callbacks = Callbacks {
-            released: |address, length, what| {
-                active().into_iter().for_each(|checker| checker.released(address, length, what));
+            released: |released| {
+                active().into_iter().for_each(|checker| checker.released(released));
             },
-            allocated: |address, length| {
-                active().into_iter().for_each(|checker| checker.allocated(address, length));
+            allocated: |memory| {
+                active().into_iter().for_each(|checker| checker.allocated(memory));
             },
         };
         if !watch::start(callbacks) {

@@ -1,6 +1,7 @@
 //! The library that tells the checker when the program frees or unmaps memory (`watch.c`).
 #![expect(unsafe_code, reason = "a structure and callbacks of C")]
 
+use ironwarp_rnic::host::Span;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -19,16 +20,27 @@ pub(super) enum What {
 struct Watch {
     low: AtomicUsize,
     high: AtomicUsize,
+    registrations: AtomicUsize,
     released: AtomicPtr<()>,
     allocated: AtomicPtr<()>,
 }
 
-/// What is called with the address and length of memory.
+/// Memory that was freed or unmapped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Released {
+    pub(super) memory: Span,
+    pub(super) what: What,
+    /// Number of registrations before the call of the program: those from this one on are of memory that was mapped there
+    /// since.
+    pub(super) before: usize,
+}
+
+/// What is called about the program's memory.
 pub(super) struct Callbacks {
-    /// Before it is freed or unmapped.
-    pub(super) released: fn(usize, usize, What),
-    /// After it was allocated.
-    pub(super) allocated: fn(usize, usize),
+    /// Before memory is freed, or after it was unmapped or moved.
+    pub(super) released: fn(Released),
+    /// After memory was allocated.
+    pub(super) allocated: fn(Span),
 }
 
 static CALLBACKS: std::sync::OnceLock<Callbacks> = std::sync::OnceLock::new();
@@ -41,24 +53,28 @@ fn find() -> Option<&'static Watch> {
 
 /// Makes the library call back. Returns false if it is not loaded.
 pub(super) fn start(callbacks: Callbacks) -> bool {
-    extern "C" fn released(address: usize, length: usize, what: c_int) {
+    extern "C" fn released(address: usize, length: usize, what: c_int, before: usize) {
         let what = if what == 0 { What::Freed } else { What::Unmapped };
-        CALLBACKS.get().into_iter().for_each(|callbacks| (callbacks.released)(address, length, what));
+        let released = Released { memory: Span::new(address as u64, length), what, before };
+        CALLBACKS.get().into_iter().for_each(|callbacks| (callbacks.released)(released));
     }
     extern "C" fn allocated(address: usize, length: usize) {
-        CALLBACKS.get().into_iter().for_each(|callbacks| (callbacks.allocated)(address, length));
+        let memory = Span::new(address as u64, length);
+        CALLBACKS.get().into_iter().for_each(|callbacks| (callbacks.allocated)(memory));
     }
     let _ = CALLBACKS.set(callbacks);
     let Some(watch) = find() else { return false };
-    watch.released.store(released as extern "C" fn(usize, usize, c_int) as *mut (), Ordering::Release);
+    watch.released.store(released as extern "C" fn(usize, usize, c_int, usize) as *mut (), Ordering::Release);
     watch.allocated.store(allocated as extern "C" fn(usize, usize) as *mut (), Ordering::Release);
     true
 }
 
-/// Watches this memory, too, and all memory between it and what is watched already.
-pub(super) fn add(address: usize, length: usize) {
-    if let Some(watch) = find() {
-        watch.low.fetch_min(address, Ordering::Relaxed);
-        watch.high.fetch_max(address.saturating_add(length), Ordering::Relaxed);
-    }
+/// Watches this memory, too, and all memory between it and what is watched already. Returns the number of registrations
+/// before this one.
+pub(super) fn add(memory: Span) -> usize {
+    let Some(watch) = find() else { return 0 };
+    let address = usize::try_from(memory.addr).unwrap_or(usize::MAX);
+    watch.low.fetch_min(address, Ordering::Relaxed);
+    watch.high.fetch_max(address.saturating_add(memory.len), Ordering::Relaxed);
+    watch.registrations.fetch_add(1, Ordering::Relaxed)
 }

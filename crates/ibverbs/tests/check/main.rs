@@ -69,6 +69,7 @@ const ALL: &[Mistake] = &[
     request("memory_freed_in_use", "memory-freed-in-use", &[" bytes at 0x", REQUEST]),
     request("receive_buffer_freed_in_use", "memory-freed-in-use", &[" bytes at 0x", RECEIVE]),
     request("large_block_freed_in_use", "memory-unmapped-in-use", &[" bytes at 0x", RECEIVE]),
+    request("memory_reallocated_in_use", "memory-freed-in-use", &[" bytes at 0x", RECEIVE]),
     request("stale_registration", "stale-registration", &[REQUEST, "memory at 0x"]),
     request("use_after_free", "use-after-free", &[REQUEST, "memory at 0x"]),
     request("large_block_used_after_free", "stale-registration", &[REQUEST, "memory at 0x"]),
@@ -127,9 +128,15 @@ impl Place {
     }
 
     fn compile(&self, source: &str) -> PathBuf {
+        self.compile_with(source, &[])
+    }
+
+    /// Compiles a program. `more` are further sources, libraries and options.
+    fn compile_with(&self, source: &str, more: &[&str]) -> PathBuf {
         let program = self.folder.join(source.trim_end_matches(".c"));
         let path = format!("{SOURCES}/{source}");
-        common::compile(&program, &["-g", "-O0", "-fno-omit-frame-pointer", &path, "-libverbs", "-pthread"]);
+        let arguments = ["-g", "-O0", "-fno-omit-frame-pointer", &path, "-libverbs", "-pthread"];
+        common::compile(&program, &[&arguments, more].concat());
         program
     }
 
@@ -298,7 +305,7 @@ tests! {
     send_buffer_changed unsignaled_buffer_changed
     receive_buffer_read_early read_sink_read_early receive_buffer_written
     region_deregistered_in_use region_deregistered_before_message memory_unmapped_in_use memory_freed_in_use
-    receive_buffer_freed_in_use large_block_freed_in_use stale_registration use_after_free large_block_used_after_free
+    receive_buffer_freed_in_use large_block_freed_in_use memory_reallocated_in_use stale_registration use_after_free large_block_used_after_free
     misaligned_atomic missing_rights missing_local_rights
     bad_memory_key bad_memory_range key_of_another_domain bad_remote_range bad_remote_key
     cq_may_overrun unpolled_completion waited_for_receive send_queue_unsignaled unacknowledged_events
@@ -346,6 +353,40 @@ fn programs_get_the_same_data() {
         }
     }
     place.remove();
+}
+
+/// Calls that look like mistakes, but leave registered memory in place.
+#[test]
+fn memory_that_stays_in_place_is_not_reported() {
+    let place = Place::new("memory");
+    let program = place.compile("memory.c");
+    for test in ["failed_calls", "reallocated_in_place", "allocated_again"] {
+        place.run(&program, &[], &[test]).assert_clean(test);
+    }
+    place.remove();
+}
+
+/// With another allocator than the C library's, memory from malloc is not watched, but all else is.
+#[test]
+fn another_allocator_is_left_alone() {
+    let place = Place::new("allocator");
+    let library = place.folder.join("liballocator.so");
+    let source = format!("{SOURCES}/allocator.c");
+    common::compile(&library, &["-g", "-O1", "-fPIC", "-shared", &source, "-pthread"]);
+    let linked = place.compile_with("mistakes.c", &[library.to_str().unwrap()]);
+    check_allocator(&place, &linked);
+    let inside = place.compile_with("mistakes.c", &[&source]);
+    check_allocator(&place, &inside);
+    place.remove();
+}
+
+fn check_allocator(place: &Place, program: &Path) {
+    for name in ["use_after_free", "large_block_freed_in_use", "memory_reallocated_in_use"] {
+        place.run(program, &[], &[name, "right"]).assert_clean(name);
+        place.run(program, &[], &[name, "wrong"]).assert_clean(name);
+    }
+    let ended = place.run(program, &[], &["send_buffer_changed", "wrong"]);
+    assert_eq!((ended.code, ended.kinds()), (Some(99), vec!["send-buffer-changed"]), "{}", ended.report);
 }
 
 /// Mistakes of requests are found with either kind of calls and receive queue.

@@ -225,6 +225,32 @@ static void mistake_large_block_freed_in_use(void)
 	close_both();
 }
 
+/* The block behind this one keeps it from growing in place. */
+static void mistake_memory_reallocated_in_use(void)
+{
+	open_both(REMOTE);
+	char *memory = malloc(600), *next = malloc(600);
+	struct ibv_mr *mr = ibv_reg_mr(b.pd, memory, 600, LOCAL);
+	receive_part(RECEIVE, all_of(mr));
+	if (!wrong) {
+		send_part(REQUEST, part(&a, 0, 64));
+		await(&a, REQUEST);
+		await(&b, RECEIVE);
+	}
+	char *moved = realloc(memory, 6000); /* memory_reallocated_in_use */
+	CHECK(moved && moved != memory);
+	if (wrong)
+		destroy_qps();
+	if (wrong && srq) {
+		CHECK(!ibv_destroy_srq(srq));
+		srq = NULL;
+	}
+	CHECK(!ibv_dereg_mr(mr));
+	free(moved);
+	free(next);
+	close_both();
+}
+
 static void mistake_stale_registration(void)
 {
 	const int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -690,6 +716,7 @@ int main(int count, char **arguments)
 		MISTAKE(memory_freed_in_use),
 		MISTAKE(receive_buffer_freed_in_use),
 		MISTAKE(large_block_freed_in_use),
+		MISTAKE(memory_reallocated_in_use),
 		MISTAKE(stale_registration),
 		MISTAKE(use_after_free),
 		MISTAKE(large_block_used_after_free),
