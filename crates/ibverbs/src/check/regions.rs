@@ -4,6 +4,7 @@ use super::finding::{Finding, Kind};
 use super::memory::{Spans, covers, overlap};
 use super::stack::Stack;
 use super::watch::{self, Released, What};
+use crate::abi::IBV_ACCESS_ON_DEMAND;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::sync::{read, write};
 use std::collections::HashMap;
@@ -166,9 +167,10 @@ impl Regions {
 }
 
 impl Region {
-    /// Returns whether hardware would pin the memory. That of the device is not the program's.
+    /// Returns whether hardware would pin the memory: with on-demand paging it follows what the program maps, and memory of
+    /// the device is not the program's.
     fn is_pinned(&self) -> bool {
-        self.accessible
+        self.accessible && self.access & IBV_ACCESS_ON_DEMAND == 0
     }
 
     /// Returns the memory of an element. `None` if it is not inside the region.

@@ -360,7 +360,7 @@ fn programs_get_the_same_data() {
 fn memory_that_stays_in_place_is_not_reported() {
     let place = Place::new("memory");
     let program = place.compile("memory.c");
-    for test in ["failed_calls", "reallocated_in_place", "allocated_again"] {
+    for test in ["failed_calls", "reallocated_in_place", "allocated_again", "on_demand"] {
         place.run(&program, &[], &[test]).assert_clean(test);
     }
     place.remove();

@@ -91,6 +91,20 @@ static void test_allocated_again(void)
 	}
 }
 
+/* With on-demand paging, a region follows what the program maps. */
+static void test_on_demand(void)
+{
+	char *memory = map();
+	struct ibv_mr *mr = ibv_reg_mr(a.pd, memory, PAGES, LOCAL | IBV_ACCESS_ON_DEMAND);
+	CHECK(!madvise(memory, PAGES, MADV_DONTNEED));
+	send_from(mr, memory);
+	CHECK(!munmap(memory, PAGES));
+	CHECK(mmap(memory, PAGES, protection, flags | MAP_FIXED_NOREPLACE, -1, 0) == memory);
+	send_from(mr, memory);
+	CHECK(!ibv_dereg_mr(mr));
+	CHECK(!munmap(memory, PAGES));
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -101,6 +115,7 @@ int main(int count, char **arguments)
 		TEST(failed_calls),
 		TEST(reallocated_in_place),
 		TEST(allocated_again),
+		TEST(on_demand),
 	};
 	CHECK(count == 2);
 	for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++) {

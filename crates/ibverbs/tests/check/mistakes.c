@@ -663,7 +663,7 @@ static void mistake_use_after_fork(void)
 	close_both();
 }
 
-/* Root may pin as much memory as it likes. */
+/* Root may pin as much memory as it likes. Memory with on-demand paging is not pinned. */
 static void mistake_memlock_limit(void)
 {
 	struct rlimit limit = { .rlim_cur = 64 << 10, .rlim_max = 64 << 10 };
@@ -676,8 +676,10 @@ static void mistake_memlock_limit(void)
 	CHECK(one);
 	if (!wrong)
 		CHECK(!ibv_dereg_mr(one));
+	struct ibv_mr *paged = ibv_reg_mr(a.pd, memory, sizeof memory, LOCAL | IBV_ACCESS_ON_DEMAND);
+	CHECK(paged);
 	struct ibv_mr *other = ibv_reg_mr(a.pd, memory, 64 << 10, LOCAL); /* memlock_limit */
-	CHECK(other && !ibv_dereg_mr(other));
+	CHECK(other && !ibv_dereg_mr(other) && !ibv_dereg_mr(paged));
 	if (wrong)
 		CHECK(!ibv_dereg_mr(one));
 	CHECK(!ibv_dealloc_pd(a.pd) && !ibv_close_device(context));
