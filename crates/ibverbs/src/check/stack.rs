@@ -8,13 +8,14 @@
     reason = "asks the loader for the addresses of this library, and reads the program's stack"
 )]
 
+use ironwarp_rnic::sync::lock;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Maximum number of return addresses of a stack.
 const MAX_FRAMES: usize = 24;
@@ -64,13 +65,15 @@ impl Walk {
 fn walk() -> Vec<(usize, usize)> {
     let ours = library();
     let mut frames = Vec::with_capacity(MAX_FRAMES);
-    backtrace::trace(|frame| {
+    let visit = |frame: &backtrace::Frame| {
         let address = frame.ip() as usize;
         if address != 0 && (!frames.is_empty() || !ours.contains(&address)) {
             frames.push((address, frame.sp() as usize));
         }
         frames.len() < MAX_FRAMES
-    });
+    };
+    // SAFETY: on Linux, walks of several threads share nothing. `trace` has a lock, which a forked child may inherit locked.
+    unsafe { backtrace::trace_unsynchronized(visit) };
     frames
 }
 
@@ -89,6 +92,12 @@ fn find_slot(stack_pointer: usize, (address, end): (usize, usize)) -> Option<usi
             // SAFETY: aligned, and a part of the stack of the calling thread.
             unsafe { (*slot as *const usize).read_volatile() == address }
         })
+}
+
+/// Locks the names of functions. A thread that forks has the lock during the fork, so that the child can look up names.
+pub(super) fn lock_names() -> MutexGuard<'static, ()> {
+    static NAMES: Mutex<()> = Mutex::new(());
+    lock(&NAMES)
 }
 
 impl Stack {
@@ -145,8 +154,7 @@ impl Frame {
     fn look_up(address: usize) -> Vec<Self> {
         let object = object_of(address);
         let mut frames = Vec::new();
-        // The return address is behind the call, possibly in another line or function.
-        backtrace::resolve(address.saturating_sub(1) as *mut c_void, |symbol| {
+        let visit = |symbol: &backtrace::Symbol| {
             frames.push(Self {
                 address,
                 function: symbol.name().map(|name| name.to_string()),
@@ -154,7 +162,12 @@ impl Frame {
                 line: symbol.lineno(),
                 object: object.clone(),
             });
-        });
+        };
+        // The return address is behind the call, possibly in another line or function.
+        let call = address.saturating_sub(1) as *mut c_void;
+        let _names = lock_names();
+        // SAFETY: no other thread resolves, because all of this library do so here, with the lock.
+        unsafe { backtrace::resolve_unsynchronized(call, visit) };
         if frames.is_empty() {
             frames.push(Self { address, object, ..Self::default() });
         }

@@ -1,19 +1,17 @@
 //! Starts the checker, and ends it.
 
 use super::checker::{Checker, active, install};
+use super::inside::Inside;
 use super::watch::{self, Callbacks};
-use super::{exit, report};
+use super::{exit, report, stack};
 use ironwarp_engine::config::{Check, Config};
 use ironwarp_engine::sys::fork;
-use std::sync::Once;
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::sync::{MutexGuard, Once};
 
 /// Starts the checker, if the settings say so. Called when the settings are read.
 pub(crate) fn start(config: &Config) {
-    extern "C" fn in_child() {
-        if let Some(inherited) = active() {
-            create(&inherited.config);
-        }
-    }
     static ONCE: Once = Once::new();
     if config.check == Check::Off {
         return;
@@ -23,7 +21,7 @@ pub(crate) fn start(config: &Config) {
             return;
         }
         exit::register(finish);
-        fork::register_handlers(None, None, Some(in_child));
+        fork::register_handlers(Some(before_fork), Some(in_parent), Some(in_child));
         let callbacks = Callbacks {
             released: |released| {
                 active().into_iter().for_each(|checker| checker.released(released));
@@ -36,6 +34,33 @@ pub(crate) fn start(config: &Config) {
             report::print("ironwarp: memory that is freed is not checked: start the program with `ironwarp run --check`\n");
         }
     });
+}
+
+/// What a thread that forks has during the fork. Its memory is not checked, because another thread may have locked the
+/// checker of which the child has a copy.
+struct Held {
+    _inside: Inside,
+    _names: MutexGuard<'static, ()>,
+}
+
+thread_local! {
+    /// Has no destructor, so that exit handlers may fork.
+    static HELD: Cell<Option<ManuallyDrop<Held>>> = const { Cell::new(None) };
+}
+
+extern "C" fn before_fork() {
+    HELD.set(Some(ManuallyDrop::new(Held { _inside: Inside::enter(), _names: stack::lock_names() })));
+}
+
+extern "C" fn in_parent() {
+    drop(HELD.take().map(ManuallyDrop::into_inner));
+}
+
+extern "C" fn in_child() {
+    if let Some(inherited) = active() {
+        create(&inherited.config);
+    }
+    in_parent();
 }
 
 /// Creates the checker. Returns whether that succeeded.

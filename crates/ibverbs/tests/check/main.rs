@@ -355,6 +355,15 @@ fn programs_get_the_same_data() {
     place.remove();
 }
 
+/// A child does not wait for locks that other threads of its parent had.
+#[test]
+fn children_can_be_forked_at_any_time() {
+    let place = Place::new("forks");
+    let ended = place.run(&place.compile("forks.c"), &[], &[]);
+    assert_eq!((ended.code, ended.kinds()), (Some(0), vec!["waited-for-receive"]), "{}", ended.report);
+    place.remove();
+}
+
 /// Calls that look like mistakes, but leave registered memory in place.
 #[test]
 fn memory_that_stays_in_place_is_not_reported() {
