@@ -109,7 +109,8 @@ impl Stack {
     /// Returns the stack at a call site, and walks it only the first time. A stack whose return addresses are not found is
     /// walked each time.
     pub(crate) fn at(site: Site) -> Self {
-        SITES.with_borrow_mut(|sites| {
+        let look_up = |sites: &RefCell<HashMap<Site, Vec<Walk>>>| {
+            let sites = &mut *sites.borrow_mut();
             if let Some(known) = sites.get(&site).and_then(|walks| walks.iter().find(|it| it.is_current())) {
                 return known.stack.clone();
             }
@@ -129,7 +130,9 @@ impl Stack {
                 walks.push(Walk { stack: stack.clone(), slots });
             }
             stack
-        })
+        };
+        // Fails in exit handlers: the storage of the thread has been destroyed.
+        SITES.try_with(look_up).unwrap_or_else(|_| Self::capture())
     }
 
     /// Looks up the names of the frames.

@@ -425,6 +425,16 @@ fn an_exit_code_of_the_program_is_kept() {
 }
 
 #[test]
+fn exit_handlers_may_post() {
+    let place = Place::new("exit-handlers");
+    let program = place.compile("exit.c");
+    let ended = place.run(&program, &[], &["right"]);
+    ended.assert_clean("right");
+    assert!(ended.printed.ends_with("registered last\nregistered first\ndestructor\n"), "{}", ended.printed);
+    place.remove();
+}
+
+#[test]
 fn a_mistake_that_is_repeated_is_counted() {
     let place = Place::new("repeated");
     let program = place.compile("mistakes.c");

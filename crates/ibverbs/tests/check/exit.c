@@ -1,0 +1,37 @@
+/* What runs when a program exits, with a mistake or without:
+ *
+ *     exit wrong|right */
+#include "kit.h"
+
+/* Not flushed by the program. */
+static void registered_first(void)
+{
+	printf("registered first\n");
+}
+
+/* The main thread's storage has been destroyed. */
+static void registered_last(void)
+{
+	warm_up();
+	close_both();
+	printf("registered last\n");
+}
+
+__attribute__((destructor)) static void destructor(void)
+{
+	printf("destructor\n");
+}
+
+int main(int count, char **arguments)
+{
+	CHECK(count == 2 && !atexit(registered_first));
+	open_both(REMOTE);
+	receive_part(RECEIVE, part(&b, 0, 64));
+	send_part(REQUEST, part(&a, 0, 64));
+	if (!strcmp(arguments[1], "wrong"))
+		a.memory[0]++;
+	await(&a, REQUEST);
+	await(&b, RECEIVE);
+	CHECK(!atexit(registered_last));
+	return 0;
+}
