@@ -121,7 +121,16 @@ pub(super) unsafe fn poll_each(
 /// Arms the queue, so that its next completion raises an event. This is the data path, like [`poll_cq`].
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: inline code of the headers got here through the context of this queue, so the queue is alive.
-    let cq: &Cq = unsafe { find_unchecked(cq.cast()) };
+    arm(unsafe { find_unchecked(cq.cast()) }, solicited_only)
+}
+
+/// The same under `ironwarp run --check`, which looks the queue up in the table of live objects.
+pub(crate) unsafe extern "C" fn req_notify_cq_checked(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    find::<Cq>(cq.cast()).map_or_else(|errno| errno.log("ibv_req_notify_cq").0, |cq| arm(&cq, solicited_only))
+}
+
+/// Arms a queue. Returns 0 or the errno.
+fn arm(cq: &Cq, solicited_only: c_int) -> c_int {
     if cq.context().is_inherited() {
         return Errno::INHERITED.0;
     }

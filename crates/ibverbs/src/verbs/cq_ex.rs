@@ -13,7 +13,7 @@ use crate::objects::cq::{Cq, CqAttributes, Current};
 use crate::objects::pd::Pd;
 use crate::support::clock;
 use crate::support::errno::{Errno, object};
-use crate::support::object::{CObject, Uses, find, find_unchecked};
+use crate::support::object::{CObject, Uses, find, find_any, find_unchecked};
 use crate::support::report;
 use ironwarp_rnic::queue::Status;
 use std::ffi::{c_int, c_uint};
@@ -157,6 +157,12 @@ unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) 
     // SAFETY: NULL, or valid by the caller's contract.
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
         return Errno::INVALID.0;
+    }
+    // The checker keeps the C structure of a destroyed queue.
+    if check::active().is_some()
+        && let Err(errno) = find_any::<Cq>(c)
+    {
+        return errno.log("ibv_start_poll").0;
     }
     // SAFETY: inline code of the headers read this function from the queue, so the queue is alive.
     let cq: &Cq = unsafe { find_unchecked(c) };

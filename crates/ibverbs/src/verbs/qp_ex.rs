@@ -19,7 +19,7 @@ use crate::objects::ah::Ah;
 use crate::objects::mw;
 use crate::objects::qp::{Builder, Kind, Qp};
 use crate::support::errno::Errno;
-use crate::support::object::{find, find_unchecked};
+use crate::support::object::{find, find_any, find_unchecked};
 use crate::support::report;
 use ironwarp_rnic::datagram::{AddressHandle, DatagramRequest, Destination};
 use ironwarp_rnic::queue::{Data, Operation, Sges, WorkRequest};
@@ -84,6 +84,47 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex, ops: u64) {
     }
 }
 
+/// Replaces the functions of a queue pair that was destroyed, except `wr_start`, by those that do nothing. Then
+/// `wr_complete` fails with EINVAL.
+///
+/// # Safety
+/// `c` is valid.
+unsafe fn refuse(c: *mut ibv_qp_ex) {
+    macro_rules! ignore {
+        ($($field:ident($($argument:ty),*);)*) => {
+            $({
+                unsafe extern "C" fn $field(_: *mut ibv_qp_ex $(, _: $argument)*) {}
+                // SAFETY: valid by the caller's contract.
+                unsafe { (&raw mut (*c).$field).write(Some($field)) };
+            })*
+        };
+    }
+    unsafe extern "C" fn fail(_: *mut ibv_qp_ex) -> c_int {
+        Errno::INVALID.0
+    }
+    ignore! {
+        wr_send();
+        wr_send_imm(u32);
+        wr_send_inv(u32);
+        wr_rdma_write(u32, u64);
+        wr_rdma_write_imm(u32, u64, u32);
+        wr_rdma_read(u32, u64);
+        wr_atomic_cmp_swp(u32, u64, u64, u64);
+        wr_atomic_fetch_add(u32, u64, u64);
+        wr_local_inv(u32);
+        wr_bind_mw(*mut ibv_mw, u32, *const ibv_mw_bind_info);
+        wr_abort();
+        wr_set_sge(u32, u64, u32);
+        wr_set_sge_list(usize, *const ibv_sge);
+        wr_set_inline_data(*mut c_void, usize);
+        wr_set_inline_data_list(usize, *const ibv_data_buf);
+        wr_set_ud_addr(*mut ibv_ah, u32, u32);
+        wr_set_xrc_srqn(u32);
+    }
+    // SAFETY: valid by the caller's contract.
+    unsafe { (&raw mut (*c).wr_complete).write(Some(fail)) };
+}
+
 /// Returns the queue pair, and the requests that the program is building.
 ///
 /// # Safety
@@ -98,6 +139,14 @@ unsafe fn builder<'q>(c: *mut ibv_qp_ex) -> (&'q Qp, &'q mut Builder) {
 /// Takes the turn, and starts without requests. Does not take the turn of an inherited queue pair, which a thread of
 /// the parent may have had at the fork and would never release here.
 unsafe extern "C" fn wr_start(c: *mut ibv_qp_ex) {
+    if check::active().is_some()
+        && let Err(errno) = find_any::<Qp>(c.cast())
+    {
+        errno.log("ibv_wr_start");
+        // SAFETY: the checker keeps the C structure of a destroyed queue pair.
+        unsafe { refuse(c) };
+        return;
+    }
     // SAFETY: inline code of the headers read this function from the queue pair, so the queue pair is alive.
     let qp: &Qp = unsafe { find_unchecked(c.cast()) };
     if !qp.context().is_inherited() {

@@ -41,6 +41,7 @@ pub(crate) fn tables() -> verbs_context {
     ops.post_recv = Some(post::post_recv);
     if check::active().is_some() {
         ops.poll_cq = Some(checked::poll_cq);
+        ops.req_notify_cq = Some(cq::req_notify_cq_checked);
         ops.post_srq_recv = Some(checked::post_srq_recv);
         ops.post_send = Some(checked::post_send);
         ops.post_recv = Some(checked::post_recv);

@@ -102,6 +102,9 @@ const ALL: &[Mistake] = &[
     object("use_after_destroy", "use-after-destroy", &["ibv_qp 0x"]),
     object("post_after_destroy", "use-after-destroy", &["ibv_qp 0x"]),
     object("poll_after_destroy", "use-after-destroy", &["ibv_cq 0x"]),
+    object("build_after_destroy", "use-after-destroy", &["ibv_qp 0x"]),
+    object("start_poll_after_destroy", "use-after-destroy", &["ibv_cq 0x"]),
+    object("notify_after_destroy", "use-after-destroy", &["ibv_cq 0x"]),
     // The parent exits with 0.
     Mistake { code: Some(0), ..request("use_after_fork", "use-after-fork", &["ibv_qp 0x"]) },
     object("memlock_limit", "memlock-limit", &["131072 bytes", "65536 bytes"]),
@@ -311,6 +314,7 @@ tests! {
     cq_may_overrun unpolled_completion waited_for_receive send_queue_unsignaled unacknowledged_events
     post_in_error_state post_before_connect
     leak destroy_busy destroy_with_requests use_after_destroy post_after_destroy poll_after_destroy
+    build_after_destroy start_poll_after_destroy notify_after_destroy
     use_after_fork memlock_limit
 }
 

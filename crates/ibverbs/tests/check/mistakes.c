@@ -642,6 +642,48 @@ static void mistake_poll_after_destroy(void)
 	close_both();
 }
 
+static void mistake_build_after_destroy(void)
+{
+	extended = true;
+	open_both(REMOTE);
+	if (!wrong)
+		warm_up();
+	CHECK(!ibv_destroy_qp(a.qp));
+	a.qp = NULL;
+	if (wrong)
+		CHECK(post_one(IBV_WR_RDMA_WRITE, REQUEST, part(&a, 0, 8), b.memory) == EINVAL); /* build_after_destroy */
+	close_both();
+}
+
+static void mistake_start_poll_after_destroy(void)
+{
+	struct ibv_wc wc;
+	extended = true;
+	open_both(REMOTE);
+	destroy_qps();
+	if (!wrong)
+		CHECK(!poll_once(&a, &wc));
+	CHECK(!ibv_destroy_cq(a.cq));
+	if (wrong)
+		CHECK(poll_once(&a, &wc) < 0); /* start_poll_after_destroy */
+	a.cq = NULL;
+	close_both();
+}
+
+static void mistake_notify_after_destroy(void)
+{
+	open_both(REMOTE);
+	struct ibv_cq *cq = a.cq;
+	destroy_qps();
+	if (!wrong)
+		CHECK(!ibv_req_notify_cq(cq, 0));
+	CHECK(!ibv_destroy_cq(cq));
+	a.cq = NULL;
+	if (wrong)
+		CHECK(ibv_req_notify_cq(cq, 0) == EINVAL); /* notify_after_destroy */
+	close_both();
+}
+
 /* The child exits with 99 if its mistake was found. */
 static void mistake_use_after_fork(void)
 {
@@ -743,6 +785,9 @@ int main(int count, char **arguments)
 		MISTAKE(use_after_destroy),
 		MISTAKE(post_after_destroy),
 		MISTAKE(poll_after_destroy),
+		MISTAKE(build_after_destroy),
+		MISTAKE(start_poll_after_destroy),
+		MISTAKE(notify_after_destroy),
 		MISTAKE(use_after_fork),
 		MISTAKE(memlock_limit),
 		MISTAKE(repeated),
