@@ -429,12 +429,17 @@ fn an_exit_code_of_the_program_is_kept() {
 }
 
 #[test]
-fn exit_handlers_may_post() {
+fn exit_handlers_run_and_may_post() {
     let place = Place::new("exit-handlers");
     let program = place.compile("exit.c");
-    let ended = place.run(&program, &[], &["right"]);
-    ended.assert_clean("right");
-    assert!(ended.printed.ends_with("registered last\nregistered first\ndestructor\n"), "{}", ended.printed);
+    let right = place.run(&program, &[], &["right"]);
+    right.assert_clean("right");
+    let wrong = place.run(&program, &[], &["wrong"]);
+    assert_eq!((wrong.code, wrong.kinds()), (Some(99), vec!["send-buffer-changed"]), "{}", wrong.report);
+    for ended in [right, wrong] {
+        let all = "registered last\nregistered first\ndestructor\n";
+        assert!(ended.printed.ends_with(all), "{}", ended.printed);
+    }
     place.remove();
 }
 
