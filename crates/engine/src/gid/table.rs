@@ -10,10 +10,9 @@ use super::parse::{Address, Interface, NetworkState};
 use super::scope::Scope;
 use crate::reactor::command::Command;
 use crate::reactor::handle::LaneHandle;
-use crate::sys::fork::{self, ProcessLock};
+use crate::sys::fork::{self, ProcessLock, WhileForking};
 use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::sync::lock;
-use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -107,12 +106,14 @@ static TABLES: Mutex<Tables> = Mutex::new(Tables {
 
 /// Locks the tables while the process forks. Otherwise a child, which has only the forking thread, could find them
 /// locked forever.
-static FORK_LOCK: ProcessLock =
-    ProcessLock { lock: || HELD.set(Some(lock(&TABLES))), unlock: || drop(HELD.take()) };
+static FORK_LOCK: ProcessLock = ProcessLock {
+    lock: || HELD.with(|held| held.set(lock(&TABLES))),
+    unlock: || drop(HELD.with(WhileForking::take)),
+};
 
 thread_local! {
     /// The locked tables, in a thread that forks.
-    static HELD: RefCell<Option<MutexGuard<'static, Tables>>> = const { RefCell::new(None) };
+    static HELD: WhileForking<MutexGuard<'static, Tables>> = const { WhileForking::new() };
 }
 
 impl GidTable {

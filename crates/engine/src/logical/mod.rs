@@ -14,14 +14,13 @@ pub use monitor::{PortChange, PortWatcher};
 use crate::config::devices::{DeviceGroup, DeviceOptions, Model, Place};
 use crate::config::{Config, DeviceName, Devices, MAX_DEVICES, PortPlan, Rate};
 use crate::gid::{Gid, GidEntry, GidTable, PortState, Scope, socket_addr};
-use crate::sys::fork::{self, Creator, ProcessLock};
+use crate::sys::fork::{self, Creator, ProcessLock, WhileForking};
 use crate::sys::socket::TcpLink;
 use admin::{AdminState, Observers, Plan, PortObserver};
 use ironwarp_rnic::fault::FaultPlan;
 use ironwarp_rnic::link::Link;
 use ironwarp_rnic::sync::lock;
 use shaper::Shaper;
-use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -70,12 +69,14 @@ struct Registered {
 static REGISTRY: Mutex<Registry> = Mutex::new(Vec::new());
 
 /// Locks the registry while the process forks, so that a child does not find it locked forever.
-static FORK_LOCK: ProcessLock =
-    ProcessLock { lock: || HELD.set(Some(lock(&REGISTRY))), unlock: || drop(HELD.take()) };
+static FORK_LOCK: ProcessLock = ProcessLock {
+    lock: || HELD.with(|held| held.set(lock(&REGISTRY))),
+    unlock: || drop(HELD.with(WhileForking::take)),
+};
 
 thread_local! {
     /// The locked registry, in a thread that forks.
-    static HELD: RefCell<Option<MutexGuard<'static, Registry>>> = const { RefCell::new(None) };
+    static HELD: WhileForking<MutexGuard<'static, Registry>> = const { WhileForking::new() };
 }
 
 /// Returns the logical devices that the settings describe, at least one, in the order of their indices. Which interfaces

@@ -247,9 +247,32 @@ struct Held {
     shared: MutexGuard<'static, Vec<Arc<SharedTraffic>>>,
 }
 
+/// A variable of a thread that has a value only while the thread forks. It has no destructor: exit handlers, which run after
+/// the destructors of thread-local variables, may fork.
+#[derive(Debug)]
+pub struct WhileForking<T>(RefCell<Option<ManuallyDrop<T>>>);
+
+impl<T> WhileForking<T> {
+    /// Creates a variable without a value.
+    #[expect(clippy::new_without_default, reason = "a thread-local variable is created by a const function")]
+    pub const fn new() -> Self {
+        Self(RefCell::new(None))
+    }
+
+    /// Sets the value, which must be taken after the fork.
+    pub fn set(&self, value: T) {
+        *self.0.borrow_mut() = Some(ManuallyDrop::new(value));
+    }
+
+    /// Takes the value.
+    pub fn take(&self) -> Option<T> {
+        self.0.take().map(ManuallyDrop::into_inner)
+    }
+}
+
 thread_local! {
-    /// The locks of this thread while it forks; `None` at any other time.
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+    /// The locks of this thread while it forks.
+    static HELD: WhileForking<Held> = const { WhileForking::new() };
 }
 
 /// Registers the fork handlers of this file with the C library. Only the first call does anything.
@@ -302,12 +325,12 @@ extern "C" fn before_fork() {
     };
     let shared = counters::lock_shared();
     let held = Held { _word_locks: word_locks, _descriptors: descriptors, shared };
-    HELD.with_borrow_mut(|slot| *slot = Some(held));
+    HELD.with(|slot| slot.set(held));
 }
 
 /// Fork handler for the parent: releases the locks that [`before_fork`] took.
 extern "C" fn release_locks() {
-    HELD.take();
+    drop(HELD.with(WhileForking::take));
     PROCESS_LOCKS.iter().filter_map(OnceLock::get).for_each(|lock| (lock.unlock)());
 }
 
@@ -326,7 +349,9 @@ extern "C" fn close_in_child() {
             }
         }
     }
-    HELD.with_borrow_mut(|held| counters::reset(held.as_mut().map(|held| &mut *held.shared)));
+    let mut held = HELD.with(WhileForking::take);
+    counters::reset(held.as_mut().map(|held| &mut *held.shared));
+    drop(held);
     release_locks();
 }
 

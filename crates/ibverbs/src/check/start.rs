@@ -5,9 +5,7 @@ use super::inside::Inside;
 use super::watch::{self, Callbacks};
 use super::{exit, report, stack};
 use ironwarp_engine::config::{Check, Config};
-use ironwarp_engine::sys::fork;
-use std::cell::Cell;
-use std::mem::ManuallyDrop;
+use ironwarp_engine::sys::fork::{self, WhileForking};
 use std::sync::{MutexGuard, Once};
 
 /// Starts the checker, if the settings say so. Called when the settings are read.
@@ -44,16 +42,15 @@ struct Held {
 }
 
 thread_local! {
-    /// Has no destructor, so that exit handlers may fork.
-    static HELD: Cell<Option<ManuallyDrop<Held>>> = const { Cell::new(None) };
+    static HELD: WhileForking<Held> = const { WhileForking::new() };
 }
 
 extern "C" fn before_fork() {
-    HELD.set(Some(ManuallyDrop::new(Held { _inside: Inside::enter(), _names: stack::lock_names() })));
+    HELD.with(|held| held.set(Held { _inside: Inside::enter(), _names: stack::lock_names() }));
 }
 
 extern "C" fn in_parent() {
-    drop(HELD.take().map(ManuallyDrop::into_inner));
+    drop(HELD.with(WhileForking::take));
 }
 
 extern "C" fn in_child() {

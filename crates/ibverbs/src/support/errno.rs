@@ -42,16 +42,22 @@ thread_local! {
     static WHY: Cell<Option<(Errno, String)>> = const { Cell::new(None) };
 }
 
+/// Takes the error of the call that this thread makes, and the reason.
+fn take_why() -> Option<(Errno, String)> {
+    WHY.try_with(Cell::take).ok().flatten()
+}
+
 impl Errno {
     /// Adds a reason to an error, such as which argument is wrong. The reason is logged when the call returns to C.
     pub(crate) fn because(self, why: impl fmt::Display) -> Self {
-        WHY.set(Some((self, why.to_string())));
+        // Exit handlers have none: thread-local variables are destroyed before they run.
+        let _ = WHY.try_with(|slot| slot.set(Some((self, why.to_string()))));
         self
     }
 
     /// Prefixes the reason of this error, if it has one, with what the reason is about.
     pub(crate) fn about(self, what: impl fmt::Display) -> Self {
-        match WHY.take() {
+        match take_why() {
             Some((errno, why)) if errno == self => self.because(format_args!("{what}: {why}")),
             _ => self,
         }
@@ -64,7 +70,7 @@ impl Errno {
 
     /// Logs that `call` failed, with the reason if one was given.
     pub(crate) fn log(self, call: &str) -> Self {
-        let why = WHY.take().filter(|(errno, _)| *errno == self).map(|(_, why)| why);
+        let why = take_why().filter(|(errno, _)| *errno == self).map(|(_, why)| why);
         report::log_refused_call(call, self.0, why.as_deref());
         self
     }

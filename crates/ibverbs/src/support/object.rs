@@ -18,10 +18,10 @@
 
 use crate::check;
 use crate::support::errno::Errno;
-use ironwarp_engine::sys::fork;
+use ironwarp_engine::sys::fork::{self, WhileForking};
 use ironwarp_rnic::sync::lock;
 use std::any::Any;
-use std::cell::{RefCell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -141,8 +141,8 @@ fn live() -> Live {
 }
 
 thread_local! {
-    /// The locked table, while this thread forks. Otherwise `None`.
-    static HELD: RefCell<Option<Live>> = const { RefCell::new(None) };
+    /// The locked table, while this thread forks.
+    static HELD: WhileForking<Live> = const { WhileForking::new() };
 }
 
 /// Registers fork handlers, once. They increment the generation in the child, and hold the table locked during a
@@ -150,14 +150,14 @@ thread_local! {
 fn watch_forks() {
     extern "C" fn before() {
         let live = live();
-        HELD.with_borrow_mut(|held| *held = Some(live));
+        HELD.with(|held| held.set(live));
     }
     extern "C" fn in_parent() {
-        HELD.take();
+        drop(HELD.with(WhileForking::take));
     }
     extern "C" fn in_child() {
         GENERATION.fetch_add(1, Ordering::Relaxed);
-        HELD.take();
+        in_parent();
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| fork::register_handlers(Some(before), Some(in_parent), Some(in_child)));

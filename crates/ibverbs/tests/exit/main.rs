@@ -44,3 +44,9 @@ fn a_thread_may_fork_while_another_exits() {
     let output_text = run("forks", &["last"]);
     assert!(output_text.ends_with("forked\n"), "exit() ended before the fork: {output_text}");
 }
+
+#[test]
+fn an_exit_handler_may_make_calls_that_fail_and_fork() {
+    let output_text = run("handlers", &[]);
+    assert!(output_text.ends_with("handled\n"), "the handler did not end: {output_text}");
+}
