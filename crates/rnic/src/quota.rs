@@ -203,7 +203,11 @@ impl Account {
     /// Counts `amount` more, if the quota allows it.
     pub fn charge(&self, resource: Resource, amount: u64) -> Result<(), QuotaExceeded> {
         let limit = self.quotas.get(resource);
-        let add = |used: u64| used.checked_add(amount).filter(|sum| *sum <= limit);
+        // Without a quota, a region of the whole address space (implicit on-demand paging) may exceed 64 bits with others.
+        let add = |used: u64| match used.checked_add(amount) {
+            None if limit == u64::MAX => Some(used.wrapping_add(amount)),
+            sum => sum.filter(|sum| *sum <= limit),
+        };
         // Relaxed suffices: no other data depends on the count.
         let counted = self.used[resource as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         counted.map(drop).map_err(|_| self.exceeded(resource))
@@ -264,5 +268,15 @@ mod tests {
         account.charge(Resource::RegisteredBytes, 40).unwrap();
         account.release(Resource::RegisteredBytes, 100);
         assert_eq!(account.used(Resource::RegisteredBytes), 0);
+    }
+
+    #[test]
+    fn without_a_quota_a_region_may_be_the_whole_address_space() {
+        let account = Account::new(1, Quotas::default());
+        for amount in [60, u64::MAX, 40] {
+            account.charge(Resource::RegisteredBytes, amount).unwrap();
+        }
+        account.release(Resource::RegisteredBytes, u64::MAX);
+        assert_eq!(account.used(Resource::RegisteredBytes), 100);
     }
 }
