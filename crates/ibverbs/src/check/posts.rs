@@ -151,6 +151,19 @@ impl Checker {
         pair.end(&self.shared(adapter));
     }
 
+    /// A queue pair was moved to another state. A reset has discarded its requests and unpolled completions.
+    pub(crate) fn pair_moved(&self, adapter: usize, number: u32, to: State) {
+        let _inside = Inside::enter();
+        let Some(pair) = self.pair(adapter, number) else { return };
+        if to == State::Reset {
+            lock(&self.waiting).remove(&number);
+            pair.end(&self.shared(adapter));
+        }
+        if matches!(to, State::Reset | State::ReadyToSend) {
+            *lock(&pair.failure) = None;
+        }
+    }
+
     /// Posts requests to a send queue with `post`, which returns how many the adapter accepted and the errno.
     pub(crate) fn post_sends(
         &self,

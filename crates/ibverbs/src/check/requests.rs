@@ -100,7 +100,7 @@ pub(crate) struct Pair {
     pub(super) send_cq: Arc<Cq>,
     /// The adapter's queue pair. `None` if it is not a connected one.
     engine: Option<Weak<QueuePair>>,
-    /// The thread that polled a failed completion of the queue pair.
+    /// The thread that polled a failed completion of the queue pair, since its last reset.
     pub(super) failure: Mutex<Option<ThreadId>>,
 }
 
@@ -503,7 +503,7 @@ impl Pair {
         (last, found)
     }
 
-    /// Forgets all requests, before the queue pair is destroyed.
+    /// Forgets all requests, before the queue pair is destroyed or after a reset.
     pub(super) fn end(&self, shared: &Shared<'_>) {
         let sends: Vec<Request> = lock(&self.sends).pending.drain(..).collect();
         let signaled = sends.iter().filter(|request| request.signaled).count();

@@ -35,6 +35,13 @@ static inline void create_cq(struct end *end, int cqe, struct ibv_comp_channel *
 	CHECK(end->cq);
 }
 
+static inline void initialise(struct end *end)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = REMOTE };
+	CHECK(!ibv_modify_qp(end->qp, &attr,
+			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+}
+
 static inline void create_qp(struct end *end)
 {
 	struct ibv_qp_init_attr_ex init = {
@@ -52,9 +59,7 @@ static inline void create_qp(struct end *end)
 	CHECK(end->qp);
 	if (extended && end == &a)
 		extended_a = ibv_qp_to_qp_ex(end->qp);
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = REMOTE };
-	CHECK(!ibv_modify_qp(end->qp, &attr,
-			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	initialise(end);
 }
 
 /* Creates one end, not connected, whose memory allows `access`. */
@@ -85,6 +90,14 @@ static inline void open_both(int access)
 	create(&a, DEPTH * 2, LOCAL);
 	create(&b, DEPTH * 2, access);
 	connect_ends();
+}
+
+/* Resets a queue pair, and brings it to the state INIT again. */
+static inline void reset(struct end *end)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+	CHECK(!ibv_modify_qp(end->qp, &attr, IBV_QP_STATE));
+	initialise(end);
 }
 
 static inline void destroy_qps(void)
@@ -126,6 +139,77 @@ static inline struct ibv_sge part(struct end *end, int offset, int length)
 static inline struct ibv_sge all_of(struct ibv_mr *mr)
 {
 	return (struct ibv_sge){ .addr = (uintptr_t)mr->addr, .length = mr->length, .lkey = mr->lkey };
+}
+
+#define QKEY 0x1234
+
+/* How a addresses datagrams to b. */
+static struct ibv_ah *address;
+
+/* Creates one end with a UD queue pair that can send. */
+static inline void create_datagrams(struct end *end)
+{
+	CHECK(end->pd = ibv_alloc_pd(context));
+	create_cq(end, DEPTH * 2, NULL);
+	CHECK(end->mr = ibv_reg_mr(end->pd, end->memory, SIZE, LOCAL));
+	struct ibv_qp_init_attr_ex init = {
+		.qp_type = IBV_QPT_UD,
+		.send_cq = end->cq,
+		.recv_cq = end->cq,
+		.pd = end->pd,
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | (extended ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0),
+		.send_ops_flags = IBV_QP_EX_WITH_SEND,
+	};
+	CHECK(end->qp = ibv_create_qp_ex(context, &init));
+	if (extended && end == &a)
+		extended_a = ibv_qp_to_qp_ex(end->qp);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
+	CHECK(!ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	attr.qp_state = IBV_QPS_RTR;
+	CHECK(!ibv_modify_qp(end->qp, &attr, IBV_QP_STATE));
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK(!ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
+}
+
+/* Creates both ends with UD queue pairs. */
+static inline void open_datagrams(void)
+{
+	open_device();
+	create_datagrams(&a);
+	create_datagrams(&b);
+	struct ibv_ah_attr to = { .is_global = 1, .port_num = 1, .grh = { .dgid = own_gid(), .hop_limit = 1 } };
+	CHECK(address = ibv_create_ah(a.pd, &to));
+	printf("a %#08x b %#08x\n", a.qp->qp_num, b.qp->qp_num);
+	fflush(stdout);
+}
+
+static inline void close_datagrams(void)
+{
+	CHECK(!ibv_destroy_ah(address));
+	close_both();
+}
+
+/* Sends a datagram from a to b. */
+static inline void send_datagram(uint64_t id, struct ibv_sge sge, unsigned int flags)
+{
+	struct ibv_qp_ex *qp = extended_a;
+	if (!extended) {
+		struct ibv_send_wr *bad,
+			wr = { .wr_id = id, .opcode = IBV_WR_SEND, .send_flags = flags, .sg_list = &sge, .num_sge = 1 };
+		wr.wr.ud.ah = address;
+		wr.wr.ud.remote_qpn = b.qp->qp_num;
+		wr.wr.ud.remote_qkey = QKEY;
+		CHECK(!ibv_post_send(a.qp, &wr, &bad));
+		return;
+	}
+	ibv_wr_start(qp);
+	qp->wr_id = id;
+	qp->wr_flags = flags;
+	ibv_wr_send(qp);
+	ibv_wr_set_ud_addr(qp, address, b.qp->qp_num, QKEY);
+	ibv_wr_set_sge_list(qp, 1, &sge);
+	CHECK(!ibv_wr_complete(qp));
 }
 
 /* Posts a request of a with a list. Returns 0 or the errno. */

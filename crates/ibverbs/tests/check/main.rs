@@ -307,15 +307,43 @@ macro_rules! tests {
 tests! {
     send_buffer_changed unsignaled_buffer_changed
     receive_buffer_read_early read_sink_read_early receive_buffer_written
-    region_deregistered_in_use region_deregistered_before_message memory_unmapped_in_use memory_freed_in_use
-    receive_buffer_freed_in_use large_block_freed_in_use memory_reallocated_in_use stale_registration use_after_free large_block_used_after_free
+    region_deregistered_in_use region_deregistered_before_message memory_unmapped_in_use
+    memory_freed_in_use receive_buffer_freed_in_use large_block_freed_in_use memory_reallocated_in_use
+    stale_registration use_after_free large_block_used_after_free
     misaligned_atomic missing_rights missing_local_rights
     bad_memory_key bad_memory_range key_of_another_domain bad_remote_range bad_remote_key
-    cq_may_overrun unpolled_completion waited_for_receive send_queue_unsignaled unacknowledged_events
+    cq_may_overrun unpolled_completion waited_for_receive send_queue_unsignaled
+    unacknowledged_events
     post_in_error_state post_before_connect
     leak destroy_busy destroy_with_requests use_after_destroy post_after_destroy poll_after_destroy
     build_after_destroy start_poll_after_destroy notify_after_destroy
     use_after_fork memlock_limit
+}
+
+/// Defines a test for each program of `allowed.c`, with its variants.
+macro_rules! allowed {
+    ($($name:ident: $($variant:expr),*;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                let place = Place::new(stringify!($name));
+                let program = place.compile("allowed.c");
+                for variant in [$(&$variant[..]),*] {
+                    for options in [&["--poison"][..], &[]] {
+                        let context = format!("{} {variant:?} {options:?}", stringify!($name));
+                        place.run(&program, options, &[&[stringify!($name)], variant].concat()).assert_clean(&context);
+                    }
+                }
+                place.remove();
+            }
+        )*
+    };
+}
+
+allowed! {
+    reset_discards_receives: [], ["extended"];
+    reset_after_failure: [], EXTENDED;
+    stopped_send_queue: [], ["extended"];
 }
 
 #[test]

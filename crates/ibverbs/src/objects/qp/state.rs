@@ -114,6 +114,9 @@ impl Qp {
         if to == State::Reset {
             *self.attr() = ibv_qp_attr::zeroed();
         }
+        if let Some(checker) = check::active() {
+            checker.pair_moved(self.context().adapter_key(), self.number(), to);
+        }
         Ok(())
     }
 

@@ -1,0 +1,92 @@
+/* Programs without mistakes, that look as if they had one:
+ *
+ *     allowed NAME [extended] [shared]
+ */
+#include "kit.h"
+
+/* A reset discards posted receives, and completions that were not polled. */
+static void reset_discards_receives(void)
+{
+	open_device();
+	create(&a, DEPTH, LOCAL);
+	create(&b, DEPTH, REMOTE);
+	for (int round = 0; round < 2; round++) {
+		connect_ends();
+		memset(b.memory, 5, SIZE);
+		for (int number = 0; number < DEPTH; number++)
+			receive_part(RECEIVE + number, part(&b, number * 64, 64));
+		send_part(REQUEST, part(&a, 0, 16));
+		await(&a, REQUEST);
+		if (round == 1)
+			break;
+		reset(&a);
+		reset(&b);
+		for (int at = 16; at < SIZE; at++)
+			CHECK(b.memory[at] == 5);
+		CHECK(!ibv_dereg_mr(b.mr));
+		CHECK(b.mr = ibv_reg_mr(b.pd, b.memory, SIZE, REMOTE));
+	}
+	await(&b, RECEIVE);
+	close_both();
+}
+
+/* A reset ends the error state. */
+static void reset_after_failure(void)
+{
+	open_both(REMOTE);
+	receive_part(RECEIVE, part(&b, 0, 16));
+	send_part(REQUEST, part(&a, 0, 64));
+	await_failure(&b, RECEIVE);
+	await_failure(&a, REQUEST);
+	reset(&a);
+	reset(&b);
+	connect_ends();
+	receive_part(RECEIVE + 1, part(&b, 0, 64));
+	send_part(REQUEST + 1, part(&a, 0, 64));
+	await(&a, REQUEST + 1);
+	await(&b, RECEIVE + 1);
+	close_both();
+}
+
+/* A datagram that is too long stops the send queue, until the program starts it again. */
+static void stopped_send_queue(void)
+{
+	static char large[2 * SIZE];
+	open_datagrams();
+	struct ibv_mr *mr = ibv_reg_mr(a.pd, large, sizeof large, LOCAL);
+	send_datagram(REQUEST, all_of(mr), IBV_SEND_SIGNALED);
+	await_failure(&a, REQUEST);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
+	CHECK(!ibv_modify_qp(a.qp, &attr, IBV_QP_STATE));
+	receive_part(RECEIVE, part(&b, 0, 40 + 64));
+	send_datagram(REQUEST + 1, part(&a, 0, 64), IBV_SEND_SIGNALED);
+	await(&a, REQUEST + 1);
+	await(&b, RECEIVE);
+	CHECK(!ibv_dereg_mr(mr));
+	close_datagrams();
+}
+
+int main(int count, char **arguments)
+{
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} programs[] = {
+#define PROGRAM(name) { #name, name }
+		PROGRAM(reset_discards_receives),
+		PROGRAM(reset_after_failure),
+		PROGRAM(stopped_send_queue),
+	};
+	CHECK(count >= 2);
+	for (int i = 2; i < count; i++) {
+		extended = extended || !strcmp(arguments[i], "extended");
+		shared = shared || !strcmp(arguments[i], "shared");
+	}
+	for (unsigned i = 0; i < sizeof programs / sizeof *programs; i++) {
+		if (!strcmp(arguments[1], programs[i].name)) {
+			programs[i].run();
+			return 0;
+		}
+	}
+	return 2;
+}
