@@ -157,6 +157,8 @@ impl Checker {
         let Some(pair) = self.pair(adapter, number) else { return };
         if to == State::Reset {
             lock(&self.waiting).remove(&number);
+            // Other threads may have polled completions just before the reset.
+            pair.wait_for_polls();
             pair.end(&self.shared(adapter));
         }
         if matches!(to, State::Reset | State::ReadyToSend) {
@@ -250,6 +252,17 @@ impl Checker {
         }));
         self.report(found);
         errno
+    }
+
+    /// Polls a completion queue with `poll`, which calls [`completed`](Self::completed) for each completion. Threads do so one
+    /// after the other.
+    pub(crate) fn poll<R>(&self, cq: usize, poll: impl FnOnce() -> R) -> R {
+        // The adapter's queues are locked in a poll, and their memory must not lead to the checker: a thread that posts has
+        // locked the checker's queue, and waits for that of the adapter.
+        let _inside = Inside::enter();
+        let cq = read(&self.cqs).get(&cq).cloned();
+        let _polling = cq.as_ref().map(|cq| lock(&cq.polling));
+        poll()
     }
 
     /// The program polled a completion.

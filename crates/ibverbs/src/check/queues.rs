@@ -2,6 +2,7 @@
 
 use super::finding::{Finding, Kind};
 use super::stack::Stack;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A completion queue.
@@ -13,6 +14,8 @@ pub(crate) struct Cq {
     expected: AtomicUsize,
     reported: AtomicBool,
     created: Stack,
+    /// Held while a thread polls, until the checker knows the completions: it matches them with requests by their order.
+    pub(super) polling: Mutex<()>,
 }
 
 impl Cq {
@@ -23,6 +26,7 @@ impl Cq {
             expected: AtomicUsize::new(0),
             reported: AtomicBool::new(false),
             created: Stack::capture(),
+            polling: Mutex::default(),
         }
     }
 

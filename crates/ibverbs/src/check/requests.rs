@@ -503,6 +503,12 @@ impl Pair {
         (last, found)
     }
 
+    /// Waits until the checker knows the completions that threads have polled.
+    pub(super) fn wait_for_polls(&self) {
+        let cqs = lock(&self.receives.cqs).clone();
+        cqs.iter().chain([&self.send_cq]).for_each(|cq| drop(lock(&cq.polling)));
+    }
+
     /// Forgets all requests, before the queue pair is destroyed or after a reset.
     pub(super) fn end(&self, shared: &Shared<'_>) {
         let sends: Vec<Request> = lock(&self.sends).pending.drain(..).collect();

@@ -271,13 +271,15 @@ unsafe extern "C" fn post_srq_recv_at(
 /// `ibv_poll_cq`.
 pub(super) unsafe extern "C" fn poll_cq(c: *mut ibv_cq, max: c_int, to: *mut ibv_wc) -> c_int {
     let (Some(checker), Ok(cq)) = (check::active(), find::<Cq>(c.cast())) else { return -1 };
-    let mut polled = Vec::new();
-    // SAFETY: the queue is alive, and the caller has room for `max` completions.
-    let found =
-        unsafe { cq::poll_each(&cq, max, to, |completion, wc| polled.push((completion.clone(), *wc))) };
-    // Not inside the poll, which has locked the queue: a thread that posts adds to it, and has locked the checker's.
-    polled.iter().for_each(|(completion, wc)| completed(checker, &cq, completion, wc));
-    found
+    checker.poll(cq.c() as usize, || {
+        let mut polled = Vec::new();
+        // SAFETY: the queue is alive, and the caller has room for `max` completions.
+        let found =
+            unsafe { cq::poll_each(&cq, max, to, |completion, wc| polled.push((completion.clone(), *wc))) };
+        // Not inside the poll, which has locked the queue: a thread that posts adds to it, and has locked the checker's.
+        polled.iter().for_each(|(completion, wc)| completed(checker, &cq, completion, wc));
+        found
+    })
 }
 
 /// Tells the checker about a completion that the program gets.

@@ -15,7 +15,7 @@ use crate::support::clock;
 use crate::support::errno::{Errno, object};
 use crate::support::object::{CObject, Uses, find, find_any, find_unchecked};
 use crate::support::report;
-use ironwarp_rnic::queue::Status;
+use ironwarp_rnic::queue::{Completion, Overrun, Status};
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
@@ -129,27 +129,38 @@ fn fill(cq: &mut ibv_cq_ex) {
 unsafe fn advance(c: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller guarantees a live queue.
     let cq: &Cq = unsafe { find_unchecked(c) };
-    let mut taken = None;
-    match cq.inner().poll(1, |completion| taken = Some(completion)) {
-        Ok(_) => {}
-        // The queue has overrun, and all completions from before the overrun have been polled.
-        Err(_) => return libc::EIO,
-    }
-    let Some(completion) = taken else { return libc::ENOENT };
-    if completion.status != Status::Success {
-        report::log_failed_request(&completion);
-    }
-    let (wc, time) = (completion::to_c(&completion), completion.time);
-    if let Some(checker) = check::active() {
-        checked::completed(checker, cq, &completion, &wc);
-    }
+    let taken = match check::active() {
+        None => take(cq, |_, _| {}),
+        Some(checker) => checker
+            .poll(c as usize, || take(cq, |completion, wc| checked::completed(checker, cq, completion, wc))),
+    };
+    let current = match taken {
+        Ok(Some(current)) => current,
+        Ok(None) => return libc::ENOENT,
+        Err(_) => return libc::EIO, // overrun
+    };
     // SAFETY: only the thread that has the turn accesses `current` and these fields of the C structure.
     unsafe {
-        (&raw mut (*c).wr_id).write(wc.wr_id);
-        (&raw mut (*c).status).write(wc.status);
-        *cq.current.get() = Current { wc, time };
+        (&raw mut (*c).wr_id).write(current.wc.wr_id);
+        (&raw mut (*c).status).write(current.wc.status);
+        *cq.current.get() = current;
     }
     0
+}
+
+/// Takes the next completion, if there is one, and calls `each` with it. Fails if the queue has overrun, and all completions
+/// from before the overrun have been polled.
+fn take(cq: &Cq, each: impl FnOnce(&Completion, &ibv_wc)) -> Result<Option<Current>, Overrun> {
+    let mut taken = None;
+    cq.inner().poll(1, |completion| taken = Some(completion))?;
+    Ok(taken.map(|completion| {
+        if completion.status != Status::Success {
+            report::log_failed_request(&completion);
+        }
+        let (wc, time) = (completion::to_c(&completion), completion.time);
+        each(&completion, &wc);
+        Current { wc, time }
+    }))
 }
 
 /// Takes the turn and the first completion. Without a completion, ends the turn again and returns an error.

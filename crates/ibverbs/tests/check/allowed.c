@@ -3,6 +3,8 @@
  *     allowed NAME [extended] [shared]
  */
 #include "kit.h"
+#include <pthread.h>
+#include <stdatomic.h>
 
 /* A reset discards posted receives, and completions that were not polled. */
 static void reset_discards_receives(void)
@@ -66,6 +68,48 @@ static void stopped_send_queue(void)
 	close_datagrams();
 }
 
+#define SLOTS 8
+#define ROUNDS 20000
+
+static atomic_int posted, polled;
+
+/* Polls for completions, by either call, and posts requests with the buffers of those that completed. */
+static void *poll_and_post(void *number)
+{
+	bool plain = !extended || *(int *)number % 2;
+	while (polled < ROUNDS) {
+		struct ibv_wc wc;
+		int found = plain ? ibv_poll_cq(a.cq, 1, &wc) : poll_once(&a, &wc);
+		CHECK(found >= 0);
+		if (!found)
+			continue;
+		CHECK(wc.status == IBV_WC_SUCCESS);
+		int slot = wc.wr_id;
+		a.memory[slot * 64]++;
+		if (posted++ < ROUNDS)
+			CHECK(!post_one(IBV_WR_RDMA_WRITE, slot, part(&a, slot * 64, 64), b.memory));
+		polled++;
+	}
+	return NULL;
+}
+
+/* Several threads poll a completion queue. */
+static void several_pollers(void)
+{
+	pthread_t threads[4];
+	int numbers[4];
+	open_both(REMOTE);
+	for (int slot = 0; slot < SLOTS; slot++, posted++)
+		CHECK(!post_one(IBV_WR_RDMA_WRITE, slot, part(&a, slot * 64, 64), b.memory));
+	for (int number = 0; number < 4; number++) {
+		numbers[number] = number;
+		CHECK(!pthread_create(&threads[number], NULL, poll_and_post, &numbers[number]));
+	}
+	for (int number = 0; number < 4; number++)
+		CHECK(!pthread_join(threads[number], NULL));
+	close_both();
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -76,6 +120,7 @@ int main(int count, char **arguments)
 		PROGRAM(reset_discards_receives),
 		PROGRAM(reset_after_failure),
 		PROGRAM(stopped_send_queue),
+		PROGRAM(several_pollers),
 	};
 	CHECK(count >= 2);
 	for (int i = 2; i < count; i++) {

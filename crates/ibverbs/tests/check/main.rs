@@ -344,6 +344,7 @@ allowed! {
     reset_discards_receives: [], ["extended"];
     reset_after_failure: [], EXTENDED;
     stopped_send_queue: [], ["extended"];
+    several_pollers: [], ["extended"];
 }
 
 #[test]
