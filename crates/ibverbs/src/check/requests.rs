@@ -32,6 +32,8 @@ pub(crate) enum Use {
 pub(crate) struct Posted {
     pub(crate) id: u64,
     pub(crate) signaled: bool,
+    /// Whether it waits for all earlier Reads and atomic operations.
+    pub(crate) fence: bool,
     pub(crate) uses: Use,
     pub(crate) elements: SmallVec<[Element; 2]>,
     /// The target of an atomic operation.
@@ -47,6 +49,7 @@ pub(crate) struct Posted {
 pub(super) struct Request {
     id: u64,
     signaled: bool,
+    fence: bool,
     pub(super) elements: SmallVec<[Element; 2]>,
     /// The buffers, as addresses of this process.
     pub(super) buffers: Spans,
@@ -69,6 +72,8 @@ enum Buffers {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) pending: VecDeque<Request>,
+    /// Whether a request with a fence was ever posted.
+    has_fences: bool,
 }
 
 /// Until when a request uses its buffers.
@@ -176,6 +181,21 @@ impl Queue {
         requests.filter(move |(at, request)| uses(*at, request)).map(|(_, request)| request)
     }
 
+    /// Returns whether a request sends what earlier ones get, and waits for these: because of its fence, or that of one
+    /// between them.
+    fn waits_for_sink(&self, posted: &Posted, shared: &Shared<'_>) -> bool {
+        let fenced = match posted.fence {
+            true => Some(self.pending.len()),
+            false if self.has_fences => self.pending.iter().rposition(|request| request.fence),
+            false => None,
+        };
+        let Some(fenced) = fenced else { return false };
+        let Some(buffers) = shared.regions.buffers(shared.adapter, &posted.elements) else { return false };
+        let is_sink = |request: &Request| matches!(request.state, Buffers::Poisoned(_));
+        let mut earlier = self.pending.range(..fenced);
+        earlier.any(|request| is_sink(request) && memory::overlap(&request.buffers, &buffers))
+    }
+
     /// Takes off the first request with this id.
     fn take(&mut self, id: u64) -> Option<Request> {
         let at = self.pending.iter().position(|request| request.id == id)?;
@@ -191,7 +211,7 @@ impl Queue {
 impl Request {
     /// Prepares a request before it is posted. Findings are added to `found`.
     fn new(posted: Posted, of: &str, stack: &Stack, shared: &Shared<'_>, found: &mut Vec<Finding>) -> Self {
-        let Posted { id, signaled, uses, elements, atomic, .. } = posted;
+        let Posted { id, signaled, fence, uses, elements, atomic, .. } = posted;
         let name = || format_name(id, of); // slow, and most requests need no name
         if let Some(target) = atomic.filter(|target| !target.is_multiple_of(8)) {
             let text = format!(
@@ -223,7 +243,7 @@ impl Request {
                 Poison::fill(shared.host, number, parts).map_or(Buffers::Unchecked, Buffers::Poisoned)
             }
         };
-        Self { id, signaled, elements, buffers, state, stack: stack.clone(), is_reported }
+        Self { id, signaled, fence, elements, buffers, state, stack: stack.clone(), is_reported }
     }
 
     /// Ends a request that completed, after `received` bytes were written to its buffers.
@@ -467,6 +487,10 @@ impl Pair {
             {
                 posted.uses = Use::Nothing;
                 found.push(finding);
+            }
+            queue.has_fences |= posted.fence;
+            if posted.uses == Use::Source && queue.waits_for_sink(&posted, shared) {
+                posted.uses = Use::Nothing;
             }
             queue.pending.push_back(Request::new(posted, &self.name, stack, shared, &mut found));
         }

@@ -154,6 +154,7 @@ unsafe fn posted_send(qp: &Qp, wr: &ibv_send_wr) -> Posted {
     Posted {
         id: wr.wr_id,
         signaled: is_signaled(qp, wr.send_flags),
+        fence: wr.send_flags & IBV_SEND_FENCE != 0,
         uses,
         inline: is_inline.then(|| list.iter().map(|element| element.len as usize).sum()),
         elements: if uses == Use::Nothing { Default::default() } else { list },
@@ -204,6 +205,7 @@ unsafe fn posted_receives(mut next: *mut ibv_recv_wr, max: usize) -> Vec<Posted>
         requests.push(Posted {
             id: wr.wr_id,
             signaled: true,
+            fence: false,
             uses: Use::Sink,
             elements,
             atomic: None,
@@ -328,7 +330,8 @@ fn built(request: &WorkRequest) -> Posted {
         Data::Memory(_) => None,
     };
     let operation = built_operation(request);
-    Posted { id: request.id, signaled: request.signaled, uses, elements, atomic, operation, inline }
+    let WorkRequest { id, signaled, fence, .. } = *request;
+    Posted { id, signaled, fence, uses, elements, atomic, operation, inline }
 }
 
 /// Returns the operation of a request of the extended calls, unless they have none for it.

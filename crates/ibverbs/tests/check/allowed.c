@@ -110,6 +110,53 @@ static void several_pollers(void)
 	close_both();
 }
 
+/* A fenced request, and those after it, may send what an earlier Read gets. */
+static void fenced_send(void)
+{
+	open_both(REMOTE);
+	for (int at = 0; at < 64; at++)
+		b.memory[1024 + at] = at + 1;
+	receive_part(RECEIVE, part(&b, 0, 64));
+	receive_part(RECEIVE + 1, part(&b, 64, 64));
+	struct ibv_sge sge = part(&a, 0, 64);
+	struct ibv_send_wr *bad, sends[3] = {
+		{ .opcode = IBV_WR_RDMA_READ },
+		{ .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_FENCE },
+		{ .opcode = IBV_WR_SEND },
+	};
+	sends[0].wr.rdma.remote_addr = (uintptr_t)b.memory + 1024;
+	sends[0].wr.rdma.rkey = b.mr->rkey;
+	for (int number = 0; number < 3; number++) {
+		sends[number].wr_id = REQUEST + number;
+		sends[number].send_flags |= IBV_SEND_SIGNALED;
+		sends[number].sg_list = &sge;
+		sends[number].num_sge = 1;
+		sends[number].next = number < 2 ? &sends[number + 1] : NULL;
+	}
+	if (extended) {
+		struct ibv_qp_ex *qp = extended_a;
+		ibv_wr_start(qp);
+		for (int number = 0; number < 3; number++) {
+			qp->wr_id = sends[number].wr_id;
+			qp->wr_flags = sends[number].send_flags;
+			if (number == 0)
+				ibv_wr_rdma_read(qp, b.mr->rkey, (uintptr_t)b.memory + 1024);
+			else
+				ibv_wr_send(qp);
+			ibv_wr_set_sge_list(qp, 1, &sge);
+		}
+		CHECK(!ibv_wr_complete(qp));
+	} else {
+		CHECK(!ibv_post_send(a.qp, sends, &bad));
+	}
+	for (int number = 0; number < 3; number++)
+		await(&a, REQUEST + number);
+	await(&b, RECEIVE);
+	await(&b, RECEIVE + 1);
+	CHECK(!memcmp(b.memory, b.memory + 1024, 64) && !memcmp(b.memory + 64, b.memory + 1024, 64));
+	close_both();
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -121,6 +168,7 @@ int main(int count, char **arguments)
 		PROGRAM(reset_after_failure),
 		PROGRAM(stopped_send_queue),
 		PROGRAM(several_pollers),
+		PROGRAM(fenced_send),
 	};
 	CHECK(count >= 2);
 	for (int i = 2; i < count; i++) {

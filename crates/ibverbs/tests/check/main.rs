@@ -345,6 +345,7 @@ allowed! {
     reset_after_failure: [], EXTENDED;
     stopped_send_queue: [], ["extended"];
     several_pollers: [], ["extended"];
+    fenced_send: [], ["extended"];
 }
 
 #[test]
