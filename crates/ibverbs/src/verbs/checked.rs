@@ -291,7 +291,7 @@ pub(super) fn completed(checker: &Checker, cq: &Cq, completion: &Completion, wc:
     checker.completed(&Completed { adapter: context.adapter_key(), cq: cq.c() as usize, wc, cause });
 }
 
-/// Posts requests of the extended calls with `post`, all or none.
+/// Posts requests of the extended calls, or of `ibv_bind_mw`, with `post`, all or none.
 pub(super) fn post_built(
     qp: &Qp,
     requests: &[WorkRequest],
@@ -312,7 +312,7 @@ pub(super) fn post_built(
     result
 }
 
-/// Describes a request of the extended calls to the checker.
+/// Describes a request that was built from other arguments than `ibv_send_wr` to the checker.
 fn built(request: &WorkRequest) -> Posted {
     let (uses, atomic) = match &request.operation {
         Operation::Send { .. } | Operation::Write(_) => (Use::Source, None),

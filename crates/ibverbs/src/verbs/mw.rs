@@ -1,6 +1,7 @@
 //! Entry points for memory windows.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
+use super::checked;
 use crate::abi::*;
 use crate::check;
 use crate::objects::mw::{self, Mw};
@@ -50,7 +51,13 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
             ..WorkRequest::new(bind.wr_id, operation, Data::Memory(Sges::default()))
         };
         let next = window.next_tag()?;
-        pair.post_send(vec![request])?;
+        match check::active() {
+            None => pair.post_send([request])?,
+            Some(checker) => {
+                let post = || Ok(pair.post_send([request.clone()])?);
+                checked::post_built(&qp, std::slice::from_ref(&request), post, checker)?;
+            }
+        }
         window.set_tag(next);
         Ok(())
     }))

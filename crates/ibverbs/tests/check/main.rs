@@ -53,6 +53,7 @@ const RECEIVE: &str = "request 20165 of {receives}";
 const ALL: &[Mistake] = &[
     request("send_buffer_changed", "send-buffer-changed", &[REQUEST, "64 bytes at 0x"]),
     request("unsignaled_buffer_changed", "send-buffer-changed", &[REQUEST, "64 bytes at 0x"]),
+    request("changed_after_bind", "send-buffer-changed", &[REQUEST, "64 bytes at 0x"]),
     request("receive_buffer_read_early", "receive-buffer-read-early", &[REQUEST, RECEIVE]),
     Mistake {
         also: &["waited-for-receive"],
@@ -305,7 +306,7 @@ macro_rules! tests {
 }
 
 tests! {
-    send_buffer_changed unsignaled_buffer_changed
+    send_buffer_changed unsignaled_buffer_changed changed_after_bind
     receive_buffer_read_early read_sink_read_early receive_buffer_written
     region_deregistered_in_use region_deregistered_before_message memory_unmapped_in_use
     memory_freed_in_use receive_buffer_freed_in_use large_block_freed_in_use memory_reallocated_in_use

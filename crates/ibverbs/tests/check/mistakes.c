@@ -42,6 +42,31 @@ static void mistake_unsignaled_buffer_changed(void)
 	close_both();
 }
 
+/* The completion of a bind is not that of the request after it. */
+static void mistake_changed_after_bind(void)
+{
+	open_both(REMOTE);
+	struct ibv_mr *mr = ibv_reg_mr(a.pd, a.memory, SIZE, REMOTE | IBV_ACCESS_MW_BIND);
+	struct ibv_mw *mw = ibv_alloc_mw(a.pd, IBV_MW_TYPE_1);
+	CHECK(mr && mw);
+	struct ibv_mw_bind bind = { .wr_id = REQUEST - 1,
+				    .send_flags = IBV_SEND_SIGNALED,
+				    .bind_info = { .mr = mr,
+						   .addr = (uintptr_t)a.memory,
+						   .length = SIZE,
+						   .mw_access_flags = IBV_ACCESS_REMOTE_WRITE } };
+	receive_part(RECEIVE, part(&b, 0, 64));
+	CHECK(!ibv_bind_mw(a.qp, mw, &bind));
+	send_part(REQUEST, part(&a, 0, 64)); /* changed_after_bind */
+	await(&a, REQUEST - 1);
+	if (wrong)
+		a.memory[63]++;
+	await(&a, REQUEST);
+	await(&b, RECEIVE);
+	CHECK(!ibv_dealloc_mw(mw) && !ibv_dereg_mr(mr));
+	close_both();
+}
+
 static void mistake_receive_buffer_read_early(void)
 {
 	open_both(REMOTE);
@@ -751,6 +776,7 @@ int main(int count, char **arguments)
 #define MISTAKE(name) { #name, mistake_##name }
 		MISTAKE(send_buffer_changed),
 		MISTAKE(unsignaled_buffer_changed),
+		MISTAKE(changed_after_bind),
 		MISTAKE(receive_buffer_read_early),
 		MISTAKE(read_sink_read_early),
 		MISTAKE(receive_buffer_written),
