@@ -298,7 +298,7 @@ pub(super) fn post_built(
     post: impl FnOnce() -> Result<(), Errno>,
     checker: &Checker,
 ) -> Result<(), Errno> {
-    let (posted, count) = (requests.iter().map(built), requests.len());
+    let (posted, count) = (requests.iter().map(|request| built(qp, request)), requests.len());
     let (context, mut result) = (qp.context(), Ok(()));
     let of = (context.adapter_key(), qp.number());
     let stack = Stack::capture();
@@ -313,8 +313,10 @@ pub(super) fn post_built(
 }
 
 /// Describes a request that was built from other arguments than `ibv_send_wr` to the checker.
-fn built(request: &WorkRequest) -> Posted {
+fn built(qp: &Qp, request: &WorkRequest) -> Posted {
     let (uses, atomic) = match &request.operation {
+        // Programs learn from a reply that a datagram was sent.
+        _ if !request.signaled && matches!(qp.kind(), Kind::Datagram(_)) => (Use::Nothing, None),
         Operation::Send { .. } | Operation::Write(_) => (Use::Source, None),
         Operation::Read(_) => (Use::Sink, None),
         Operation::Atomic { target, .. } => (Use::Sink, Some(target.offset)),

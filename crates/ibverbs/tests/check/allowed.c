@@ -157,6 +157,21 @@ static void fenced_send(void)
 	close_both();
 }
 
+/* The program learns from the arrival of a datagram that it was sent. */
+static void unsignaled_datagram(void)
+{
+	open_datagrams();
+	receive_part(RECEIVE, part(&b, 0, 40 + 64));
+	receive_part(RECEIVE + 1, part(&b, 200, 40 + 64));
+	send_datagram(REQUEST, part(&a, 0, 64), 0);
+	await(&b, RECEIVE);
+	a.memory[0]++;
+	send_datagram(REQUEST + 1, part(&a, 64, 64), IBV_SEND_SIGNALED);
+	await(&a, REQUEST + 1);
+	await(&b, RECEIVE + 1);
+	close_datagrams();
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -169,6 +184,7 @@ int main(int count, char **arguments)
 		PROGRAM(stopped_send_queue),
 		PROGRAM(several_pollers),
 		PROGRAM(fenced_send),
+		PROGRAM(unsignaled_datagram),
 	};
 	CHECK(count >= 2);
 	for (int i = 2; i < count; i++) {

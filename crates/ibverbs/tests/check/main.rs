@@ -347,6 +347,7 @@ allowed! {
     stopped_send_queue: [], ["extended"];
     several_pollers: [], ["extended"];
     fenced_send: [], ["extended"];
+    unsignaled_datagram: [], ["extended"];
 }
 
 #[test]
