@@ -3,6 +3,7 @@
  *     allowed NAME [extended] [shared]
  */
 #include "kit.h"
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -172,6 +173,69 @@ static void unsignaled_datagram(void)
 	close_datagrams();
 }
 
+/* An XRC queue pair is used after one of the objects for it was destroyed. */
+static void one_of_several_handles(void)
+{
+	struct ibv_xrcd_init_attr domain = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+					     .fd = -1,
+					     .oflags = O_CREAT };
+	open_device();
+	struct ibv_xrcd *xrcd = ibv_open_xrcd(context, &domain);
+	CHECK(xrcd);
+	for (int i = 0; i < 2; i++) {
+		struct end *end = i ? &b : &a;
+		CHECK(end->pd = ibv_alloc_pd(context));
+		create_cq(end, DEPTH, NULL);
+		CHECK(end->mr = ibv_reg_mr(end->pd, end->memory, SIZE, LOCAL));
+	}
+	struct ibv_qp_init_attr_ex sender = { .qp_type = IBV_QPT_XRC_SEND,
+					      .send_cq = a.cq,
+					      .pd = a.pd,
+					      .cap = { .max_send_wr = DEPTH, .max_send_sge = 1 },
+					      .comp_mask = IBV_QP_INIT_ATTR_PD };
+	struct ibv_qp_init_attr_ex receiver = { .qp_type = IBV_QPT_XRC_RECV,
+						.xrcd = xrcd,
+						.comp_mask = IBV_QP_INIT_ATTR_XRCD };
+	struct ibv_srq_init_attr_ex queue = { .attr = { .max_wr = DEPTH, .max_sge = 1 },
+					      .srq_type = IBV_SRQT_XRC,
+					      .pd = b.pd,
+					      .xrcd = xrcd,
+					      .cq = b.cq,
+					      .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
+							   IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ };
+	CHECK(srq = ibv_create_srq_ex(context, &queue));
+	CHECK(a.qp = ibv_create_qp_ex(context, &sender));
+	CHECK(b.qp = ibv_create_qp_ex(context, &receiver));
+	initialise(&a);
+	initialise(&b);
+	connect_ends();
+	struct ibv_qp_open_attr open = { .comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD |
+						      IBV_QP_OPEN_ATTR_TYPE,
+					 .qp_num = b.qp->qp_num,
+					 .xrcd = xrcd,
+					 .qp_type = IBV_QPT_XRC_RECV };
+	struct ibv_qp *other = ibv_open_qp(context, &open);
+	CHECK(other && !ibv_destroy_qp(other));
+	struct ibv_sge sge = part(&a, 0, 64);
+	struct ibv_send_wr *bad, wr = { .wr_id = REQUEST,
+					.opcode = IBV_WR_SEND,
+					.send_flags = IBV_SEND_SIGNALED,
+					.sg_list = &sge,
+					.num_sge = 1 };
+	CHECK(!ibv_get_srq_num(srq, &wr.qp_type.xrc.remote_srqn));
+	for (int number = 0; number <= DEPTH; number++) {
+		receive_part(RECEIVE, part(&b, 0, 64));
+		CHECK(!ibv_post_send(a.qp, &wr, &bad));
+		await(&a, REQUEST);
+		await(&b, RECEIVE);
+	}
+	destroy_qps();
+	CHECK(!ibv_destroy_srq(srq));
+	srq = NULL;
+	CHECK(!ibv_close_xrcd(xrcd));
+	close_both();
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -185,6 +249,7 @@ int main(int count, char **arguments)
 		PROGRAM(several_pollers),
 		PROGRAM(fenced_send),
 		PROGRAM(unsignaled_datagram),
+		PROGRAM(one_of_several_handles),
 	};
 	CHECK(count >= 2);
 	for (int i = 2; i < count; i++) {

@@ -348,6 +348,7 @@ allowed! {
     several_pollers: [], ["extended"];
     fenced_send: [], ["extended"];
     unsignaled_datagram: [], ["extended"];
+    one_of_several_handles: [];
 }
 
 #[test]

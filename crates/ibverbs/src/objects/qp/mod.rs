@@ -210,7 +210,7 @@ fn close_all() -> Box<dyn FnOnce(Instant)> {
 pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {
     let qp = begin_destroy::<Qp>(c)?;
     let is_last = qp.handles.fetch_sub(1, Ordering::AcqRel) == 1;
-    if let Some(checker) = check::active() {
+    if is_last && let Some(checker) = check::active() {
         checker.pair_destroyed(qp.context.adapter_key(), qp.number());
     }
     // A UD queue pair has no connection to close: it is destroyed when it is dropped.
