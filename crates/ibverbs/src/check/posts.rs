@@ -31,6 +31,8 @@ pub(crate) struct PairAttributes {
     pub(crate) receive_cq: usize,
     /// Zero if the queue pair has its own receive queue.
     pub(crate) srq: usize,
+    /// Number of requests that the send queue holds.
+    pub(crate) send_depth: usize,
     /// `None` if it is not a connected one.
     pub(crate) engine: Option<Weak<QueuePair>>,
 }
@@ -113,7 +115,8 @@ impl Checker {
     /// A queue pair was created.
     pub(crate) fn pair_created(&self, attributes: &PairAttributes) {
         let _inside = Inside::enter();
-        let PairAttributes { adapter, number, send_cq, receive_cq, srq, ref engine } = *attributes;
+        let PairAttributes { adapter, number, send_cq, receive_cq, srq, send_depth, ref engine } =
+            *attributes;
         let name = format_pair(number);
         let cq = self.cq(receive_cq);
         let receives = match read(&self.shared_receives).get(&srq) {
@@ -126,7 +129,7 @@ impl Checker {
             }
             None => ReceiveQueue::new(name.clone(), vec![cq], false),
         };
-        let pair = Arc::new(Pair::new(name, receives, self.cq(send_cq), engine.clone()));
+        let pair = Arc::new(Pair::new(name, receives, self.cq(send_cq), send_depth, engine.clone()));
         write(&self.pairs).insert((adapter, number), pair);
     }
 
@@ -190,7 +193,7 @@ impl Checker {
             (accepted, errno) = post();
             accepted
         }));
-        if errno == libc::ENOMEM && lock(&pair.sends).is_unsignaled() {
+        if pair.is_stuck(errno == libc::ENOMEM) {
             let text = format!(
                 "the send queue of {} is full, and none of its requests is signaled: the program cannot learn when there is room",
                 pair.name()

@@ -74,6 +74,8 @@ pub(super) struct Queue {
     pub(super) pending: VecDeque<Request>,
     /// Whether a request with a fence was ever posted.
     has_fences: bool,
+    /// Whether [`Pair::is_stuck`] was true before.
+    was_stuck: bool,
 }
 
 /// Until when a request uses its buffers.
@@ -103,6 +105,8 @@ pub(crate) struct Pair {
     pub(super) sends: Mutex<Queue>,
     pub(super) receives: Arc<ReceiveQueue>,
     pub(super) send_cq: Arc<Cq>,
+    /// Number of requests that the send queue holds.
+    send_depth: usize,
     /// The adapter's queue pair. `None` if it is not a connected one.
     engine: Option<Weak<QueuePair>>,
     /// The thread that polled a failed completion of the queue pair, since its last reset.
@@ -203,7 +207,7 @@ impl Queue {
     }
 
     /// Returns whether requests are under way, and none of them will be reported to the program.
-    pub(super) fn is_unsignaled(&self) -> bool {
+    fn is_unsignaled(&self) -> bool {
         !self.pending.is_empty() && self.pending.iter().all(|request| !request.signaled)
     }
 }
@@ -449,9 +453,18 @@ impl Pair {
         name: String,
         receives: Arc<ReceiveQueue>,
         send_cq: Arc<Cq>,
+        send_depth: usize,
         engine: Option<Weak<QueuePair>>,
     ) -> Self {
-        Self { name, sends: Mutex::default(), receives, send_cq, engine, failure: Mutex::new(None) }
+        Self {
+            name,
+            sends: Mutex::default(),
+            receives,
+            send_cq,
+            send_depth,
+            engine,
+            failure: Mutex::new(None),
+        }
     }
 
     /// Returns the number of requests that are not executed, or `None` if the queue pair executes no requests. One in the
@@ -506,6 +519,22 @@ impl Pair {
         }
         found.extend(self.send_cq.find_overrun());
         found
+    }
+
+    /// Returns whether the program cannot learn when the send queue, which is full, has room again: none of its requests is
+    /// signaled. Returns it once. `refused` says that the adapter refused a request because the queue is full. If it did
+    /// not, then it has executed the oldest requests meanwhile, and these are forgotten.
+    pub(super) fn is_stuck(&self, refused: bool) -> bool {
+        let mut queue = lock(&self.sends);
+        let excess = queue.pending.len().saturating_sub(self.send_depth);
+        if excess == 0 && !refused || !queue.is_unsignaled() {
+            return false;
+        }
+        if !refused && self.executing().is_none() {
+            return false; // requests that are flushed complete even if they are not signaled
+        }
+        queue.pending.drain(..excess);
+        !std::mem::replace(&mut queue.was_stuck, true)
     }
 
     /// Ends the requests that a completion ends. Returns the one that completed.

@@ -236,6 +236,40 @@ static void one_of_several_handles(void)
 	close_both();
 }
 
+/* Half of a send queue, whose last request is signaled, is posted while the other half is under way. */
+static void mostly_unsignaled(void)
+{
+	open_both(REMOTE);
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
+	wr.wr.rdma.remote_addr = (uintptr_t)b.memory;
+	wr.wr.rdma.rkey = b.mr->rkey;
+	struct ibv_sge sge = part(&a, 0, 64);
+	for (int number = 1; number <= 40 * DEPTH; number++) {
+		wr.wr_id = number;
+		wr.send_flags = number % (DEPTH / 2) == 0 ? IBV_SEND_SIGNALED : 0;
+		CHECK(!post_list(wr, &sge, 1));
+		if (number % (DEPTH / 2) == 0 && number > DEPTH / 2)
+			await(&a, number - DEPTH / 2);
+	}
+	await(&a, 40 * DEPTH);
+	close_both();
+}
+
+/* In the error state, all requests complete, whether they are signaled or not. */
+static void flushed_requests(void)
+{
+	open_both(REMOTE);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	CHECK(!ibv_modify_qp(a.qp, &attr, IBV_QP_STATE));
+	struct ibv_send_wr wr = { .wr_id = REQUEST, .opcode = IBV_WR_SEND };
+	struct ibv_sge sge = part(&a, 0, 64);
+	for (int number = 0; number <= DEPTH; number++)
+		CHECK(!post_list(wr, &sge, 1));
+	for (int number = 0; number <= DEPTH; number++)
+		CHECK(take(&a, REQUEST).status == IBV_WC_WR_FLUSH_ERR);
+	close_both();
+}
+
 int main(int count, char **arguments)
 {
 	static const struct {
@@ -250,6 +284,8 @@ int main(int count, char **arguments)
 		PROGRAM(fenced_send),
 		PROGRAM(unsignaled_datagram),
 		PROGRAM(one_of_several_handles),
+		PROGRAM(mostly_unsignaled),
+		PROGRAM(flushed_requests),
 	};
 	CHECK(count >= 2);
 	for (int i = 2; i < count; i++) {

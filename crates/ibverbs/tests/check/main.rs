@@ -94,6 +94,7 @@ const ALL: &[Mistake] = &[
     ),
     request("waited_for_receive", "waited-for-receive", &["queue pair {b} waited"]),
     request("send_queue_unsignaled", "send-queue-unsignaled", &["the send queue of queue pair {a} is full"]),
+    request("unsignaled_for_ever", "send-queue-unsignaled", &["the send queue of queue pair {a}"]),
     object("unacknowledged_events", "unacknowledged-events", &["completion queue 1", "1 event that"]),
     request("post_in_error_state", "post-in-error-state", &[REQUEST]),
     request("post_before_connect", "post-in-error-state", &[REQUEST, "state \"init\""]),
@@ -313,7 +314,7 @@ tests! {
     stale_registration use_after_free large_block_used_after_free
     misaligned_atomic missing_rights missing_local_rights
     bad_memory_key bad_memory_range key_of_another_domain bad_remote_range bad_remote_key
-    cq_may_overrun unpolled_completion waited_for_receive send_queue_unsignaled
+    cq_may_overrun unpolled_completion waited_for_receive send_queue_unsignaled unsignaled_for_ever
     unacknowledged_events
     post_in_error_state post_before_connect
     leak destroy_busy destroy_with_requests use_after_destroy post_after_destroy poll_after_destroy
@@ -349,6 +350,8 @@ allowed! {
     fenced_send: [], ["extended"];
     unsignaled_datagram: [], ["extended"];
     one_of_several_handles: [];
+    mostly_unsignaled: [], ["extended"];
+    flushed_requests: [], ["extended"];
 }
 
 #[test]

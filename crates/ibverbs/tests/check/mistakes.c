@@ -511,6 +511,26 @@ static void mistake_send_queue_unsignaled(void)
 	close_both();
 }
 
+/* The adapter keeps up with the program, so the queue is never full here. Hardware learns only from a completion that there is
+ * room again. */
+static void mistake_unsignaled_for_ever(void)
+{
+	open_both(REMOTE);
+	warm_up();
+	struct ibv_send_wr wr = { .wr_id = REQUEST, .opcode = IBV_WR_RDMA_WRITE };
+	wr.wr.rdma.remote_addr = (uintptr_t)b.memory;
+	wr.wr.rdma.rkey = b.mr->rkey;
+	struct ibv_sge sge = part(&a, 0, 64);
+	for (int number = 0; number < 2 * DEPTH; number++) {
+		wr.send_flags = !wrong && number % DEPTH == DEPTH - 1 ? IBV_SEND_SIGNALED : 0;
+		CHECK(!post_list(wr, &sge, 1)); /* unsignaled_for_ever */
+		if (wr.send_flags)
+			await(&a, REQUEST);
+		await_idle();
+	}
+	close_both();
+}
+
 /* Acknowledges the event when the finding is in the file, because the call waits for that. */
 static void *acknowledge(void *cq)
 {
@@ -802,6 +822,7 @@ int main(int count, char **arguments)
 		MISTAKE(unpolled_completion),
 		MISTAKE(waited_for_receive),
 		MISTAKE(send_queue_unsignaled),
+		MISTAKE(unsignaled_for_ever),
 		MISTAKE(unacknowledged_events),
 		MISTAKE(post_in_error_state),
 		MISTAKE(post_before_connect),

@@ -219,6 +219,7 @@ fn assemble(parts: Parts, kind: Kind, attributes: QpAttributes) -> Arc<Qp> {
             send_cq: init.send_cq as usize,
             receive_cq: init.recv_cq as usize,
             srq: init.srq as usize,
+            send_depth: init.cap.max_send_wr as usize,
             engine: match &qp.kind {
                 Kind::Stream(pair) => Some(Arc::downgrade(pair)),
                 _ => None,
