@@ -38,6 +38,6 @@ pub(crate) use checker::{Checker, active};
 pub(crate) use limits::Operation;
 pub(crate) use posts::{Completed, PairAttributes};
 pub(crate) use regions::{Element, Region};
-pub(crate) use requests::{Posted, Use};
+pub(crate) use requests::{Engine, Posted, Use};
 pub(crate) use stack::Stack;
 pub(crate) use start::start;

@@ -5,11 +5,12 @@ use super::finding::{Finding, Kind};
 use super::inside::Inside;
 use super::queues::Cq;
 use super::regions::Region;
-use super::requests::{Ended, Pair, Posted, ReceiveQueue, Request, Shared, Until, format_name, format_pair};
+use super::requests::{
+    Ended, Engine, Pair, Posted, ReceiveQueue, Request, Shared, Until, format_name, format_pair,
+};
 use super::stack::Stack;
 use super::watch::{Released, What};
 use crate::abi::*;
-use ironwarp_engine::QueuePair;
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::memory::Check;
@@ -18,8 +19,8 @@ use ironwarp_rnic::sync::{lock, read, write};
 use ironwarp_wire::{Cause, Protection};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// The attributes of a new queue pair. Objects are named by the addresses of their C structures.
@@ -33,8 +34,7 @@ pub(crate) struct PairAttributes {
     pub(crate) srq: usize,
     /// Number of requests that the send queue holds.
     pub(crate) send_depth: usize,
-    /// `None` if it is not a connected one.
-    pub(crate) engine: Option<Weak<QueuePair>>,
+    pub(crate) engine: Engine,
 }
 
 /// A completion that the program polled.

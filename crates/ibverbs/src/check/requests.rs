@@ -6,7 +6,7 @@ use super::memory::{self, Poison, Spans};
 use super::queues::Cq;
 use super::regions::{Element, Regions};
 use super::stack::Stack;
-use ironwarp_engine::QueuePair;
+use ironwarp_engine::{DatagramQueuePair, QueuePair};
 use ironwarp_rnic::host::{Host, Span};
 use ironwarp_rnic::qp::State;
 use ironwarp_rnic::queue::WrId;
@@ -98,6 +98,13 @@ pub(crate) struct ReceiveQueue {
     shared: bool,
 }
 
+/// The adapter's queue pair.
+#[derive(Clone, Debug)]
+pub(crate) enum Engine {
+    Stream(Weak<QueuePair>),
+    Datagram(Weak<DatagramQueuePair>),
+}
+
 /// A queue pair.
 #[derive(Debug)]
 pub(crate) struct Pair {
@@ -107,8 +114,7 @@ pub(crate) struct Pair {
     pub(super) send_cq: Arc<Cq>,
     /// Number of requests that the send queue holds.
     send_depth: usize,
-    /// The adapter's queue pair. `None` if it is not a connected one.
-    engine: Option<Weak<QueuePair>>,
+    engine: Engine,
     /// The thread that polled a failed completion of the queue pair, since its last reset.
     pub(super) failure: Mutex<Option<ThreadId>>,
 }
@@ -454,7 +460,7 @@ impl Pair {
         receives: Arc<ReceiveQueue>,
         send_cq: Arc<Cq>,
         send_depth: usize,
-        engine: Option<Weak<QueuePair>>,
+        engine: Engine,
     ) -> Self {
         Self {
             name,
@@ -468,9 +474,15 @@ impl Pair {
     }
 
     /// Returns the number of requests that are not executed, or `None` if the queue pair executes no requests. One in the
-    /// state RTS executes them as soon as it is connected.
+    /// state RTS executes them as soon as it is connected. Datagrams count as executed when they are posted.
     pub(super) fn executing(&self) -> Option<usize> {
-        let pair = self.engine.as_ref()?.upgrade()?;
+        let pair = match &self.engine {
+            Engine::Stream(pair) => pair.upgrade()?,
+            Engine::Datagram(pair) => {
+                let state = pair.upgrade()?.qp().state();
+                return (!matches!(state, State::Reset | State::Init | State::Error)).then_some(0);
+            }
+        };
         if pair.is_disconnecting() {
             return None; // the program has ended it
         }

@@ -65,6 +65,7 @@ const ALL: &[Mistake] = &[
     },
     request("receive_buffer_written", "receive-buffer-written", &[RECEIVE, "64 bytes at 0x"]),
     request("region_deregistered_in_use", "region-deregistered-in-use", &["key 0x", RECEIVE]),
+    object("datagram_buffer_deregistered", "region-deregistered-in-use", &["key 0x", RECEIVE]),
     request("region_deregistered_before_message", "region-deregistered-in-use", &["key 0x", RECEIVE]),
     request("memory_unmapped_in_use", "memory-unmapped-in-use", &["4096 bytes at 0x", RECEIVE]),
     request("memory_freed_in_use", "memory-freed-in-use", &[" bytes at 0x", REQUEST]),
@@ -311,6 +312,7 @@ tests! {
     receive_buffer_read_early read_sink_read_early receive_buffer_written
     region_deregistered_in_use region_deregistered_before_message memory_unmapped_in_use
     memory_freed_in_use receive_buffer_freed_in_use large_block_freed_in_use memory_reallocated_in_use
+    datagram_buffer_deregistered
     stale_registration use_after_free large_block_used_after_free
     misaligned_atomic missing_rights missing_local_rights
     bad_memory_key bad_memory_range key_of_another_domain bad_remote_range bad_remote_key

@@ -143,6 +143,17 @@ static void mistake_region_deregistered_in_use(void)
 	close_both();
 }
 
+static void mistake_datagram_buffer_deregistered(void)
+{
+	open_datagrams();
+	receive_part(RECEIVE, part(&b, 0, 64));
+	if (!wrong)
+		destroy_qps();
+	CHECK(!ibv_dereg_mr(b.mr)); /* datagram_buffer_deregistered */
+	b.mr = NULL;
+	close_datagrams();
+}
+
 /* The message that arrives later fails, which is not a second mistake. */
 static void mistake_region_deregistered_before_message(void)
 {
@@ -801,6 +812,7 @@ int main(int count, char **arguments)
 		MISTAKE(read_sink_read_early),
 		MISTAKE(receive_buffer_written),
 		MISTAKE(region_deregistered_in_use),
+		MISTAKE(datagram_buffer_deregistered),
 		MISTAKE(region_deregistered_before_message),
 		MISTAKE(memory_unmapped_in_use),
 		MISTAKE(memory_freed_in_use),

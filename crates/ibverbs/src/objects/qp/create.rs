@@ -3,7 +3,7 @@
 
 use super::{Builder, EventRelay, Kind, Qp};
 use crate::abi::*;
-use crate::check::{self, PairAttributes};
+use crate::check::{self, Engine, PairAttributes};
 use crate::objects::async_event::Subject;
 use crate::objects::context::Context;
 use crate::objects::cq::Cq;
@@ -221,8 +221,8 @@ fn assemble(parts: Parts, kind: Kind, attributes: QpAttributes) -> Arc<Qp> {
             srq: init.srq as usize,
             send_depth: init.cap.max_send_wr as usize,
             engine: match &qp.kind {
-                Kind::Stream(pair) => Some(Arc::downgrade(pair)),
-                _ => None,
+                Kind::Stream(pair) => Engine::Stream(Arc::downgrade(pair)),
+                Kind::Datagram(pair) => Engine::Datagram(Arc::downgrade(pair)),
             },
         });
     }
