@@ -33,7 +33,8 @@ pub(crate) struct Checker {
     pub(super) poisoned: Mutex<Poisoned>,
     /// By the address of the C structure.
     pub(super) cqs: RwLock<HashMap<usize, Arc<Cq>>>,
-    pub(super) shared_receives: RwLock<HashMap<usize, Arc<ReceiveQueue>>>,
+    /// By adapter and the address of the C structure.
+    pub(super) shared_receives: RwLock<HashMap<(usize, usize), Arc<ReceiveQueue>>>,
     /// By adapter and number.
     pub(super) pairs: RwLock<HashMap<(usize, u32), Arc<Pair>>>,
     /// Since when a message waits for a receive, by the number of the queue pair.

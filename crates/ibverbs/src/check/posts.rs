@@ -6,7 +6,7 @@ use super::inside::Inside;
 use super::queues::Cq;
 use super::regions::Region;
 use super::requests::{
-    Ended, Engine, Pair, Posted, ReceiveQueue, Request, Shared, Until, format_name, format_pair,
+    Ended, Engine, Pair, Posted, Queue, ReceiveQueue, Request, Shared, Until, format_name, format_pair,
 };
 use super::stack::Stack;
 use super::watch::{Released, What};
@@ -19,8 +19,8 @@ use ironwarp_rnic::sync::{lock, read, write};
 use ironwarp_wire::{Cause, Protection};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// The attributes of a new queue pair. Objects are named by the addresses of their C structures.
@@ -96,17 +96,17 @@ impl Checker {
     }
 
     /// A shared receive queue was created. `cq` is the completion queue of one for XRC, otherwise zero.
-    pub(crate) fn srq_created(&self, key: usize, number: u32, cq: usize) {
+    pub(crate) fn srq_created(&self, adapter: usize, key: usize, number: u32, cq: usize) {
         let _inside = Inside::enter();
         let cqs = if cq == 0 { Vec::new() } else { vec![self.cq(cq)] };
         let queue = ReceiveQueue::new(format!("shared receive queue {number}"), cqs, true);
-        write(&self.shared_receives).insert(key, queue);
+        write(&self.shared_receives).insert((adapter, key), queue);
     }
 
     /// A shared receive queue was destroyed.
-    pub(crate) fn srq_destroyed(&self, key: usize, adapter: usize) {
+    pub(crate) fn srq_destroyed(&self, adapter: usize, key: usize) {
         let _inside = Inside::enter();
-        let removed = write(&self.shared_receives).remove(&key);
+        let removed = write(&self.shared_receives).remove(&(adapter, key));
         if let Some(queue) = removed {
             queue.forget(&self.shared(adapter));
         }
@@ -119,7 +119,7 @@ impl Checker {
             *attributes;
         let name = format_pair(number);
         let cq = self.cq(receive_cq);
-        let receives = match read(&self.shared_receives).get(&srq) {
+        let receives = match read(&self.shared_receives).get(&(adapter, srq)) {
             Some(shared) => {
                 let mut cqs = lock(&shared.cqs);
                 if !cqs.iter().any(|known| Arc::ptr_eq(known, &cq)) {
@@ -227,15 +227,15 @@ impl Checker {
     /// Posts receives to a shared receive queue, like [`post_receives`](Self::post_receives).
     pub(crate) fn post_shared_receives(
         &self,
-        (adapter, key): (usize, usize),
+        of: (usize, usize),
         stack: &Stack,
         requests: Vec<Posted>,
         post: impl FnOnce() -> (usize, i32),
     ) -> i32 {
         let _inside = Inside::enter();
-        let found = read(&self.shared_receives).get(&key).cloned();
+        let found = read(&self.shared_receives).get(&of).cloned();
         let Some(queue) = found else { return post().1 };
-        self.post_to(&queue, &self.shared(adapter), stack, requests, post)
+        self.post_to(&queue, &self.shared(of.0), stack, requests, post)
     }
 
     fn post_to(
@@ -383,13 +383,19 @@ impl Checker {
     /// Stops checking the buffers of requests for which `uses` holds, of one adapter or of all: the program is about to use
     /// their memory for something else.
     fn forget_buffers(&self, adapter: Option<usize>, uses: impl Fn(&Request) -> bool) {
+        let forget = |queue: &Mutex<Queue>| {
+            let mut queue = lock(queue);
+            let used = queue.pending.iter_mut().filter(|request| uses(request));
+            used.for_each(|request| request.forget_buffers(&self.memory));
+        };
         for pair in self.pairs_of(adapter) {
-            for queue in [&pair.sends, &pair.receives.queue] {
-                let mut queue = lock(queue);
-                let used = queue.pending.iter_mut().filter(|request| uses(request));
-                used.for_each(|request| request.forget_buffers(&self.memory));
-            }
+            forget(&pair.sends);
+            forget(&pair.receives.queue);
         }
+        // Also those of no queue pair here: messages to XRC queue pairs name theirs.
+        let all = read(&self.shared_receives);
+        let of = all.iter().filter(|((of, _), _)| adapter.is_none_or(|adapter| adapter == *of));
+        of.for_each(|(_, receives)| forget(&receives.queue));
     }
 
     /// Returns the queue pairs of one adapter, or all.

@@ -82,7 +82,12 @@ impl Srq {
         c.cond = libc::PTHREAD_COND_INITIALIZER;
         let srq = publish(Self { c: CCell::new(c), inner, _pd: pd, context }, uses);
         if let Some(checker) = check::active() {
-            checker.srq_created(srq.c() as usize, srq.inner.id(), completion_queue);
+            checker.srq_created(
+                srq.context.adapter_key(),
+                srq.c() as usize,
+                srq.inner.id(),
+                completion_queue,
+            );
         }
         srq.context.events().add(Subject::Srq(srq.inner.id()), srq.c());
         Ok(srq)
@@ -103,7 +108,7 @@ pub(crate) fn destroy(c: *mut ibv_srq) -> Result<(), Errno> {
     let srq = begin_destroy::<Srq>(c)?;
     srq.context.events().remove(Subject::Srq(srq.inner.id()), c);
     if let Some(checker) = check::active() {
-        checker.srq_destroyed(c as usize, srq.context.adapter_key());
+        checker.srq_destroyed(srq.context.adapter_key(), c as usize);
     }
     srq.finish();
     Ok(())

@@ -236,6 +236,23 @@ static void one_of_several_handles(void)
 	close_both();
 }
 
+/* Memory that is no longer registered has its content again, although no queue pair has used the shared receive queue. */
+static void shared_queue_alone(void)
+{
+	open_device();
+	memset(b.memory, 5, SIZE);
+	CHECK(b.pd = ibv_alloc_pd(context));
+	CHECK(b.mr = ibv_reg_mr(b.pd, b.memory, SIZE, LOCAL));
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = DEPTH, .max_sge = 4 } };
+	CHECK(srq = ibv_create_srq(b.pd, &init));
+	receive_part(RECEIVE, part(&b, 0, 64));
+	CHECK(!ibv_dereg_mr(b.mr));
+	b.mr = NULL;
+	for (int at = 0; at < SIZE; at++)
+		CHECK(b.memory[at] == 5);
+	close_both();
+}
+
 /* Half of a send queue, whose last request is signaled, is posted while the other half is under way. */
 static void mostly_unsignaled(void)
 {
@@ -284,6 +301,7 @@ int main(int count, char **arguments)
 		PROGRAM(fenced_send),
 		PROGRAM(unsignaled_datagram),
 		PROGRAM(one_of_several_handles),
+		PROGRAM(shared_queue_alone),
 		PROGRAM(mostly_unsignaled),
 		PROGRAM(flushed_requests),
 	};

@@ -352,6 +352,7 @@ allowed! {
     fenced_send: [], ["extended"];
     unsignaled_datagram: [], ["extended"];
     one_of_several_handles: [];
+    shared_queue_alone: [];
     mostly_unsignaled: [], ["extended"];
     flushed_requests: [], ["extended"];
 }
