@@ -92,7 +92,10 @@ impl Checker {
 
     /// A completion queue was destroyed.
     pub(crate) fn cq_destroyed(&self, key: usize) {
-        write(&self.cqs).remove(&key);
+        let _inside = Inside::enter();
+        let Some(cq) = write(&self.cqs).remove(&key) else { return };
+        let all = read(&self.shared_receives);
+        all.values().for_each(|receives| lock(&receives.cqs).retain(|known| !Arc::ptr_eq(known, &cq)));
     }
 
     /// A shared receive queue was created. `cq` is the completion queue of one for XRC, otherwise zero.

@@ -236,6 +236,25 @@ static void one_of_several_handles(void)
 	close_both();
 }
 
+/* A shared receive queue is used after a completion queue that got its completions was destroyed. */
+static void former_completion_queue(void)
+{
+	open_device();
+	create(&b, DEPTH, REMOTE);
+	struct ibv_cq *cq = ibv_create_cq(context, 1, NULL, NULL, 0);
+	CHECK(cq);
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
+					 .send_cq = cq,
+					 .recv_cq = cq,
+					 .srq = srq,
+					 .cap = { .max_send_wr = 1, .max_send_sge = 1 } };
+	struct ibv_qp *qp = ibv_create_qp(b.pd, &init);
+	CHECK(qp && !ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
+	for (int number = 0; number < DEPTH; number++)
+		receive_part(RECEIVE, part(&b, number * 64, 64));
+	close_both();
+}
+
 /* Memory that is no longer registered has its content again, although no queue pair has used the shared receive queue. */
 static void shared_queue_alone(void)
 {
@@ -301,6 +320,7 @@ int main(int count, char **arguments)
 		PROGRAM(fenced_send),
 		PROGRAM(unsignaled_datagram),
 		PROGRAM(one_of_several_handles),
+		PROGRAM(former_completion_queue),
 		PROGRAM(shared_queue_alone),
 		PROGRAM(mostly_unsignaled),
 		PROGRAM(flushed_requests),

@@ -352,6 +352,7 @@ allowed! {
     fenced_send: [], ["extended"];
     unsignaled_datagram: [], ["extended"];
     one_of_several_handles: [];
+    former_completion_queue: ["shared"];
     shared_queue_alone: [];
     mostly_unsignaled: [], ["extended"];
     flushed_requests: [], ["extended"];
