@@ -41,7 +41,7 @@ kinds! {
     SendBufferChanged = "send-buffer-changed" Finding,
     /// Data of a posted receive, or of a Read under way, was read before its completion.
     ReceiveBufferReadEarly = "receive-buffer-read-early" Finding,
-    /// The program wrote to the buffer of a posted receive or of a Read under way.
+    /// The program wrote to the buffer of a posted receive.
     ReceiveBufferWritten = "receive-buffer-written" Finding,
     /// A memory region was deregistered while a request used it.
     RegionDeregisteredInUse = "region-deregistered-in-use" Finding,

@@ -22,7 +22,7 @@ pub(super) struct Report {
     json: Option<PathBuf>,
     /// Numbers of occurrences, by the kind and the first call. Each combination is printed once.
     seen: HashMap<(Kind, Stack), u64>,
-    /// Numbers of different findings and remarks, and of occurrences that were suppressed.
+    /// Numbers of different findings and remarks, and of different ones that were suppressed.
     findings: usize,
     remarks: usize,
     suppressed: u64,
