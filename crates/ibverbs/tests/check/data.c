@@ -181,8 +181,9 @@ int main(int count, char **arguments)
 	reads(34);
 	reads(SIZE);
 	atomic();
+	/* The byte before poison must not look like it, whatever the number of this process, which is in poison. */
 	for (int offset = 0; offset < 40; offset += 13) {
-		write_with_immediate(offset, 100);
+		write_with_immediate(offset, 101);
 		write_with_immediate(offset, 977);
 	}
 	write_with_immediate(LARGE / 2, 5000);
