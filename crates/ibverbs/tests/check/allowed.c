@@ -70,7 +70,7 @@ static void stopped_send_queue(void)
 }
 
 #define SLOTS 8
-#define ROUNDS 20000
+#define ROUNDS 5000
 
 static atomic_int posted, polled;
 
