@@ -310,9 +310,9 @@ macro_rules! tests {
 tests! {
     send_buffer_changed unsignaled_buffer_changed changed_after_bind
     receive_buffer_read_early read_sink_read_early receive_buffer_written
-    region_deregistered_in_use region_deregistered_before_message memory_unmapped_in_use
-    memory_freed_in_use receive_buffer_freed_in_use large_block_freed_in_use memory_reallocated_in_use
-    datagram_buffer_deregistered
+    region_deregistered_in_use datagram_buffer_deregistered region_deregistered_before_message
+    memory_unmapped_in_use memory_freed_in_use receive_buffer_freed_in_use large_block_freed_in_use
+    memory_reallocated_in_use
     stale_registration use_after_free large_block_used_after_free
     misaligned_atomic missing_rights missing_local_rights
     bad_memory_key bad_memory_range key_of_another_domain bad_remote_range bad_remote_key
