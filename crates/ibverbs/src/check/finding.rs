@@ -73,8 +73,10 @@ kinds! {
     Leak = "leak" Remark,
     /// An object was to be destroyed on which others depend.
     DestroyBusy = "destroy-busy" Finding,
-    /// A queue pair was destroyed before its requests were executed.
+    /// A queue pair was destroyed before its requests ended, and they did not end.
     DestroyWithRequests = "destroy-with-requests" Finding,
+    /// A queue pair was destroyed before its requests ended, and they ended soon after.
+    DestroyBeforeCompletion = "destroy-before-completion" Remark,
     /// A call names an object that was destroyed.
     UseAfterDestroy = "use-after-destroy" Finding,
     /// A forked child uses an object of its parent.

@@ -21,7 +21,10 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a queue pair that is destroyed waits for its requests.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The attributes of a new queue pair. Objects are named by the addresses of their C structures.
 #[derive(Debug)]
@@ -136,24 +139,32 @@ impl Checker {
         write(&self.pairs).insert((adapter, number), pair);
     }
 
-    /// A queue pair is about to be destroyed.
+    /// A queue pair is about to be destroyed. Waits for requests that are under way. What the peer has received may not be
+    /// acknowledged yet, and the program may know by other means that it has arrived: then nothing is lost.
     pub(crate) fn pair_destroyed(&self, adapter: usize, number: u32) {
         let _inside = Inside::enter();
-        let removed = write(&self.pairs).remove(&(adapter, number));
-        let Some(pair) = removed else { return };
-        lock(&self.waiting).remove(&number);
+        let Some(pair) = self.pair(adapter, number) else { return };
         let executing = pair.executing().unwrap_or(0);
         if executing > 0 {
-            let text = format!(
-                "{} is destroyed while {executing} of its requests are under way: their data may not arrive",
-                pair.name()
-            );
-            let mut finding = Finding::now(Kind::DestroyWithRequests, text);
+            let start = Instant::now();
+            let (kind, outcome) = match pair.wait_for_requests(start + PATIENCE) {
+                true => {
+                    let outcome =
+                        format!("they ended {:.1?} later, but hardware does not wait", start.elapsed());
+                    (Kind::DestroyBeforeCompletion, outcome)
+                }
+                false => (Kind::DestroyWithRequests, "their data may not arrive".to_owned()),
+            };
+            let text =
+                format!("{} is destroyed with {executing} of its requests under way: {outcome}", pair.name());
+            let mut finding = Finding::now(kind, text);
             if let Some(request) = lock(&pair.sends).pending.back() {
                 finding = finding.after("its last request was posted", request.describe(pair.name()).1);
             }
             self.report([finding]);
         }
+        write(&self.pairs).remove(&(adapter, number));
+        lock(&self.waiting).remove(&number);
         pair.end(&self.shared(adapter));
     }
 

@@ -14,7 +14,8 @@ use ironwarp_rnic::sync::lock;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
-use std::thread::ThreadId;
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 /// What a request does with its buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -493,6 +494,18 @@ impl Pair {
             _ => qp.is_linked(),
         };
         executes.then(|| qp.queued_sends())
+    }
+
+    /// Waits until no requests are under way. Returns false at the deadline.
+    pub(super) fn wait_for_requests(&self, deadline: Instant) -> bool {
+        while self.executing().is_some_and(|count| count > 0) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            // Threads of the adapter serve the connection, because the program does not poll.
+            thread::sleep(Duration::from_micros(100));
+        }
+        true
     }
 
     /// Posts requests to the send queue with `post`, which returns how many the adapter accepted.

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 static bool wrong;
@@ -650,6 +651,43 @@ static void mistake_destroy_with_requests(void)
 	close_both();
 }
 
+/* Posts the receive when the thread sleeps in the call. */
+static void *receive_late(void *thread)
+{
+	char path[64], line[64];
+	snprintf(path, sizeof path, "/proc/self/task/%d/syscall", *(pid_t *)thread);
+	do {
+		FILE *file = fopen(path, "r");
+		CHECK(file && fgets(line, sizeof line, file));
+		fclose(file);
+	} while (atoi(line) != SYS_clock_nanosleep);
+	receive_part(RECEIVE, part(&b, 0, 64));
+	return NULL;
+}
+
+static void mistake_destroy_before_completion(void)
+{
+	pthread_t thread;
+	pid_t self = gettid();
+	open_both(REMOTE);
+	warm_up();
+	if (!wrong)
+		receive_part(RECEIVE, part(&b, 0, 64));
+	send_part(REQUEST, part(&a, 0, 64));
+	if (wrong) {
+		await_idle(); /* the message waits */
+		CHECK(!pthread_create(&thread, NULL, receive_late, &self));
+	} else {
+		await(&a, REQUEST);
+	}
+	CHECK(!ibv_destroy_qp(a.qp)); /* destroy_before_completion */
+	a.qp = NULL;
+	if (wrong)
+		CHECK(!pthread_join(thread, NULL));
+	await(&b, RECEIVE);
+	close_both();
+}
+
 static void mistake_use_after_destroy(void)
 {
 	struct ibv_qp_attr attr;
@@ -841,6 +879,7 @@ int main(int count, char **arguments)
 		MISTAKE(leak),
 		MISTAKE(destroy_busy),
 		MISTAKE(destroy_with_requests),
+		MISTAKE(destroy_before_completion),
 		MISTAKE(use_after_destroy),
 		MISTAKE(post_after_destroy),
 		MISTAKE(poll_after_destroy),
