@@ -5,14 +5,15 @@
 use super::finding::Finding;
 use super::inside::Inside;
 use super::objects::Objects;
+use super::pairs::{Pair, ReceiveQueue};
 use super::queues::Cq;
 use super::regions::Regions;
 use super::report::Report;
-use super::requests::{Pair, Poisoned, ReceiveQueue};
+use super::request::Poisoned;
 use ironwarp_engine::config::Config;
 use ironwarp_engine::sys::memory::ProgramMemory;
 use ironwarp_rnic::sync::lock;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -32,13 +33,13 @@ pub(crate) struct Checker {
     pub(super) regions: Regions,
     pub(super) poisoned: Mutex<Poisoned>,
     /// By the address of the C structure.
-    pub(super) cqs: RwLock<HashMap<usize, Arc<Cq>>>,
+    pub(super) cqs: RwLock<BTreeMap<usize, Arc<Cq>>>,
     /// By adapter and the address of the C structure.
-    pub(super) shared_receives: RwLock<HashMap<(usize, usize), Arc<ReceiveQueue>>>,
+    pub(super) shared_receives: RwLock<BTreeMap<(usize, usize), Arc<ReceiveQueue>>>,
     /// By adapter and number.
-    pub(super) pairs: RwLock<HashMap<(usize, u32), Arc<Pair>>>,
+    pub(super) pairs: RwLock<BTreeMap<(usize, u32), Arc<Pair>>>,
     /// Since when a message waits for a receive, by the number of the queue pair.
-    pub(super) waiting: Mutex<HashMap<u32, Instant>>,
+    pub(super) waiting: Mutex<BTreeMap<u32, Instant>>,
     pub(super) exceeds_memlock: AtomicBool,
 }
 

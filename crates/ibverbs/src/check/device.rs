@@ -4,7 +4,7 @@ use super::checker::Checker;
 use super::finding::{Finding, Kind};
 use super::inside::Inside;
 use super::limits::{self, Limits};
-use super::requests::Posted;
+use super::request::Posted;
 use super::stack::Stack;
 use crate::abi::*;
 

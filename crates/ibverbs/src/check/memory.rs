@@ -7,6 +7,7 @@
 
 use ironwarp_rnic::host::{Host, Span};
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Of a longer buffer, only this many bytes at each end are checked.
 const EDGE: usize = 8 << 10;
@@ -196,6 +197,12 @@ pub(super) fn overlap(one: &[Span], other: &[Span]) -> bool {
         a.addr < b.addr.saturating_add(b.len as u64) && b.addr < a.addr.saturating_add(a.len as u64)
     };
     one.iter().any(|a| other.iter().any(|b| overlaps(a, b)))
+}
+
+/// Returns the smallest range of addresses with all of these buffers.
+pub(super) fn extent(buffers: &[Span]) -> Range<u64> {
+    let extents = buffers.iter().map(|span| span.addr..span.addr.saturating_add(span.len as u64));
+    extents.reduce(|one, other| one.start.min(other.start)..one.end.max(other.end)).unwrap_or(0..0)
 }
 
 /// Returns whether all bytes of `part` are in `whole`.

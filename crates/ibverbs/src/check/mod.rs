@@ -9,7 +9,7 @@
 //! | `finding`, `stack` | kinds of findings; where the program made a call |
 //! | `report`, `suppress`, `exit` | printing findings, and which are not printed; the exit code |
 //! | `watch`, `memory`, `regions` | memory that the program frees; content of buffers; memory regions |
-//! | `queues`, `requests` | completion queues; requests under way |
+//! | `request`, `queues`, `pairs` | one request; completion queues; send and receive queues |
 //! | `objects`, `lifetime` | objects that exist or existed; mistakes with them |
 //! | `inside`, `checker` | the checker, and which threads are in it |
 //! | `limits`, `device` | limits of devices, and what exceeds them |
@@ -24,11 +24,12 @@ mod lifetime;
 mod limits;
 mod memory;
 mod objects;
+mod pairs;
 mod posts;
 mod queues;
 mod regions;
 mod report;
-mod requests;
+mod request;
 mod stack;
 mod start;
 mod suppress;
@@ -36,8 +37,9 @@ mod watch;
 
 pub(crate) use checker::{Checker, active};
 pub(crate) use limits::Operation;
+pub(crate) use pairs::Engine;
 pub(crate) use posts::{Completed, PairAttributes};
 pub(crate) use regions::{Element, Region};
-pub(crate) use requests::{Engine, Posted, Use};
+pub(crate) use request::{Posted, Use};
 pub(crate) use stack::Stack;
 pub(crate) use start::start;

@@ -3,11 +3,10 @@
 use super::checker::Checker;
 use super::finding::{Finding, Kind};
 use super::inside::Inside;
+use super::pairs::{Ended, Engine, Pair, Queue, ReceiveQueue, Until, format_pair};
 use super::queues::Cq;
 use super::regions::Region;
-use super::requests::{
-    Ended, Engine, Pair, Posted, Queue, ReceiveQueue, Request, Shared, Until, format_name, format_pair,
-};
+use super::request::{Posted, Request, Shared, format_name};
 use super::stack::Stack;
 use super::watch::{Released, What};
 use crate::abi::*;

@@ -7,7 +7,7 @@ use super::watch::{self, Released, What};
 use crate::abi::IBV_ACCESS_ON_DEMAND;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::sync::{read, write};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -53,17 +53,17 @@ struct Entry {
 /// Memory regions by adapter and key.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
-    all: RwLock<HashMap<(usize, u32), Entry>>,
+    all: RwLock<BTreeMap<(usize, u32), Entry>>,
     /// Number of changes of all regions.
     changes: AtomicUsize,
 }
 
 impl Regions {
-    fn all(&self) -> RwLockReadGuard<'_, HashMap<(usize, u32), Entry>> {
+    fn all(&self) -> RwLockReadGuard<'_, BTreeMap<(usize, u32), Entry>> {
         read(&self.all)
     }
 
-    fn all_mut(&self) -> RwLockWriteGuard<'_, HashMap<(usize, u32), Entry>> {
+    fn all_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<(usize, u32), Entry>> {
         write(&self.all)
     }
 

@@ -1,78 +1,26 @@
-//! Requests that are under way: posted, and not polled by the program yet.
+//! The queues of queue pairs, with the requests that are under way: posted, and not polled by the program yet.
 
 use super::finding::{Finding, Kind};
-use super::limits::Operation;
-use super::memory::{self, Poison, Spans};
+use super::memory;
 use super::queues::Cq;
-use super::regions::{Element, Regions};
+use super::request::{Posted, Request, Shared, Use, format_name};
 use super::stack::Stack;
 use ironwarp_engine::{DatagramQueuePair, QueuePair};
-use ironwarp_rnic::host::{Host, Span};
+use ironwarp_rnic::host::Span;
 use ironwarp_rnic::qp::State;
-use ironwarp_rnic::queue::WrId;
 use ironwarp_rnic::sync::lock;
-use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::ops::{Range, RangeBounds};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
-
-/// What a request does with its buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// Sends their content.
-    Source,
-    /// Writes to them.
-    Sink,
-    /// Has none, or copied them.
-    Nothing,
-}
-
-/// A request that the program is about to post.
-#[derive(Debug)]
-pub(crate) struct Posted {
-    pub(crate) id: u64,
-    pub(crate) signaled: bool,
-    /// Whether it waits for all earlier Reads and atomic operations.
-    pub(crate) fence: bool,
-    pub(crate) uses: Use,
-    pub(crate) elements: SmallVec<[Element; 2]>,
-    /// The target of an atomic operation.
-    pub(crate) atomic: Option<u64>,
-    /// `None` for a receive.
-    pub(crate) operation: Option<Operation>,
-    /// The length of inline data.
-    pub(crate) inline: Option<usize>,
-}
-
-/// A request that is under way.
-#[derive(Debug)]
-pub(super) struct Request {
-    id: u64,
-    signaled: bool,
-    fence: bool,
-    pub(super) elements: SmallVec<[Element; 2]>,
-    /// The buffers, as addresses of this process.
-    pub(super) buffers: Spans,
-    state: Buffers,
-    stack: Stack,
-    /// Whether a finding says already why it will fail.
-    pub(super) is_reported: bool,
-}
-
-/// What is known about the buffers of a request.
-#[derive(Debug)]
-enum Buffers {
-    Unchecked,
-    /// Digest of the data to send.
-    Digest(u64),
-    Poisoned(Poison),
-}
 
 /// A send queue or receive queue.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) pending: VecDeque<Request>,
+    /// For each of them, the range of addresses with all of its buffers: less to search than the requests.
+    extents: VecDeque<Range<u64>>,
     /// Whether a request with a fence was ever posted.
     has_fences: bool,
     /// Whether [`Pair::is_stuck`] was true before.
@@ -120,50 +68,34 @@ pub(crate) struct Pair {
     pub(super) failure: Mutex<Option<ThreadId>>,
 }
 
-/// Poisoned requests by number, for reports of poison that turns up elsewhere.
-#[derive(Debug, Default)]
-pub(super) struct Poisoned {
-    last: u32,
-    recent: VecDeque<(u32, String, Stack)>,
-}
-
-/// Number of poisoned requests that are remembered.
-const MAX_RECENT: usize = 4096;
-/// Maximum number of posted receives whose buffers are compared with that of another request.
+/// Maximum number of requests whose buffers are compared at once.
 const MAX_COMPARED: usize = 64;
-/// The number of a request has 24 bits in poison.
-const NUMBERS: u32 = 1 << 24;
-
-impl Poisoned {
-    /// Remembers a request, and returns its number.
-    fn add(&mut self, name: String, stack: Stack) -> u32 {
-        self.last = (self.last + 1) % NUMBERS;
-        if self.recent.len() == MAX_RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back((self.last, name, stack));
-        self.last
-    }
-
-    /// Finds a request.
-    fn find(&self, number: u32) -> Option<(&str, &Stack)> {
-        let found = self.recent.iter().find(|(known, ..)| *known == number);
-        found.map(|(_, name, stack)| (name.as_str(), stack))
-    }
-}
-
-/// What requests of all queues share.
-#[derive(Debug)]
-pub(super) struct Shared<'c> {
-    pub(super) host: &'c dyn Host,
-    pub(super) adapter: usize,
-    /// Whether buffers are filled with poison.
-    pub(super) poisons: bool,
-    pub(super) regions: &'c Regions,
-    pub(super) poisoned: &'c Mutex<Poisoned>,
-}
-
 impl Queue {
+    fn push(&mut self, request: Request) {
+        self.extents.push_back(memory::extent(&request.buffers));
+        self.pending.push_back(request);
+    }
+
+    fn remove(&mut self, at: usize) -> Option<Request> {
+        self.extents.remove(at);
+        self.pending.remove(at)
+    }
+
+    fn drain(&mut self, range: impl RangeBounds<usize> + Clone) -> impl Iterator<Item = Request> {
+        self.extents.drain(range.clone());
+        self.pending.drain(range)
+    }
+
+    /// Returns the first of these requests whose buffers overlap others.
+    fn find_overlap(&self, requests: Range<usize>, buffers: &[Span]) -> Option<usize> {
+        let Range { start, end } = memory::extent(buffers);
+        let first = requests.start;
+        let extents = self.extents.range(requests).enumerate();
+        let near = extents.filter(|(_, other)| other.start < end && start < other.end);
+        let mut overlapping = near.map(|(at, _)| first + at);
+        overlapping.find(|at| memory::overlap(&self.pending[*at].buffers, buffers))
+    }
+
     /// Takes requests off that a completion ends: up to the signaled one that completed. A failed request completes even
     /// if it is not signaled.
     fn complete(&mut self, id: u64, succeeded: bool) -> Vec<Request> {
@@ -171,7 +103,7 @@ impl Queue {
             true => request.signaled,
             false => request.id == id,
         });
-        found.map_or(Vec::new(), |at| self.pending.drain(..=at).collect())
+        found.map_or(Vec::new(), |at| self.drain(..=at).collect())
     }
 
     /// Returns the requests that use their buffers, the last one first, if the last `executing` ones are not executed.
@@ -187,30 +119,28 @@ impl Queue {
         };
         let requests = self.pending.iter_mut().enumerate().rev();
         let uses = move |at: usize, request: &Request| {
-            at >= first_executing || at < reported && !matches!(request.state, Buffers::Unchecked)
+            at >= first_executing || at < reported && request.is_checked()
         };
         requests.filter(move |(at, request)| uses(*at, request)).map(|(_, request)| request)
     }
 
     /// Returns whether a request sends what earlier ones get, and waits for these: because of its fence, or that of one
     /// between them.
-    fn waits_for_sink(&self, posted: &Posted, shared: &Shared<'_>) -> bool {
+    fn waits_for_sink(&self, posted: &Posted, buffers: &[Span]) -> bool {
         let fenced = match posted.fence {
             true => Some(self.pending.len()),
             false if self.has_fences => self.pending.iter().rposition(|request| request.fence),
             false => None,
         };
         let Some(fenced) = fenced else { return false };
-        let Some(buffers) = shared.regions.buffers(shared.adapter, &posted.elements) else { return false };
-        let is_sink = |request: &Request| matches!(request.state, Buffers::Poisoned(_));
         let mut earlier = self.pending.range(..fenced);
-        earlier.any(|request| is_sink(request) && memory::overlap(&request.buffers, &buffers))
+        earlier.any(|request| request.is_sink() && memory::overlap(&request.buffers, buffers))
     }
 
     /// Takes off the first request with this id.
     fn take(&mut self, id: u64) -> Option<Request> {
         let at = self.pending.iter().position(|request| request.id == id)?;
-        self.pending.remove(at)
+        self.remove(at)
     }
 
     /// Returns whether requests are under way, and none of them will be reported to the program.
@@ -219,120 +149,9 @@ impl Queue {
     }
 }
 
-impl Request {
-    /// Prepares a request before it is posted. Findings are added to `found`.
-    fn new(posted: Posted, of: &str, stack: &Stack, shared: &Shared<'_>, found: &mut Vec<Finding>) -> Self {
-        let Posted { id, signaled, fence, uses, elements, atomic, .. } = posted;
-        let name = || format_name(id, of); // slow, and most requests need no name
-        if let Some(target) = atomic.filter(|target| !target.is_multiple_of(8)) {
-            let text = format!(
-                "{}: the target {target:#x} of an atomic operation is not aligned to 8 bytes",
-                name()
-            );
-            found.push(Finding::posted(Kind::MisalignedAtomic, text, stack));
-        }
-        let stale = shared.regions.find_stale(shared.adapter, &elements, name, stack);
-        let is_reported = stale.is_some();
-        found.extend(stale);
-        let buffers: Spans = shared.regions.buffers(shared.adapter, &elements).unwrap_or_default();
-        let parts = memory::checked_parts(&buffers);
-        let state = match uses {
-            _ if parts.is_empty() => Buffers::Unchecked,
-            Use::Nothing => Buffers::Unchecked,
-            Use::Source => match memory::read(shared.host, &parts) {
-                None => Buffers::Unchecked,
-                Some(bytes) => {
-                    found.extend(find_early_read(&bytes, name, stack, shared));
-                    Buffers::Digest(memory::digest(&bytes))
-                }
-            },
-            Use::Sink if !shared.poisons => {
-                Poison::remember(shared.host, parts).map_or(Buffers::Unchecked, Buffers::Poisoned)
-            }
-            Use::Sink => {
-                let number = lock(shared.poisoned).add(name(), stack.clone());
-                Poison::fill(shared.host, number, parts).map_or(Buffers::Unchecked, Buffers::Poisoned)
-            }
-        };
-        Self { id, signaled, fence, elements, buffers, state, stack: stack.clone(), is_reported }
-    }
-
-    /// Ends a request that completed, after `received` bytes were written to its buffers.
-    fn end(self, of: &str, received: usize, shared: &Shared<'_>, overlaps: bool) -> Option<Finding> {
-        let (kind, what) = match self.state {
-            Buffers::Unchecked => return None,
-            Buffers::Digest(before) => {
-                let bytes = memory::read(shared.host, &memory::checked_parts(&self.buffers))?;
-                if overlaps || memory::digest(&bytes) == before {
-                    return None;
-                }
-                (Kind::SendBufferChanged, "changed between post and completion")
-            }
-            Buffers::Poisoned(poison) => {
-                if !poison.end(shared.host, &self.buffers, received) || overlaps {
-                    return None;
-                }
-                (Kind::ReceiveBufferWritten, "written by the program between post and completion")
-            }
-        };
-        let text = format!("{}: {} {what}", format_name(self.id, of), Buffer(&self.buffers));
-        Some(Finding::posted(kind, text, &self.stack))
-    }
-
-    /// Stops checking the buffers, and gives them their earlier content back.
-    pub(super) fn forget_buffers(&mut self, host: &dyn Host) {
-        if let Buffers::Poisoned(poison) = std::mem::replace(&mut self.state, Buffers::Unchecked) {
-            poison.end(host, &self.buffers, 0);
-        }
-    }
-
-    /// Marks the request as one of which a finding says why it will fail.
-    pub(super) fn mark_reported(&mut self) -> &Self {
-        self.is_reported = true;
-        self
-    }
-
-    /// Returns how messages name the request, and the call that posted it.
-    pub(super) fn describe(&self, of: &str) -> (String, &Stack) {
-        (format_name(self.id, of), &self.stack)
-    }
-}
-
 /// Returns how messages name a queue pair.
 pub(super) fn format_pair(number: u32) -> String {
     format!("queue pair {number:#08x}")
-}
-
-/// Returns how messages name a request.
-pub(super) fn format_name(id: u64, of: &str) -> String {
-    format!("request {} of {of}", WrId(id))
-}
-
-/// Buffers, as messages name them.
-struct Buffer<'b>(&'b [Span]);
-
-impl std::fmt::Display for Buffer<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let total: usize = self.0.iter().map(|span| span.len).sum();
-        let first = self.0.first().map_or(0, |span| span.addr);
-        write!(f, "{total} bytes at {first:#x}")?;
-        if self.0.len() > 1 { write!(f, " and {} more places", self.0.len() - 1) } else { Ok(()) }
-    }
-}
-
-/// Looks for poison of another request in data that is about to be sent.
-fn find_early_read(
-    bytes: &[u8],
-    name: impl FnOnce() -> String,
-    stack: &Stack,
-    shared: &Shared<'_>,
-) -> Option<Finding> {
-    let number = memory::find_poison(bytes)?;
-    let poisoned = lock(shared.poisoned);
-    let (read, posted) = poisoned.find(number)?;
-    let text = format!("{} sends bytes that were read from a buffer of {read} before its completion", name());
-    let finding = Finding::posted(Kind::ReceiveBufferReadEarly, text, stack);
-    Some(finding.after("the buffer was posted", posted))
 }
 
 impl ReceiveQueue {
@@ -352,26 +171,21 @@ impl ReceiveQueue {
         let mut queue = lock(&self.queue);
         let before = queue.pending.len();
         for mut posted in requests {
-            let buffers = shared.regions.buffers(shared.adapter, &posted.elements).unwrap_or_default();
+            let buffers = shared.buffers(&posted);
             // Programs that do not look at the data post one buffer several times.
-            if queue
-                .pending
-                .iter()
-                .rev()
-                .take(MAX_COMPARED)
-                .any(|other| memory::overlap(&other.buffers, &buffers))
-            {
+            let pending = queue.pending.len();
+            if queue.find_overlap(pending.saturating_sub(MAX_COMPARED)..pending, &buffers).is_some() {
                 posted.uses = Use::Nothing;
             }
-            queue.pending.push_back(Request::new(posted, &self.name, stack, shared, &mut found));
+            queue.push(Request::new(posted, buffers, &self.name, stack, shared, &mut found));
         }
         let posted = queue.pending.len() - before;
         let cqs = lock(&self.cqs).clone();
         // Before the post, because another thread may poll a completion during it.
         cqs.iter().for_each(|cq| cq.expect(posted));
         let accepted = post();
-        for refused in queue.pending.drain(before + accepted..) {
-            refused.end(&self.name, 0, shared, true);
+        for mut refused in queue.drain(before + accepted..) {
+            refused.forget_buffers(shared.host);
         }
         drop(queue);
         for cq in cqs {
@@ -390,14 +204,14 @@ impl ReceiveQueue {
     ) -> (Option<Ended>, Option<Finding>) {
         let taken = {
             let mut queue = lock(&self.queue);
-            if self.shared { queue.take(id) } else { queue.pending.pop_front() }
+            if self.shared { queue.take(id) } else { queue.remove(0) }
         };
-        // The message of a later receive may be in the same buffer.
-        let overlaps = taken.as_ref().is_some_and(|request| self.overlaps(&request.buffers));
         lock(&self.cqs).iter().for_each(|cq| cq.end(1));
         let Some(request) = taken else { return (None, None) };
         let info = Ended::new(&request);
-        (Some(info), request.end(&self.name, received.unwrap_or(0), shared, overlaps || received.is_none()))
+        // The message of a later receive may be in the same buffer.
+        let is_shared = |buffers: &[Span]| received.is_none() || self.overlaps(buffers);
+        (Some(info), request.end(&self.name, received.unwrap_or(0), shared, is_shared))
     }
 
     /// Returns whether no receive is posted.
@@ -417,26 +231,31 @@ impl ReceiveQueue {
 
     /// Gives posted receives whose buffers a request is about to send their earlier content back. Returns a finding if
     /// there are any.
-    fn yield_to(&self, posted: &Posted, of: &str, stack: &Stack, shared: &Shared<'_>) -> Option<Finding> {
-        let buffers = shared.regions.buffers(shared.adapter, &posted.elements)?;
+    fn yield_to(
+        &self,
+        id: u64,
+        buffers: &[Span],
+        of: &str,
+        stack: &Stack,
+        shared: &Shared<'_>,
+    ) -> Option<Finding> {
         let mut queue = lock(&self.queue);
-        let pending = queue.pending.iter_mut().take(MAX_COMPARED);
-        let mut shares = pending.filter(|request| memory::overlap(&request.buffers, &buffers)).peekable();
-        let receive = shares.peek()?;
+        let compared = queue.pending.len().min(MAX_COMPARED);
+        let first = queue.find_overlap(0..compared, buffers)?;
+        let receive = &queue.pending[first];
         let (read, posted_at) = (format_name(receive.id, &self.name), receive.stack.clone());
+        let others = queue.pending.range_mut(first..compared);
+        let shares = others.filter(|request| memory::overlap(&request.buffers, buffers));
         shares.for_each(|request| request.forget_buffers(shared.host));
-        let text = format!("{} sends from the buffer of {read}, which is posted", format_name(posted.id, of));
+        let text = format!("{} sends from the buffer of {read}, which is posted", format_name(id, of));
         let finding = Finding::posted(Kind::ReceiveBufferReadEarly, text, stack);
         Some(finding.after("the buffer was posted", &posted_at))
     }
 
     /// Returns whether a buffer overlaps those of a posted receive.
     fn overlaps(&self, buffers: &[Span]) -> bool {
-        lock(&self.queue)
-            .pending
-            .iter()
-            .take(MAX_COMPARED)
-            .any(|request| memory::overlap(&request.buffers, buffers))
+        let queue = lock(&self.queue);
+        queue.find_overlap(0..queue.pending.len().min(MAX_COMPARED), buffers).is_some()
     }
 }
 
@@ -520,27 +339,28 @@ impl Pair {
         let mut queue = lock(&self.sends);
         let before = queue.pending.len();
         for mut posted in requests {
+            let buffers = shared.buffers(&posted);
             if posted.uses == Use::Source
-                && let Some(finding) = self.receives.yield_to(&posted, &self.name, stack, shared)
+                && let Some(finding) = self.receives.yield_to(posted.id, &buffers, &self.name, stack, shared)
             {
                 posted.uses = Use::Nothing;
                 found.push(finding);
             }
             queue.has_fences |= posted.fence;
-            if posted.uses == Use::Source && queue.waits_for_sink(&posted, shared) {
+            if posted.uses == Use::Source && queue.waits_for_sink(&posted, &buffers) {
                 posted.uses = Use::Nothing;
             }
-            queue.pending.push_back(Request::new(posted, &self.name, stack, shared, &mut found));
+            queue.push(Request::new(posted, buffers, &self.name, stack, shared, &mut found));
         }
         let count = |requests: &mut dyn Iterator<Item = &Request>| requests.filter(|it| it.signaled).count();
         // Before the post, because another thread may poll a completion during it.
         self.send_cq.expect(count(&mut queue.pending.range(before..)));
         let accepted = post();
-        let refused: Vec<Request> = queue.pending.drain(before + accepted..).collect();
+        let refused: Vec<Request> = queue.drain(before + accepted..).collect();
         drop(queue);
         self.send_cq.end(count(&mut refused.iter()));
         for refused in refused {
-            refused.end(&self.name, 0, shared, true);
+            refused.end(&self.name, 0, shared, |_| true);
         }
         found.extend(self.send_cq.find_overrun());
         found
@@ -558,7 +378,7 @@ impl Pair {
         if !refused && self.executing().is_none() {
             return false; // requests that are flushed complete even if they are not signaled
         }
-        queue.pending.drain(..excess);
+        drop(queue.drain(..excess));
         !std::mem::replace(&mut queue.was_stuck, true)
     }
 
@@ -569,14 +389,15 @@ impl Pair {
         succeeded: bool,
         shared: &Shared<'_>,
     ) -> (Option<Ended>, Vec<Finding>) {
-        let ended = lock(&self.sends).complete(id, succeeded);
+        let mut ended = lock(&self.sends).complete(id, succeeded);
         self.send_cq.end(1);
+        ended.chunks_mut(MAX_COMPARED).for_each(|some| Request::accept_unchanged(some, shared.host));
         let last = ended.last().map(Ended::new);
         let mut found = Vec::new();
         for request in ended {
             let received = if succeeded { usize::MAX } else { 0 };
-            let overlaps = self.receives.overlaps(&request.buffers);
-            found.extend(request.end(&self.name, received, shared, overlaps || !succeeded));
+            let is_shared = |buffers: &[Span]| !succeeded || self.receives.overlaps(buffers);
+            found.extend(request.end(&self.name, received, shared, is_shared));
         }
         (last, found)
     }
@@ -589,10 +410,10 @@ impl Pair {
 
     /// Forgets all requests, before the queue pair is destroyed or after a reset.
     pub(super) fn end(&self, shared: &Shared<'_>) {
-        let sends: Vec<Request> = lock(&self.sends).pending.drain(..).collect();
+        let sends: Vec<Request> = lock(&self.sends).drain(..).collect();
         let signaled = sends.iter().filter(|request| request.signaled).count();
         self.send_cq.end(signaled);
-        sends.into_iter().for_each(|request| drop(request.end(&self.name, 0, shared, true)));
+        sends.into_iter().for_each(|mut request| request.forget_buffers(shared.host));
         if !self.receives.shared {
             self.receives.forget(shared);
         }
@@ -606,9 +427,9 @@ impl Pair {
 impl ReceiveQueue {
     /// Forgets all receives, before the queue is destroyed.
     pub(super) fn forget(&self, shared: &Shared<'_>) {
-        let receives: Vec<Request> = lock(&self.queue).pending.drain(..).collect();
+        let receives: Vec<Request> = lock(&self.queue).drain(..).collect();
         lock(&self.cqs).iter().for_each(|cq| cq.end(receives.len()));
-        receives.into_iter().for_each(|request| drop(request.end(&self.name, 0, shared, true)));
+        receives.into_iter().for_each(|mut request| request.forget_buffers(shared.host));
     }
 
     pub(super) fn name(&self) -> &str {
