@@ -70,6 +70,7 @@ pub(crate) struct Pair {
 
 /// Maximum number of requests whose buffers are compared at once.
 const MAX_COMPARED: usize = 64;
+
 impl Queue {
     fn push(&mut self, request: Request) {
         self.extents.push_back(memory::extent(&request.buffers));
@@ -257,6 +258,17 @@ impl ReceiveQueue {
         let queue = lock(&self.queue);
         queue.find_overlap(0..queue.pending.len().min(MAX_COMPARED), buffers).is_some()
     }
+
+    /// Forgets all receives, before the queue is destroyed.
+    pub(super) fn forget(&self, shared: &Shared<'_>) {
+        let receives: Vec<Request> = lock(&self.queue).drain(..).collect();
+        lock(&self.cqs).iter().for_each(|cq| cq.end(receives.len()));
+        receives.into_iter().for_each(|mut request| request.forget_buffers(shared.host));
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 /// What remains of a request that ended, for messages.
@@ -359,15 +371,13 @@ impl Pair {
         let refused: Vec<Request> = queue.drain(before + accepted..).collect();
         drop(queue);
         self.send_cq.end(count(&mut refused.iter()));
-        for refused in refused {
-            refused.end(&self.name, 0, shared, |_| true);
-        }
+        refused.into_iter().for_each(|mut request| request.forget_buffers(shared.host));
         found.extend(self.send_cq.find_overrun());
         found
     }
 
     /// Returns whether the program cannot learn when the send queue, which is full, has room again: none of its requests is
-    /// signaled. Returns it once. `refused` says that the adapter refused a request because the queue is full. If it did
+    /// signaled. Returns true only once. `refused` says that the adapter refused a request because the queue is full. If it did
     /// not, then it has executed the oldest requests meanwhile, and these are forgotten.
     pub(super) fn is_stuck(&self, refused: bool) -> bool {
         let mut queue = lock(&self.sends);
@@ -417,19 +427,6 @@ impl Pair {
         if !self.receives.shared {
             self.receives.forget(shared);
         }
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-impl ReceiveQueue {
-    /// Forgets all receives, before the queue is destroyed.
-    pub(super) fn forget(&self, shared: &Shared<'_>) {
-        let receives: Vec<Request> = lock(&self.queue).drain(..).collect();
-        lock(&self.cqs).iter().for_each(|cq| cq.end(receives.len()));
-        receives.into_iter().for_each(|mut request| request.forget_buffers(shared.host));
     }
 
     pub(super) fn name(&self) -> &str {

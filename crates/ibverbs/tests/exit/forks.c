@@ -1,20 +1,12 @@
 /* One thread forks while another exits. exit() removes the fork handlers of every library that it finalizes from the
  * list of the C library, and a fork that walks the list meanwhile would abort, or keep the locks that it has taken. */
+#include "check.h"
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(holds)                                                                \
-	do {                                                                        \
-		if (!(holds)) {                                                     \
-			fprintf(stderr, "line %d: %s: %m\n", __LINE__, #holds);     \
-			abort();                                                    \
-		}                                                                   \
-	} while (0)
 
 static sem_t forking;
 /* Of last.c: posted when exit() has finalized the drop-in, and when it may continue. */

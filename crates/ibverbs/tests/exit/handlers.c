@@ -1,18 +1,10 @@
 /* An exit handler makes calls that fail, and forks. It runs when the thread-local variables of the thread have been
  * destroyed. */
+#include "check.h"
 #include <infiniband/verbs.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(holds)                                                                \
-	do {                                                                        \
-		if (!(holds)) {                                                     \
-			fprintf(stderr, "line %d: %s: %m\n", __LINE__, #holds);     \
-			abort();                                                    \
-		}                                                                   \
-	} while (0)
 
 static struct ibv_context *context;
 
